@@ -1,0 +1,1 @@
+"""Pure decisions: functions of values. No I/O, no clock, no randomness, no logging, no environment."""

@@ -1,0 +1,89 @@
+"""The observed world as one immutable value: nodes with their GPUs, running pods with their shares, pending pods."""
+
+from typing import NewType
+
+import msgspec
+
+from tessera.core.gpumodels import GpuModel
+from tessera.core.need import Isolation, Pod, PodKey
+from tessera.core.sharing import AUTO, Mode, Sharing
+
+__all__ = ["Assignment", "Gpu", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
+
+NodeName = NewType("NodeName", str)
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's taint. Source: k8s.io/api core/v1 Taint."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a node."""
+
+    index: int
+    model: GpuModel
+    memory_mib: int
+    """Memory that can be granted: what the driver reports usable, else the catalogue's figure."""
+    sharing: Sharing = AUTO
+    uuid: str = ""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One node: what it can grant in total, and how pods may be drawn to or kept from it."""
+
+    name: NodeName
+    cpu_milli: int
+    memory_mib: int
+    gpus: tuple[Gpu, ...] = ()
+    max_pods: int = 110
+    """The kubelet's default."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Sorted by key."""
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod gets of one device."""
+
+    gpu: int
+    """Index of the GPU in its node."""
+    mode: Mode
+    profile: str | None = None
+    start: int | None = None
+    """First placement unit of the MIG instance, where the share is one or lies on one."""
+    memory_mib: int
+    """Memory granted; for time-slicing, which limits nothing, the fair part of the device."""
+    compute_percent: int
+    """Percent of the GPU's compute granted."""
+    isolation: Isolation
+    resource: str
+    container: str = ""
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod, its node, and its shares, one per device in the order of its asks."""
+
+    pod: PodKey
+    node: NodeName
+    shares: tuple[Share, ...] = ()
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that holds its shares already; the planner never moves it."""
+
+    pod: Pod
+    assignment: Assignment
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a plan is made from. Saved to a file it is a bug report, a regression test and a demo."""
+
+    nodes: tuple[Node, ...]
+    running: tuple[Running, ...] = ()
+    pending: tuple[Pod, ...] = ()
+    """In order of arrival."""

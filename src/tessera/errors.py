@@ -1,0 +1,52 @@
+"""The whole exception tree, by what the caller can do about it.
+
+    TesseraError
+    ├── InvalidInput   fix the input and call again
+    ├── Unavailable    try again later
+    ├── Conflict       observe the world again, then decide again
+    └── Unsupported    this node, GPU or build cannot do it; choose another
+
+"It does not fit" is a result with a reason, never an exception.
+"""
+
+__all__ = ["Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported"]
+
+
+class TesseraError(Exception):
+    """Any error Tessera raises on purpose. Its text names the object, what was found, what was wanted, what is accepted.
+
+    Args:
+        subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
+        found: what was there, as the user wrote it.
+        wanted: what was expected in its place.
+        accepted: what would be accepted, or what to do next; left out of the text when empty.
+
+    """
+
+    def __init__(self, subject: str, *, found: str, wanted: str, accepted: str = "") -> None:
+        self.subject = subject
+        self.found = found
+        self.wanted = wanted
+        self.accepted = accepted
+        super().__init__(subject, found, wanted, accepted)
+
+    def __str__(self) -> str:
+        """Return one line: subject, found, wanted and, when there is one, what is accepted."""
+        text = f"{self.subject}: found {self.found}, wanted {self.wanted}"
+        return f"{text}; accepted: {self.accepted}" if self.accepted else text
+
+
+class InvalidInput(TesseraError):
+    """The input is wrong; the caller fixes it."""
+
+
+class Unavailable(TesseraError):
+    """Something outside did not answer; the caller tries again later."""
+
+
+class Conflict(TesseraError):
+    """The world changed meanwhile; the caller observes again and decides again."""
+
+
+class Unsupported(TesseraError):
+    """This node, GPU or build cannot do it; the caller chooses another."""
