@@ -7,7 +7,6 @@ import msgspec
 __all__ = ["GpuModel", "Profile"]
 
 
-
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG GPU instance profile of one GPU model."""
 
