@@ -13,7 +13,7 @@ __all__ = ["Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupport
 
 
 class TesseraError(Exception):
-    """Any error Tessera raises on purpose. Its text names the object, what was found, what was wanted, what is accepted.
+    """Any error Tessera raises on purpose. Its text names object, found, wanted and accepted.
 
     Args:
         subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.

@@ -42,7 +42,7 @@ class Form(enum.StrEnum):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's ask for `count` devices of one kind, each on its own (for shares and needs: on `count` distinct GPUs)."""
+    """One container's ask for `count` devices of one kind, shares and needs on as many GPUs."""
 
     resource: str
     """The resource name as the pod wrote it; for `Form.EXACT` it decides what serves."""
