@@ -1,1 +1,1 @@
-"""Wire records and their conversion to core values: Kubernetes objects, fleets, other tools' formats. Text in, values out."""
+"""Wire records and their conversion to core values: Kubernetes objects, fleets, formats of other tools. Pure."""
