@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpumodels import GpuModel
 from tessera.core.need import Isolation, Pod, PodKey
-from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.sharing import AUTO, Device, Mode, Sharing, devices
 
 __all__ = ["Assignment", "Gpu", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
 
@@ -30,6 +30,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that can be granted: what the driver reports usable, else the catalogue's figure."""
     sharing: Sharing = AUTO
     uuid: str = ""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices this GPU offers as it is configured now."""
+        return devices(self.model, self.memory_mib, self.sharing)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
