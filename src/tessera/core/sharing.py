@@ -35,8 +35,8 @@ class Mode(enum.StrEnum):
         return _ISOLATION[self]
 
 
-# What each mode enforces. Source: NVIDIA k8s-device-plugin README (time-slicing: no memory or fault isolation; MPS: limits,
-# shared faults) and the MIG User Guide; GKE documents the combinations with MIG.
+# What each mode enforces. Source: k8s-device-plugin README (time-slicing: no limits; MPS: limits, shared
+# faults) and the MIG User Guide; GKE documents the combinations with MIG.
 _ISOLATION = {
     Mode.WHOLE: Isolation.HARDWARE,
     Mode.MIG: Isolation.HARDWARE,
@@ -70,7 +70,7 @@ AUTO = Sharing()
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kubelet is offered: a whole GPU or a MIG instance, with the number of clients that may hold it at once."""
+    """What the kubelet is offered: a whole GPU or a MIG instance, and how many clients may hold it at once."""
 
     mode: Mode
     placement: Placement | None
