@@ -1,0 +1,109 @@
+"""Devices that a configured GPU offers, and the grades of the modes."""
+
+import itertools
+
+import pytest
+
+from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core.mig import Placement
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode, Sharing, devices, mig_resource
+
+
+def profile(name: str, slices: int, size: int, starts: tuple[int, ...], memory_mib: int) -> Profile:
+    return Profile(
+        name=name,
+        compute_slices=slices,
+        size=size,
+        starts=starts,
+        max_instances=len(starts),
+        memory_mib=memory_mib,
+        media="default",
+        placement="observed",
+    )
+
+
+A100 = GpuModel(
+    name="A100-40GB",
+    arch="Ampere",
+    memory_mib=40_000,
+    units=8,
+    compute_slices=7,
+    profiles=(
+        profile("1g.5gb", 1, 1, tuple(range(7)), 4_864),
+        profile("2g.10gb", 2, 2, (0, 2, 4), 9_856),
+        profile("3g.20gb", 3, 4, (0, 4), 19_968),
+    ),
+)
+BALANCED = (
+    Placement(0, 1, "1g.5gb"),
+    Placement(1, 1, "1g.5gb"),
+    Placement(2, 2, "2g.10gb"),
+    Placement(4, 4, "3g.20gb"),
+)
+
+# sentence: (sharing, [(resource, mode, clients, memory of a client, compute of a client)])
+OFFERS = {
+    "a GPU left to Tessera offers nothing until something is cut": (Sharing(), []),
+    "a whole GPU is one device": (
+        Sharing(modes=(Mode.WHOLE,)),
+        [("nvidia.com/gpu", Mode.WHOLE, 1, 40_000, 100)],
+    ),
+    "time-slicing offers replicas with the fair part of the memory": (
+        Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),)),
+        [("nvidia.com/gpu", Mode.TIME_SLICING, 3, 13_333, 33)],
+    ),
+    "renamed replicas carry the suffix": (
+        Sharing(modes=(Mode.MPS,), replicas=(("", 4),), renamed=True),
+        [("nvidia.com/gpu.shared", Mode.MPS, 4, 10_000, 25)],
+    ),
+    "amounts of memory are no devices": (Sharing(modes=(Mode.MEMORY_SHARE,)), []),
+    "MIG instances are named by profile": (
+        Sharing(modes=(Mode.MIG,), layout=BALANCED[2:]),
+        [("nvidia.com/mig-2g.10gb", Mode.MIG, 1, 9_856, 28), ("nvidia.com/mig-3g.20gb", Mode.MIG, 1, 19_968, 42)],
+    ),
+    "under strategy single every instance is a GPU": (
+        Sharing(modes=(Mode.MIG,), layout=BALANCED[3:], strategy="single"),
+        [("nvidia.com/gpu", Mode.MIG, 1, 19_968, 42)],
+    ),
+    "instances are shared per profile, and one client alone is plain MIG": (
+        Sharing(
+            modes=(Mode.MIG_TIME_SLICING,),
+            layout=BALANCED,
+            replicas=(("1g.5gb", 4), ("3g.20gb", 2)),
+            renamed=True,
+        ),
+        [
+            ("nvidia.com/mig-1g.5gb.shared", Mode.MIG_TIME_SLICING, 4, 1_216, 3),
+            ("nvidia.com/mig-1g.5gb.shared", Mode.MIG_TIME_SLICING, 4, 1_216, 3),
+            ("nvidia.com/mig-2g.10gb", Mode.MIG, 1, 9_856, 28),
+            ("nvidia.com/mig-3g.20gb.shared", Mode.MIG_TIME_SLICING, 2, 9_984, 21),
+        ],
+    ),
+    "single and renamed replicas are shared GPUs": (
+        Sharing(
+            modes=(Mode.MIG_MPS,), layout=BALANCED[3:], replicas=(("3g.20gb", 2),), renamed=True, strategy="single"
+        ),
+        [("nvidia.com/gpu.shared", Mode.MIG_MPS, 2, 9_984, 21)],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", OFFERS)
+def test_offers(sentence: str) -> None:
+    sharing, want = OFFERS[sentence]
+    got = devices(A100, A100.memory_mib, sharing)
+    assert [(d.resource, d.mode, d.clients, d.memory_mib, d.compute_percent) for d in got] == want
+    assert all(d.memory_mib * d.clients <= A100.memory_mib for d in got)
+    assert all(d.isolation is d.mode.isolation for d in got)
+
+
+def test_resource_names() -> None:
+    assert mig_resource("1g.10gb+me") == "nvidia.com/mig-1g.10gb.me"
+    assert mig_resource("1g.5gb", shared=True) == "nvidia.com/mig-1g.5gb.shared"
+
+
+def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
+    order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
+    for (i, have), (j, asked) in itertools.product(enumerate(order), repeat=2):
+        assert have.covers(asked) is (i >= j)
