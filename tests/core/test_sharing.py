@@ -6,8 +6,8 @@ import pytest
 
 from tessera.core.gpumodels import GpuModel, Profile
 from tessera.core.mig import Placement
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode, Sharing, devices, mig_resource
+from tessera.core.need import Ask, Form, Isolation
+from tessera.core.sharing import Mode, Sharing, devices, mig_resource, options
 
 
 def profile(name: str, slices: int, size: int, starts: tuple[int, ...], memory_mib: int) -> Profile:
@@ -107,3 +107,83 @@ def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
     order = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
     for (i, have), (j, asked) in itertools.product(enumerate(order), repeat=2):
         assert have.covers(asked) is (i >= j)
+
+
+def need(gib: int, isolation: Isolation, compute_percent: int = 0) -> Ask:
+    return Ask(
+        resource="tessera.dev/gpu-memory",
+        form=Form.NEED,
+        memory_mib=gib * 1024,
+        compute_percent=compute_percent,
+        isolation=isolation,
+    )
+
+
+SHARE = Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=4096)
+AUTO = Sharing()
+MPS4 = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
+SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), recut=False)
+
+# sentence: (ask, sharing, [(mode, profile, exists)])
+WAYS = {
+    "a GPU by name is a whole GPU": (Ask(resource="nvidia.com/gpu"), AUTO, [(Mode.WHOLE, None, False)]),
+    "a MIG device by name is cut": (Ask(resource="nvidia.com/mig-2g.10gb"), AUTO, [(Mode.MIG, "2g.10gb", False)]),
+    "a name nobody offers is served by nothing": (Ask(resource="nvidia.com/mig-9g.9gb"), AUTO, []),
+    "a GPU by name is a replica where the administrator set replicas": (
+        Ask(resource="nvidia.com/gpu"),
+        MPS4,
+        [(Mode.MPS, None, True)],
+    ),
+    "hardware isolation prefers the smallest instance to the whole GPU": (
+        need(6, Isolation.HARDWARE),
+        AUTO,
+        [(Mode.MIG, "2g.10gb", False), (Mode.WHOLE, None, False)],
+    ),
+    "compute decides the profile too": (
+        need(1, Isolation.HARDWARE, 40),
+        AUTO,
+        [(Mode.MIG, "3g.20gb", False), (Mode.WHOLE, None, False)],
+    ),
+    "more than any instance needs the whole GPU": (need(30, Isolation.HARDWARE), AUTO, [(Mode.WHOLE, None, False)]),
+    "more than the GPU is served by nothing": (need(50, Isolation.NONE), AUTO, []),
+    "driver isolation is an MPS share first": (
+        need(30, Isolation.DRIVER),
+        AUTO,
+        [(Mode.MPS, None, False), (Mode.WHOLE, None, False)],
+    ),
+    "no isolation is a plain share first": (
+        need(30, Isolation.NONE),
+        AUTO,
+        [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False), (Mode.WHOLE, None, False)],
+    ),
+    "a share is never an instance": (SHARE, AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
+    "a share does not fit devices": (SHARE, SLICED, []),
+    "a fixed layout serves a need with its smallest sufficient device": (
+        need(4, Isolation.NONE),
+        SLICED,
+        [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "2g.10gb", True), (Mode.MIG_TIME_SLICING, "3g.20gb", True)],
+    ),
+    "time-sliced instances isolate nothing": (need(9, Isolation.HARDWARE), SLICED, [(Mode.MIG, "2g.10gb", True)]),
+    "replicas of a fixed number are not amounts": (need(20, Isolation.DRIVER), MPS4, []),
+    "a whole-only GPU is one device": (
+        need(4, Isolation.NONE),
+        Sharing(modes=(Mode.WHOLE,)),
+        [(Mode.WHOLE, None, True)],
+    ),
+    "where only MIG is allowed the full-size instance serves": (
+        need(19, Isolation.HARDWARE),
+        Sharing(modes=(Mode.MIG,)),
+        [(Mode.MIG, "3g.20gb", False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", WAYS)
+def test_options(sentence: str) -> None:
+    ask, sharing, want = WAYS[sentence]
+    got = options(ask, A100, A100.memory_mib, sharing)
+    assert [(o.mode, o.profile, o.exists) for o in got] == want
+    for option in got:
+        assert option.memory_mib >= ask.memory_mib
+        assert option.mode.isolation.covers(ask.isolation)
+        assert option.amount is (not option.exists and option.mode in {Mode.MPS, Mode.MEMORY_SHARE})

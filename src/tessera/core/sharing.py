@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.gpumodels import GpuModel
+from tessera.core.gpumodels import GpuModel, Profile
 from tessera.core.mig import Placement
-from tessera.core.need import Isolation
+from tessera.core.need import Ask, Form, Isolation
 
-__all__ = ["AUTO", "GPU_RESOURCE", "Device", "Mode", "Sharing", "devices", "mig_resource"]
+__all__ = ["AUTO", "GPU_RESOURCE", "Device", "Mode", "Option", "Sharing", "devices", "mig_resource", "options"]
 
 GPU_RESOURCE = "nvidia.com/gpu"
 """A whole GPU, a replica that was not renamed, or any MIG instance under strategy `single`."""
@@ -139,3 +139,94 @@ def _share_out(
         memory_mib=memory_mib // clients,
         compute_percent=compute_percent // clients,
     )
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve one device of an ask on one GPU."""
+
+    mode: Mode
+    profile: str | None = None
+    """MIG profile of the instance; None where the whole GPU is the device."""
+    exists: bool = False
+    """Served by a device the GPU offers now (any with this mode, profile and resource); otherwise it must be made."""
+    resource: str = ""
+    """Resource name of the existing device; empty otherwise."""
+    memory_mib: int
+    compute_percent: int
+    """What the pod is granted: for amounts as asked, for devices what the device gives."""
+
+    @property
+    def amount(self) -> bool:
+        """Whether the share is an amount of the GPU, limited by what is left, and not a device of its own."""
+        return not self.exists and self.mode in {Mode.MPS, Mode.MEMORY_SHARE}
+
+
+def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    """Return the ways one device of `ask` could be served on an empty GPU, the one to prefer first.
+
+    Existing devices come first, then the weakest mode that is enough: amounts before MIG instances before the whole
+    GPU. Among devices the smallest comes first. Of the profiles that could be cut for a need only the smallest is
+    offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
+    once are left to pods that name them. What is held by others is the packer's business.
+    """
+    ready = [_ready(device) for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
+    made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
+    return tuple(dict.fromkeys((*sorted(ready, key=_size), *made)))
+
+
+def _size(option: Option) -> tuple[int, int]:
+    return option.memory_mib, option.compute_percent
+
+
+def _ready(device: Device) -> Option:
+    return Option(
+        mode=device.mode,
+        profile=device.placement.profile if device.placement else None,
+        exists=True,
+        resource=device.resource,
+        memory_mib=device.memory_mib,
+        compute_percent=device.compute_percent,
+    )
+
+
+def _serves(ask: Ask, device: Device) -> bool:
+    if ask.form is Form.EXACT:
+        return device.resource == ask.resource
+    enough = device.memory_mib >= ask.memory_mib and device.compute_percent >= ask.compute_percent
+    return ask.form is Form.NEED and enough and device.isolation.covers(ask.isolation)
+
+
+def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    """Return the amount modes, weakest first; replicas of a fixed number are devices, not amounts."""
+    if ask.form is Form.EXACT or ask.memory_mib > memory_mib or sharing.replicas:
+        return ()
+    return tuple(
+        Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
+        for mode in (Mode.MEMORY_SHARE, Mode.MPS)
+        if mode in sharing.modes and mode.isolation.covers(ask.isolation)
+    )
+
+
+def _cuts(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
+    if Mode.MIG not in sharing.modes or not sharing.recut or sharing.strategy == "single" or ask.form is Form.SHARE:
+        return ()
+    if ask.form is Form.EXACT:
+        return tuple(_cut(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource)
+    whole_too = Mode.WHOLE in sharing.modes
+    plain = (p for p in model.profiles if p.starts and not p.graphics and p.media not in model.at_most_one)
+    cuts = (_cut(p, model) for p in plain if p.size < model.units or not whole_too)
+    enough = (c for c in cuts if c.memory_mib >= ask.memory_mib and c.compute_percent >= ask.compute_percent)
+    return tuple(sorted(enough, key=_size))[:1]
+
+
+def _cut(profile: Profile, model: GpuModel) -> Option:
+    compute_percent = 100 * profile.compute_slices // model.compute_slices
+    return Option(mode=Mode.MIG, profile=profile.name, memory_mib=profile.memory_mib, compute_percent=compute_percent)
+
+
+def _whole(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    kept = sharing.layout is not None and not sharing.recut
+    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or ask.form is Form.SHARE or kept:
+        return ()
+    fits = ask.resource == GPU_RESOURCE if ask.form is Form.EXACT else ask.memory_mib <= memory_mib
+    return (Option(mode=Mode.WHOLE, memory_mib=memory_mib, compute_percent=100),) if fits else ()

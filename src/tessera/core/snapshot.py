@@ -5,8 +5,8 @@ from typing import NewType
 import msgspec
 
 from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Isolation, Pod, PodKey
-from tessera.core.sharing import AUTO, Device, Mode, Sharing, devices
+from tessera.core.need import Ask, Isolation, Pod, PodKey
+from tessera.core.sharing import AUTO, Device, Mode, Option, Sharing, devices, options
 
 __all__ = ["Assignment", "Gpu", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
 
@@ -35,6 +35,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def devices(self) -> tuple[Device, ...]:
         """The devices this GPU offers as it is configured now."""
         return devices(self.model, self.memory_mib, self.sharing)
+
+    def options(self, ask: Ask) -> tuple[Option, ...]:
+        """Return the ways one device of `ask` could be served here if nobody held anything, the preferred first."""
+        return options(ask, self.model, self.memory_mib, self.sharing)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
