@@ -124,7 +124,7 @@ AUTO = Sharing()
 MPS4 = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), recut=False)
 
-# sentence: (ask, sharing, [(mode, profile, exists)])
+# Keyed by a sentence; wanted are mode, profile and whether the device exists.
 WAYS = {
     "a GPU by name is a whole GPU": (Ask(resource="nvidia.com/gpu"), AUTO, [(Mode.WHOLE, None, False)]),
     "a MIG device by name is cut": (Ask(resource="nvidia.com/mig-2g.10gb"), AUTO, [(Mode.MIG, "2g.10gb", False)]),
