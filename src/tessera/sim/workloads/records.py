@@ -1,0 +1,140 @@
+"""Workloads as values: a trace (a fleet and the pods seen on it), and the arrivals one seed makes of it.
+
+Pods are numbered by kind: equal needs are one kind, so that a policy scores a kind once, however many pods have it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.core.need import Ask, Need
+from tessera.core.snapshot import Gpu, Node, Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload"]
+
+MILLI = 1000
+"""GPU milli of one GPU."""
+
+
+class Demand(NamedTuple):
+    """GPU capacity a kind of pod asks for."""
+
+    gpus: int
+    """Devices asked for; 0 for a pod without GPU."""
+    milli: int
+    """Thousandths of a GPU, all devices together; the larger of the memory and the compute part."""
+
+    @property
+    def milli_each(self) -> int:
+        """Thousandths of a GPU for one device, rounded down."""
+        return self.milli // self.gpus if self.gpus else 0
+
+
+class Arrival(NamedTuple):
+    """One pod coming in. The name may come again: the protocol draws pods of a trace with replacement."""
+
+    pod: str
+    kind: int
+    """Index into the workload's kinds."""
+    at_s: float
+    stay_s: float = math.inf
+    """Time it runs once placed."""
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet and the pods seen on it, sorted by name."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+    kind_of: tuple[int, ...]
+    """Kind of each pod, in the order of `names`."""
+    kinds: tuple[Need, ...]
+    """Distinct needs, in order of first appearance."""
+
+    @classmethod
+    def of(cls, name: str, nodes: Sequence[Node], pods: Iterable[tuple[str, Need]]) -> "Trace":
+        """Return a trace of named needs, sorted by name."""
+        ordered = sorted(pods, key=lambda pod: pod[0])
+        numbers: dict[Need, int] = {}
+        kind_of = tuple(numbers.setdefault(need, len(numbers)) for _, need in ordered)
+        names = tuple(pod for pod, _ in ordered)
+        return cls(name=name, nodes=tuple(nodes), names=names, kind_of=kind_of, kinds=tuple(numbers))
+
+    @property
+    def mix(self) -> tuple[tuple[Need, int], ...]:
+        """Each distinct need with the number of pods that have it, the most frequent first, then by appearance."""
+        return tuple((self.kinds[kind], count) for kind, count in Counter(self.kind_of).most_common())
+
+    @property
+    def capacity_milli(self) -> int:
+        """GPU capacity of the fleet, 1000 for each GPU."""
+        return MILLI * sum(len(node.gpus) for node in self.nodes)
+
+    @property
+    def demands(self) -> tuple[Demand, ...]:
+        """What each kind asks of GPUs."""
+        return demands(self.kinds, self.nodes)
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run is made of but the policy: the same value gives the same log."""
+
+    name: str
+    seed: int
+    snapshot: Snapshot
+    """The fleet at time 0, with the pods that run on it already."""
+    kinds: tuple[Need, ...]
+    demands: tuple[Demand, ...]
+    """What each kind asks of GPUs."""
+    arrivals: tuple[Arrival, ...]
+    """In order of time."""
+    rank: tuple[int, ...]
+    """Place of each node in the order in which ties go, 0 first."""
+    mix: tuple[tuple[Need, int], ...]
+    """Needs and their frequencies as known beforehand to policies that must know them."""
+    warm: int = 0
+    """Arrivals at the front that only fill the cluster; they are not measured."""
+    end_s: float = math.inf
+    """When measuring stops."""
+
+    @property
+    def capacity_milli(self) -> int:
+        """GPU capacity of the fleet, 1000 for each GPU."""
+        return MILLI * sum(len(node.gpus) for node in self.snapshot.nodes)
+
+
+def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:
+    """Return what each kind asks of GPUs, in thousandths of the smallest GPU of the fleet that could serve it.
+
+    A device counts for the larger part of memory and compute it would be granted, so a whole GPU is 1000 and half its
+    memory 500. An ask that no GPU of the fleet can serve counts as whole GPUs.
+    """
+    models = {(gpu.model, gpu.memory_mib, gpu.sharing): gpu for node in nodes for gpu in node.gpus}
+    gpus = sorted(models.values(), key=lambda gpu: (gpu.memory_mib, gpu.model.name))
+    return tuple(_demand(need, gpus) for need in kinds)
+
+
+def _demand(need: Need, gpus: Sequence[Gpu]) -> Demand:
+    allowed = [gpu for gpu in gpus if not need.models or gpu.model.name in need.models]
+    devices = sum(ask.count for ask in need.asks)
+    return Demand(devices, sum(ask.count * _milli(ask, allowed) for ask in need.asks))
+
+
+def _milli(ask: Ask, gpus: Sequence[Gpu]) -> int:
+    for gpu in gpus:
+        for option in gpu.options(ask):
+            memory = MILLI * option.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
+            return min(MILLI, max(memory, MILLI * option.compute_percent // 100))
+    return MILLI
+
+
+def positive(name: str, value: float, most: float) -> float:
+    """Return a setting of a workload that must be above 0 and at most `most`."""
+    if not 0 < value <= most:
+        raise InvalidInput(name, found=f"{value:g}", wanted=f"a number above 0 and at most {most:g}")
+    return value
