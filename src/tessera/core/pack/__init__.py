@@ -1,0 +1,1 @@
+"""Packing: which node and device takes a pod, by policies behind one interface."""
