@@ -1,1 +1,124 @@
-"""The composition root: one thin module per command group. Reads arguments, wires, calls one function, prints."""
+"""The composition root: one thin module per command. Reads arguments, wires, calls one function, prints."""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+from tessera import __version__
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+__all__ = ["COMMANDS", "EXIT_CODES", "main"]
+
+COMMANDS: dict[str, str] = {}
+"""Commands and what each does in one line. Command `x` is `x` in module `tessera.cli.x`, imported when it is called."""
+
+EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Unavailable: 4, Conflict: 5}
+"""What a shell sees of each branch of the error tree; wrong use of the command line is invalid input."""
+
+_UNEXPECTED = 1
+_INTERRUPTED = 130
+
+_EPILOG = """
+\b
+Exit codes:
+  0  done; pods that wait are a result, not an error
+  1  unexpected: a defect of Tessera
+  2  the input or the command line is wrong: fix it
+  3  this GPU, node or build cannot do it: choose another
+  4  something outside did not answer: try again later
+  5  the world changed meanwhile: run again
+  130  interrupted
+
+Every option has an environment name, which the command line overrides: TESSERA_PLAN_POLICY is `tessera plan --policy`.
+
+Completion in your shell: eval "$(_TESSERA_COMPLETE=bash_source tessera)", or zsh_source, fish_source.
+"""
+
+
+class _Defect(Exception):
+    """An error that nobody expected, as one line."""
+
+
+class _Root(click.Group):
+    """The group of all commands: imports a command when it is called, and turns errors into exit codes, here alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands' names in the order of `COMMANDS`."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, importing its module; None when there is no such command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"tessera.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their lines, importing none, so that help is quick."""
+        del ctx
+        if COMMANDS:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(COMMANDS.items()))
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line; leaves by `SystemExit` with the code that `EXIT_CODES` tells."""
+        run: Callable[..., Any] = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            code = run(*args, standalone_mode=False, **extra)
+        except click.Abort:
+            sys.exit(_INTERRUPTED)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(EXIT_CODES[InvalidInput])
+        except click.ClickException as error:
+            _stop(_usage(error), EXIT_CODES[InvalidInput])
+        except TesseraError as error:
+            _stop(str(error), next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), _UNEXPECTED))
+        except _Defect as error:
+            _stop(str(error), _UNEXPECTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what nobody expected becomes one line, with the traceback under `--debug`."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, BrokenPipeError, EOFError):
+            raise
+        except Exception as error:
+            if ctx.params["debug"]:
+                traceback.print_exc()
+            text = f"unexpected {type(error).__name__}: {error}; run `tessera --debug ...` and report what it prints"
+            raise _Defect(text) from error
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return one line for a wrong command line, with the command that explains the right one."""
+    text = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text.rstrip('.')}; try `{context.command_path} --help`" if context else text
+
+
+def _stop(text: str, code: int) -> NoReturn:
+    click.echo(f"error: {' '.join(text.split())}", err=True)
+    sys.exit(code)
+
+
+@click.group(
+    cls=_Root,
+    context_settings={"auto_envvar_prefix": "TESSERA", "help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
+@click.version_option(__version__, prog_name="tessera")
+@click.option("--debug", is_flag=True, help="Print the traceback of an unexpected error.")
+def main(*, debug: bool) -> None:
+    """Share a Kubernetes cluster's GPUs: cut the cards, pack the pods, explain what waits."""
+    del debug  # read by _Root.invoke

@@ -1,0 +1,154 @@
+"""The root command: help, exit codes, one line an error, environment names."""
+
+import errno
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import tessera.cli
+from tessera import __version__
+from tessera.cli import COMMANDS, main
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+
+class Sorry(Conflict):
+    """A conflict of a particular kind."""
+
+
+ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
+    "wrong input": (
+        lambda: InvalidInput("pod a", found="-1", wanted="a count"),
+        2,
+        "error: pod a: found -1, wanted a count\n",
+    ),
+    "impossible here": (
+        lambda: Unsupported("gpu 0", found="T4", wanted="MIG"),
+        3,
+        "error: gpu 0: found T4, wanted MIG\n",
+    ),
+    "no answer": (
+        lambda: Unavailable("api", found="silence", wanted="nodes"),
+        4,
+        "error: api: found silence, wanted nodes\n",
+    ),
+    "world changed": (lambda: Conflict("node a", found="v2", wanted="v1"), 5, "error: node a: found v2, wanted v1\n"),
+    "a kind of a branch": (lambda: Sorry("node a", found="v2", wanted="v1"), 5, "error: node a: found v2, wanted v1\n"),
+    "the root of the tree": (lambda: TesseraError("x", found="y", wanted="z"), 1, "error: x: found y, wanted z\n"),
+    "lines are joined": (
+        lambda: InvalidInput("pod", found="a\n  b", wanted="c"),
+        2,
+        "error: pod: found a b, wanted c\n",
+    ),
+    "wrong use, from inside": (
+        lambda: click.BadParameter("no such policy"),
+        2,
+        "error: Invalid value: no such policy; try `tessera fail --help`\n",
+    ),
+    "a defect": (
+        lambda: ZeroDivisionError("division by zero"),
+        1,
+        "error: unexpected ZeroDivisionError: division by zero; run `tessera --debug ...` and report what it prints\n",
+    ),
+    "interrupted": (KeyboardInterrupt, 130, "\n"),
+    "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 1, ""),
+}
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Put a command `fail` beside the others, which raises what the test wants."""
+    raised: list[BaseException] = []
+
+    @click.command()
+    @click.option("--cards", type=int, default=0)
+    def fail(cards: int) -> None:
+        click.echo(f"cards {cards}")
+        if raised:
+            raise raised[0]
+
+    monkeypatch.setitem(COMMANDS, "fail", "Fail.")
+    get_command = main.get_command
+    monkeypatch.setattr(main, "get_command", lambda ctx, name: fail if name == "fail" else get_command(ctx, name))
+    return raised.append
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_is_one_line_and_an_exit_code(case: str, failing: Callable[[BaseException], None]) -> None:
+    make, want_code, want_text = ERRORS[case]
+    failing(make())
+    result = CliRunner().invoke(main, ["fail"], prog_name="tessera")
+    assert (result.exit_code, result.stderr) == (want_code, want_text)
+
+
+def test_the_traceback_of_a_defect_is_printed_when_asked_for(failing: Callable[[BaseException], None]) -> None:
+    failing(ZeroDivisionError("division by zero"))
+    by_flag = CliRunner().invoke(main, ["--debug", "fail"])
+    by_environment = CliRunner().invoke(main, ["fail"], env={"TESSERA_DEBUG": "1"})
+    for result in (by_flag, by_environment):
+        assert result.exit_code == 1
+        assert "Traceback" in result.stderr
+        assert "\nerror: unexpected ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "want"),
+    [
+        pytest.param([], {}, "cards 0\n", id="default"),
+        pytest.param([], {"TESSERA_FAIL_CARDS": "3"}, "cards 3\n", id="environment over default"),
+        pytest.param(["--cards", "2"], {"TESSERA_FAIL_CARDS": "3"}, "cards 2\n", id="flag over environment"),
+    ],
+)
+@pytest.mark.usefixtures("failing")
+def test_every_option_has_an_environment_name(arguments: list[str], environment: dict[str, str], want: str) -> None:
+    result = CliRunner().invoke(main, ["fail", *arguments], env=environment)
+    assert (result.exit_code, result.stdout) == (0, want)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param(["nope"], "error: No such command 'nope'; try `tessera --help`\n", id="unknown command"),
+        pytest.param(["--nope"], "error: No such option '--nope'; try `tessera --help`\n", id="unknown option"),
+        pytest.param(
+            ["fail", "--cards", "x"],
+            "error: Invalid value for '--cards': 'x' is not a valid integer; try `tessera fail --help`\n",
+            id="wrong value of a command's option",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("failing")
+def test_wrong_use_is_wrong_input(arguments: list[str], want: str) -> None:
+    result = CliRunner().invoke(main, arguments, prog_name="tessera")
+    assert (result.exit_code, result.stderr, result.stdout) == (2, want, "")
+
+
+def test_without_a_command_help_is_printed() -> None:
+    result = CliRunner().invoke(main, [])
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+
+
+def test_help_names_commands_exit_codes_environment_and_completion() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for want in (*COMMANDS, "Exit codes:", "130  interrupted", "TESSERA_PLAN_POLICY", "_TESSERA_COMPLETE=bash_source"):
+        assert want in result.stdout
+
+
+def test_version_is_the_distribution_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"tessera, version {__version__}\n")
+
+
+def test_the_lines_of_the_root_help_are_those_of_the_commands() -> None:
+    context = click.Context(main)
+    got = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    assert {name: command and command.get_short_help_str(limit=200) for name, command in got.items()} == COMMANDS
+
+
+def test_called_from_python_errors_are_left_alone(failing: Callable[[BaseException], None]) -> None:
+    failing(Conflict("node a", found="v2", wanted="v1"))
+    with pytest.raises(Conflict):
+        tessera.cli.main.main(["fail"], standalone_mode=False)

@@ -1,0 +1,71 @@
+"""Writing files whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tessera.cli.options import output_option, write_output
+from tessera.errors import InvalidInput
+
+
+def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "plan.svg"
+    write_output(target, "<svg/>\n")
+    write_output(target, b"<svg>\xff</svg>\n")
+    assert target.read_bytes() == b"<svg>\xff</svg>\n"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "want").write_text("")
+    write_output(tmp_path / "got", "x")
+    assert stat.S_IMODE((tmp_path / "got").stat().st_mode) == stat.S_IMODE((tmp_path / "want").stat().st_mode)
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_output(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "x"
+
+
+def test_a_device_is_written_to_directly() -> None:
+    write_output(os.devnull, "x")
+    assert not Path(os.devnull).is_file()
+
+
+def test_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    write_output("-", "a\n")
+    assert capfdbinary.readouterr().out == b"a\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        pytest.param("folder", "Is a directory", id="a folder"),
+        pytest.param("absent/plan.svg", "No such file or directory", id="in no folder"),
+        pytest.param("file/plan.svg", "Not a directory", id="below a file"),
+    ],
+)
+def test_what_cannot_be_written_is_wrong_input_and_leaves_nothing(name: str, want: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InvalidInput, match=f"found {want}"):
+        write_output(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_the_first_format_is_the_default() -> None:
+    @click.command()
+    @output_option("table", "json")
+    def show(output: str) -> None:
+        click.echo(output)
+
+    assert CliRunner().invoke(show).stdout == "table\n"
+    assert CliRunner().invoke(show, ["-o", "json"]).stdout == "json\n"
+    assert CliRunner().invoke(show, ["-o", "xml"]).exit_code == 2

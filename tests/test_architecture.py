@@ -1,0 +1,115 @@
+"""What import-linter does not see: homes of libraries, what importing loads, impure calls, sizes, docstrings."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "src" / "tessera").rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
+PURE = tuple(name for name in SOURCES if name.startswith(("tessera.core", "tessera.api")))
+
+EVERYWHERE = {"msgspec", "numpy"}
+LOADED_BY_MSGSPEC = {"typing_extensions"}
+HOMES = {
+    "click": "tessera.cli",
+    "highspy": "tessera.core.linear",
+    "yaml": "tessera.api.documents",
+}
+"""Where each outside library may be imported: one module, or for the command line's two the package of commands."""
+
+IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint", "__import__"}
+IMPURE_ATTRIBUTES = {
+    "now",
+    "today",
+    "utcnow",
+    "fromfile",
+    "tofile",
+    "loadtxt",
+    "savetxt",
+    "savez",
+    "memmap",
+    "default_rng",
+}
+"""Clock, files and randomness that are reached through modules which core may import: datetime and numpy."""
+
+MODULE_LINES = 500
+BODY_LINES = 50
+ARGUMENTS = 6
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Return the top-level names of all imports, those inside functions too."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            names.add(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_an_outside_library_has_one_home() -> None:
+    importers = defaultdict(set)
+    for module, tree in TREES.items():
+        for library in imported(tree) - sys.stdlib_module_names - EVERYWHERE - {"tessera"}:
+            importers[library].add(module)
+    strangers = {
+        library: sorted(module for module in modules if not f"{module}.".startswith(f"{HOMES.get(library, '?')}."))
+        for library, modules in importers.items()
+    }
+    assert {library: modules for library, modules in strangers.items() if modules} == {}, "place the library in HOMES"
+
+
+def test_importing_core_loads_msgspec_numpy_and_the_standard_library_alone() -> None:
+    core = [module for module in SOURCES if module.startswith("tessera.core")]
+    program = f"""
+import sys
+before = set(sys.modules)
+import tessera, {", ".join(core)}
+print(*{{name.partition(".")[0] for name in set(sys.modules) - before}})
+"""
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert "tessera" in loaded
+    assert set(loaded) - sys.stdlib_module_names - EVERYWHERE - LOADED_BY_MSGSPEC - {"tessera"} == set()
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_code_calls_nothing_impure(module: str) -> None:
+    got = [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(TREES[module])
+        if (isinstance(node, ast.Name) and node.id in IMPURE_BUILTINS)
+        or (isinstance(node, ast.Attribute) and node.attr in IMPURE_ATTRIBUTES)
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) in {"np.random", "numpy.random"})
+    ]
+    assert got == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_a_module_is_small_and_says_what_it_is(module: str) -> None:
+    assert ast.get_docstring(TREES[module]), "the first line says what is inside"
+    assert len(SOURCES[module].read_text().splitlines()) <= MODULE_LINES, (
+        "a module that outgrows its lines becomes a package"
+    )
+    for function in functions(TREES[module]):
+        has_docstring = ast.get_docstring(function) is not None
+        body = function.body[1:] if has_docstring and len(function.body) > 1 else function.body
+        lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+        assert lines <= BODY_LINES, f"{function.name} has {lines} lines"
+        taken = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        count = len([argument for argument in taken if argument.arg not in {"self", "cls"}])
+        is_command = module.startswith("tessera.cli") and function.decorator_list
+        assert count <= ARGUMENTS or is_command, f"{function.name} takes {count} arguments: name a record"
