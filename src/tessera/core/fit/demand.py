@@ -1,0 +1,97 @@
+"""A need compiled against a fleet: which nodes fit it, for thousands of nodes at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.core.fit.admission import Refusal, refusal
+from tessera.core.fit.fleet import Fleet
+from tessera.core.fit.gputypes import Ints
+from tessera.core.fit.ways import Way, ways_of
+from tessera.core.need import Ask, Form, Need
+from tessera.core.snapshot import Node
+
+__all__ = ["Demand", "Devices"]
+
+
+class Devices(NamedTuple):
+    """The devices of one ask and the ways to serve each."""
+
+    ask: Ask
+    tiers: tuple[tuple[Way, ...], ...]
+    """Ways of equal standing together, the tier to prefer first."""
+
+    def per_gpu(self, fleet: Fleet, nodes: Ints) -> Ints:
+        """Return an upper bound of the devices that each GPU could serve, `(gpus, len(nodes))`.
+
+        Shares and needs take one device a GPU. The bound is exact unless devices of several ways compete for one GPU.
+        """
+        total = np.zeros((len(fleet.kind), len(nodes)), dtype=np.int64)
+        for way in (way for tier in self.tiers for way in tier):
+            total += way.capacity(fleet, nodes)
+        return total if self.ask.form is Form.EXACT else np.minimum(total, 1)
+
+    def tier(self, fleet: Fleet, nodes: Ints) -> Ints:
+        """Return for each of `nodes` the worst tier that serving the ask there takes at best, `(len(nodes),)`."""
+        best = np.full((len(fleet.kind), len(nodes)), len(self.tiers), dtype=np.int64)
+        for i, tier in reversed(list(enumerate(self.tiers))):
+            best[sum(way.capacity(fleet, nodes) for way in tier) > 0] = i
+        best.sort(axis=0)
+        worst: Ints = best[self.ask.count - 1]
+        return worst
+
+
+class Demand:
+    """A need and all that is fixed about it on one fleet.
+
+    Attributes:
+        need: the need.
+        request: cpu, memory and one pod, as a column to compare with `Fleet.room`.
+        admits: nodes that admit the pod whatever is free, `(nodes,)`.
+        devices: its asks.
+        exact: whether `fits` is the whole truth, and not only a necessary condition.
+
+    """
+
+    def __init__(self, need: Need, fleet: Fleet) -> None:
+        self.need = need
+        self.request: Ints = np.array([[need.cpu_milli], [need.memory_mib], [1]], dtype=np.int64)
+        self.admits: NDArray[np.bool_] = np.array([r is None for r in refusals(need, fleet)], dtype=np.bool_)
+        self.devices = tuple(Devices(ask, ways_of(ask, fleet, need.models)) for ask in need.asks if ask.count)
+        self.exact = (
+            all(d.ask.form is not Form.EXACT or d.ask.count == 1 for d in self.devices[:1]) and not self.devices[1:]
+        )
+        self._admits_all = bool(self.admits.all())
+
+    def fits(self, fleet: Fleet, nodes: Ints) -> NDArray[np.bool_]:
+        """Return for each of `nodes` whether the pod fits, `(len(nodes),)`; see `exact`."""
+        fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
+        if not self._admits_all:
+            fits &= self.admits.take(nodes)
+        for devices in self.devices:
+            fits &= devices.per_gpu(fleet, nodes).sum(0) >= devices.ask.count
+        return fits
+
+    def tiers(self, fleet: Fleet, nodes: Ints) -> Ints | None:
+        """Return the sum over the asks of `Devices.tier`; None where all nodes stand equal. Nodes must fit."""
+        ranked = [devices.tier(fleet, nodes) for devices in self.devices if len(devices.tiers) > 1]
+        return sum(ranked[1:], start=ranked[0]) if ranked else None
+
+
+def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:
+    """Return `refusal` for every node, worked out once for nodes that look alike to this need."""
+    labelled = bool(need.node_selector) or need.affinity is not None
+    named = bool(need.node_name) or need.affinity is not None
+
+    def looks(node: Node) -> tuple[object, ...]:
+        return node.taints, node.unschedulable, labelled and node.labels, named and node.name
+
+    alike: dict[tuple[object, ...], tuple[Refusal, str] | None] = {}
+    found = []
+    for node in fleet.nodes:
+        key = looks(node)
+        if key not in alike:
+            alike[key] = refusal(need, node)
+        found.append(alike[key])
+    return found

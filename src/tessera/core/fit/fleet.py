@@ -1,0 +1,304 @@
+"""The fleet as numpy arrays: what every node and GPU has left, changed in place by taking and giving back shares."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tessera.core.fit.gputypes import MODE_BIT, GpuType, Ints, gpu_types
+from tessera.core.fit.rooms import occupied, profile_of, starts
+from tessera.core.mig import Placement
+from tessera.core.need import Need
+from tessera.core.sharing import Device, Mode, Option
+from tessera.core.snapshot import Node, Running, Share, Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["CPU", "MEMORY", "PODS", "Fleet"]
+
+CPU: Final = 0
+MEMORY: Final = 1
+PODS: Final = 2
+
+DeviceClass = tuple[Mode, str | None, str, int, int]
+"""Devices that serve the same: mode, profile, resource, memory and compute of one client."""
+
+
+class Fleet:
+    """Working state of all nodes: arrays with one column a node and one row a GPU, padded to the most GPUs of a node.
+
+    `take` grants a pod its shares and `give` undoes it exactly. GPUs are never granted beyond what they have; cpu and
+    memory of running pods may exceed a node (static pods, shrunk nodes), which leaves it negative and so closed.
+
+    Attributes:
+        nodes: in the order given.
+        room: what nodes have left: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
+        types: distinct GPU configurations; 0 is the absent GPU.
+        kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
+        serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its
+            modes, one that holds something only the mode it is committed to.
+        compute_left: percent of the GPU that amounts may still take.
+        memory_left: MiB that amounts may still take.
+        used: MIG state, see `rooms`.
+        left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
+            for MIG the free units, for fixed devices the free clients.
+        clients: how many shares are held.
+        classes: distinct existing devices.
+        offers: free clients of existing devices, `(classes, gpus, nodes)`.
+
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = tuple(nodes)
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        gpus = tuple(tuple(sorted(node.gpus, key=lambda gpu: gpu.index)) for node in self.nodes)
+        self._column = tuple({gpu.index: column for column, gpu in enumerate(row)} for row in gpus)
+        self.gpu_index = tuple(tuple(gpu.index for gpu in row) for row in gpus)
+        rooms = [(n.cpu_milli, n.memory_mib, n.max_pods) for n in self.nodes]
+        self.room: Ints = np.array(rooms, dtype=np.int64).reshape(-1, 3).T.copy()
+        self.types, self.kind = gpu_types(gpus, max(map(len, gpus), default=0))
+        self.serves: Ints = np.array([t.serves for t in self.types], dtype=np.int64)[self.kind]
+        self.memory_left: Ints = np.array([t.memory_mib for t in self.types], dtype=np.int64)[self.kind]
+        self.compute_left: Ints = np.where(self.kind > 0, 100, 0)
+        self.left: Ints = self.compute_left.copy()
+        self.used: Ints = np.zeros_like(self.kind)
+        self.clients: Ints = np.zeros_like(self.kind)
+        self._init_devices()
+
+    def _init_devices(self) -> None:
+        distinct = dict.fromkeys(class_of(d) for t in self.types for d in t.devices)
+        self.classes: dict[DeviceClass, int] = {key: i for i, key in enumerate(distinct)}
+        self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
+        self._held: dict[tuple[int, int], list[int]] = {}
+        self._cuts: dict[tuple[int, int], tuple[Placement, ...]] = {}
+        has_devices = np.array([bool(t.devices) for t in self.types])[self.kind]
+        for row, node in np.argwhere(has_devices).tolist():
+            self._held[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
+            self._offer(row, node)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Fleet":
+        """Return the fleet with the shares of running pods taken.
+
+        Raises:
+            InvalidInput: two nodes of one name, or a running pod holds what its node does not have.
+
+        """
+        fleet = cls(snapshot.nodes)
+        if len(fleet.index) < len(fleet.nodes):
+            names = [node.name for node in fleet.nodes]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput(f"node {twice}", found="two nodes of this name", wanted="one node a name")
+        for running in snapshot.running:
+            fleet._resume(running)
+        return fleet
+
+    def copy(self) -> "Fleet":
+        """Return an independent copy; nodes and types are shared."""
+        twin = object.__new__(Fleet)
+        for name, value in vars(self).items():
+            match value:
+                case np.ndarray():
+                    setattr(twin, name, value.copy())
+                case _:
+                    setattr(twin, name, value)
+        twin._held = {place: list(held) for place, held in self._held.items()}
+        twin._cuts = dict(self._cuts)
+        return twin
+
+    def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
+        """Grant a pod its cpu, memory and shares. They must fit: `Demand` and `serve` see to that."""
+        self.room[:, node] -= (need.cpu_milli, need.memory_mib, 1)
+        for share in shares:
+            self.hold(node, share)
+
+    def give(self, node: int, need: Need, shares: Sequence[Share]) -> None:
+        """Take back what `take` granted; the arrays are as they were before it."""
+        self.room[:, node] += (need.cpu_milli, need.memory_mib, 1)
+        for share in shares:
+            self.drop(node, share)
+
+    def hold(self, node: int, share: Share) -> None:
+        """Grant one share."""
+        self._change(node, share, 1)
+
+    def drop(self, node: int, share: Share) -> None:
+        """Take one share back."""
+        self._change(node, share, -1)
+
+    def state(self, node: int) -> bytes:
+        """Return all that decides what the GPUs of one node can still serve; equal states are interchangeable."""
+        columns = self.serves, self.compute_left, self.memory_left, self.used, self.offers
+        return b"".join(array[..., node].tobytes() for array in columns)
+
+    def free_start(self, node: int, row: int, option: Option) -> int | None:
+        """Return the start of the first device of the option's class on a GPU with a free client.
+
+        None where the device is the whole GPU. Raises: StopIteration where no client is free.
+        """
+        devices = zip(self.types[self.kind[row, node]].devices, self._free(row, node), strict=True)
+        wanted = class_of(option)
+        device = next(device for device, free in devices if free and class_of(device) == wanted)
+        return device.placement.start if device.placement else None
+
+    def layouts(self) -> tuple[tuple[tuple[Placement, ...], ...], ...]:
+        """Return for every node and GPU the MIG instances: those cut for a pod, and those that exist beside them."""
+        return tuple(
+            tuple(self._layout(row, node) for row in range(len(index))) for node, index in enumerate(self.gpu_index)
+        )
+
+    def _change(self, node: int, share: Share, sign: int) -> None:
+        row = self._column[node][share.gpu]
+        gpu_type = self.types[self.kind[row, node]]
+        self.clients[row, node] += sign
+        device = _device(gpu_type, share)
+        if share.mode is Mode.WHOLE:
+            self._change_whole(row, node, gpu_type, sign)
+        elif device is not None:
+            self._change_device(row, node, device, sign)
+        elif share.mode is Mode.MIG:
+            self._change_cut(row, node, _placement(gpu_type, share), sign)
+        else:
+            self._change_amount(row, node, share, sign)
+
+    def _change_amount(self, row: int, node: int, share: Share, sign: int) -> None:
+        total = self.types[self.kind[row, node]].memory_mib
+        compute = self.compute_left[row, node] - sign * share.compute_percent
+        memory = self.memory_left[row, node] - sign * share.memory_mib
+        self.compute_left[row, node] = compute
+        self.memory_left[row, node] = memory
+        self.left[row, node] = min(compute, 100 * memory // total) if total else compute
+        self._commit(row, node, MODE_BIT[share.mode])
+
+    def _change_whole(self, row: int, node: int, gpu_type: GpuType, sign: int) -> None:
+        taken = sign > 0
+        self.compute_left[row, node] = self.left[row, node] = 0 if taken else 100
+        self.memory_left[row, node] = 0 if taken else gpu_type.memory_mib
+        self._commit(row, node, 0)
+
+    def _change_cut(self, row: int, node: int, placement: Placement, sign: int) -> None:
+        gpu_type = self.types[self.kind[row, node]]
+        self.used[row, node] ^= occupied(gpu_type.model, placement)
+        cuts = self._cuts.get((row, node), ())
+        if sign > 0:
+            self._cuts[row, node] = (*cuts, placement)
+        else:
+            self._cuts[row, node] = tuple(p for p in cuts if p != placement)
+        self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _change_device(self, row: int, node: int, device: int, sign: int) -> None:
+        gpu_type = self.types[self.kind[row, node]]
+        held = self._held[row, node]
+        held[device] += sign
+        if held[device] == (sign > 0):  # the first client came or the last one left
+            self.used[row, node] ^= gpu_type.bits[device]
+        self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _commit(self, row: int, node: int, mode: int) -> None:
+        """Bind a GPU that holds something to its mode, and set free one that holds nothing any more."""
+        gpu_type = self.types[self.kind[row, node]]
+        self.serves[row, node] = gpu_type.serves & mode if self.clients[row, node] else gpu_type.serves
+        if gpu_type.devices:
+            self._offer(row, node)
+        if gpu_type.kept:
+            clients = [device.clients for device in gpu_type.devices]
+            self.left[row, node] = 100 - 100 * sum(self._held[row, node]) // sum(clients)
+        elif mode == MODE_BIT[Mode.MIG]:
+            units = gpu_type.model.units
+            free = units - (int(self.used[row, node]) & ((1 << units) - 1)).bit_count()
+            self.left[row, node] = 100 * free // units
+
+    def _offer(self, row: int, node: int) -> None:
+        """Recount the free clients of one GPU's devices."""
+        gpu_type = self.types[self.kind[row, node]]
+        self.offers[:, row, node] = 0
+        for device, free in zip(gpu_type.devices, self._free(row, node), strict=True):
+            self.offers[self.classes[class_of(device)], row, node] += free
+
+    def _free(self, row: int, node: int) -> list[int]:
+        """Return the free clients of each device of a GPU; none where its units are used or the GPU is shared."""
+        gpu_type = self.types[self.kind[row, node]]
+        held = self._held[row, node]
+        used = int(self.used[row, node])
+        alive = gpu_type.kept or used or not self.clients[row, node]  # else it is taken whole or by amounts
+        return [
+            device.clients - count if alive and (count or not used & bits) else 0
+            for device, bits, count in zip(gpu_type.devices, gpu_type.bits, held, strict=True)
+        ]
+
+    def _layout(self, row: int, node: int) -> tuple[Placement, ...]:
+        gpu_type = self.types[self.kind[row, node]]
+        cuts = self._cuts.get((row, node), ())
+        if not gpu_type.devices:
+            return tuple(sorted(cuts))
+        standing = zip(gpu_type.devices, self._free(row, node), self._held[row, node], strict=True)
+        return tuple(sorted((*cuts, *(d.placement for d, free, held in standing if d.placement and free + held))))
+
+    def _resume(self, running: Running) -> None:
+        """Grant a running pod what it holds. Raises: InvalidInput where that is not there."""
+        assignment = running.assignment
+        node = self.index.get(assignment.node)
+        if node is None:
+            raise InvalidInput(f"pod {assignment.pod}", found=f"node {assignment.node}", wanted="a node of the fleet")
+        self.take(node, running.pod.need, ())
+        for share in assignment.shares:
+            if not self._can_hold(node, share):
+                raise InvalidInput(
+                    f"pod {assignment.pod} on node {assignment.node}",
+                    found=f"a share of GPU {share.gpu}: {describe(share)}",
+                    wanted="a share that the GPU can give beside what other running pods hold",
+                )
+            self.hold(node, share)
+
+    def _can_hold(self, node: int, share: Share) -> bool:
+        row = self._column[node].get(share.gpu)
+        if row is None:
+            return False
+        gpu_type = self.types[self.kind[row, node]]
+        device = _device(gpu_type, share)
+        if share.mode is Mode.WHOLE:
+            return not self.clients[row, node]
+        if device is not None:
+            return self._free(row, node)[device] > 0
+        if not self.serves[row, node] & MODE_BIT.get(share.mode, 0):
+            return False
+        if share.mode is Mode.MIG:
+            return any(
+                share.start in starts(gpu_type.model, profile, int(self.used[row, node]))
+                for profile in gpu_type.model.profiles
+                if profile.name == share.profile
+            )
+        left = self.compute_left[row, node], self.memory_left[row, node]
+        return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+
+def class_of(device: Device | Option) -> DeviceClass:
+    """Return the class of a device, or of the devices that an option uses."""
+    return device.mode, _profile(device), device.resource, device.memory_mib, device.compute_percent
+
+
+def describe(share: Share) -> str:
+    """Return what a share is of its GPU, in words."""
+    if share.profile is not None:
+        return f"{share.profile} at {share.start} ({share.mode})"
+    return f"{share.memory_mib} MiB, {share.compute_percent} % compute ({share.mode})"
+
+
+def _profile(device: Device | Option) -> str | None:
+    if isinstance(device, Option):
+        return device.profile
+    return device.placement.profile if device.placement else None
+
+
+def _device(gpu_type: GpuType, share: Share) -> int | None:
+    """Return which existing device a share is a part of; None where it is cut or an amount."""
+    for i, device in enumerate(gpu_type.devices):
+        start = device.placement.start if device.placement else None
+        if device.mode is share.mode and start == share.start and _profile(device) == share.profile:
+            return i
+    return None
+
+
+def _placement(gpu_type: GpuType, share: Share) -> Placement:
+    assert share.profile is not None
+    assert share.start is not None
+    return Placement(share.start, profile_of(gpu_type.model, share.profile).size, share.profile)

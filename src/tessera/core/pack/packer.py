@@ -1,0 +1,131 @@
+"""The packer: decides node and GPUs of one pod after the other, and keeps scores of nodes that did not change."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tessera.core.fit import Demand, Fleet, serve
+from tessera.core.fit.gputypes import Ints
+from tessera.core.need import Need
+from tessera.core.pack.policy import UNFIT, Policy
+from tessera.core.snapshot import Share
+
+__all__ = ["Choice", "Packer"]
+
+_TIER: Final = 1 << 40
+"""What a tier weighs: more than any difference of scores."""
+
+
+class Choice(NamedTuple):
+    """Where a pod goes: the node's index in the fleet, and a share a device in the order of its asks."""
+
+    node: int
+    shares: tuple[Share, ...]
+
+
+class Packer:
+    """Places pods one by one on a fleet, which it changes.
+
+    Among the nodes that fit, those that serve the pod in the weakest sufficient mode are preferred, then the highest
+    score, then the first in `rank`. A pod is refused only if no node fits.
+
+    Cost of a decision with kept scores: the nodes that changed since this kind of need was last asked for.
+
+    Args:
+        fleet: the working state.
+        policy: scores the nodes of this fleet.
+        rank: the order of nodes among equals, node indices, first wins; the order given by default.
+        keep_scores: False scores every node for every decision; the choices are the same.
+
+    """
+
+    def __init__(
+        self, fleet: Fleet, policy: Policy, *, rank: Sequence[int] | None = None, keep_scores: bool = True
+    ) -> None:
+        self.fleet = fleet
+        self.policy = policy
+        self._keep = keep_scores
+        self._kinds: dict[Need, int] = {}
+        self._demands: list[Demand] = []
+        self._rows: list[Ints] = []  # scores in rank order
+        self._fresh: list[int] = []  # length of the log of changes when a row was last brought up to date
+        self._full: list[int] = []  # number of releases when nothing fitted any more
+        self._released = 0
+        self._nodes: Ints = np.arange(len(fleet.nodes))
+        self._order: Ints = self._nodes if rank is None else np.array(rank, dtype=np.int64)
+        self._place: Ints = np.argsort(self._order)
+        self._changed: Ints = np.zeros(1024, dtype=np.int64)
+        self._changes = 0
+
+    def intern(self, need: Need) -> int:
+        """Return the id of a need; equal needs share one."""
+        kind = self._kinds.setdefault(need, len(self._kinds))
+        if kind == len(self._demands):
+            self._demands.append(Demand(need, self.fleet))
+            self._rows.append(np.full(len(self._nodes), UNFIT))
+            self._fresh.append(-1)
+            self._full.append(-1)
+        return kind
+
+    def demand(self, kind: int) -> Demand:
+        """Return what the fleet knows of an interned need."""
+        return self._demands[kind]
+
+    def place(self, kind: int) -> Choice | None:
+        """Choose node and shares for one pod and grant them; None if no node fits."""
+        if self._full[kind] == self._released:
+            return None
+        row = self.row(kind)
+        demand = self._demands[kind]
+        while len(row):
+            at = self.policy.pick(row)
+            if row[at] == UNFIT:
+                break
+            node = int(self._order[at])
+            shares = serve(self.fleet, demand, node, self.policy)
+            if shares is not None:
+                self.fleet.take(node, demand.need, shares)
+                self._note(node)
+                return Choice(node, shares)
+            row = row.copy()
+            row[at] = UNFIT
+        self._full[kind] = self._released
+        return None
+
+    def release(self, kind: int, choice: Choice) -> None:
+        """Take back what a pod was granted."""
+        self.fleet.give(choice.node, self._demands[kind].need, choice.shares)
+        self._released += 1
+        self._note(choice.node)
+
+    def row(self, kind: int) -> Ints:
+        """Return the scores of all nodes for a need, in rank order; `UNFIT` where it does not fit."""
+        row = self._rows[kind]
+        fresh = self._fresh[kind]
+        stale = self._changes - fresh
+        if not self._keep or fresh < 0 or stale > len(self._nodes):
+            row[self._place] = self.scores(kind, self._nodes)
+        elif stale:
+            nodes = self._changed[fresh : self._changes]
+            row[self._place.take(nodes)] = self.scores(kind, nodes)
+        self._fresh[kind] = self._changes
+        return row
+
+    def scores(self, kind: int, nodes: Ints) -> Ints:
+        """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
+        demand = self._demands[kind]
+        fits = demand.fits(self.fleet, nodes)
+        scores = np.full(len(nodes), UNFIT)
+        if fits.any():
+            fitting = nodes[fits]
+            value = self.policy.scores(kind, demand, fitting)
+            tiers = demand.tiers(self.fleet, fitting)
+            scores[fits] = value if tiers is None else value - _TIER * tiers
+        return scores
+
+    def _note(self, node: int) -> None:
+        if self._changes == len(self._changed):
+            self._changed = np.concatenate((self._changed, np.zeros_like(self._changed)))
+        self._changed[self._changes] = node
+        self._changes += 1
