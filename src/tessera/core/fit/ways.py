@@ -96,7 +96,8 @@ class Existing:
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return how many clients are free."""
-        return fleet.offers[self._class].take(nodes, 1) * self._types.take(nodes, 1)
+        free: Ints = fleet.offers[self._class].take(nodes, 1)
+        return free * self._types.take(nodes, 1)
 
 
 def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way, ...], ...]:
@@ -146,8 +147,10 @@ class _Open:
 
     def serving(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return 1 where open; 0 elsewhere."""
-        serving = (fleet.serves.take(nodes, 1) & self._bit) // self._bit
-        return serving if self._only is None else serving * self._only.take(nodes, 1)
+        serving: Ints = (fleet.serves.take(nodes, 1) & self._bit) // self._bit
+        if self._only is not None:
+            serving *= self._only.take(nodes, 1)
+        return serving
 
 
 def _allowed(fleet: Fleet, by_type: ByType) -> Ints:

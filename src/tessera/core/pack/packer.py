@@ -1,5 +1,6 @@
 """The packer: decides node and GPUs of one pod after the other, and keeps scores of nodes that did not change."""
 
+import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -8,7 +9,8 @@ import numpy as np
 from tessera.core.fit import Demand, Fleet, serve
 from tessera.core.fit.gputypes import Ints
 from tessera.core.need import Need
-from tessera.core.pack.policy import UNFIT, Policy
+from tessera.core.pack.policies import make_policy
+from tessera.core.pack.policy import UNFIT, Mix, Policy
 from tessera.core.snapshot import Share
 
 __all__ = ["Choice", "Packer"]
@@ -34,17 +36,26 @@ class Packer:
 
     Args:
         fleet: the working state.
-        policy: scores the nodes of this fleet.
-        rank: the order of nodes among equals, node indices, first wins; the order given by default.
+        policy: a name of `POLICIES`, or a policy made for this fleet.
+        rank: the place of each node in the order in which ties go, 0 first; the order of the nodes by default.
+        mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
         keep_scores: False scores every node for every decision; the choices are the same.
+        rng: the generator that policy `random` draws from.
 
     """
 
     def __init__(
-        self, fleet: Fleet, policy: Policy, *, rank: Sequence[int] | None = None, keep_scores: bool = True
+        self,
+        fleet: Fleet,
+        policy: str | Policy,
+        *,
+        rank: Sequence[int] | None = None,
+        mix: Mix | None = None,
+        keep_scores: bool = True,
+        rng: random.Random | None = None,
     ) -> None:
         self.fleet = fleet
-        self.policy = policy
+        self.policy = make_policy(policy, fleet, mix, rng) if isinstance(policy, str) else policy
         self._keep = keep_scores
         self._kinds: dict[Need, int] = {}
         self._demands: list[Demand] = []
@@ -53,8 +64,8 @@ class Packer:
         self._full: list[int] = []  # number of releases when nothing fitted any more
         self._released = 0
         self._nodes: Ints = np.arange(len(fleet.nodes))
-        self._order: Ints = self._nodes if rank is None else np.array(rank, dtype=np.int64)
-        self._place: Ints = np.argsort(self._order)
+        self._place: Ints = self._nodes if rank is None else np.array(rank, dtype=np.int64)
+        self._order: Ints = np.argsort(self._place)
         self._changed: Ints = np.zeros(1024, dtype=np.int64)
         self._changes = 0
 

@@ -1,23 +1,29 @@
 """What a packing policy is: a score for every node that fits, and the choice of GPUs inside the chosen one."""
 
+import random
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from tessera.core.fit import Demand, Fleet, Tightest
 from tessera.core.fit.gputypes import Ints
+from tessera.core.need import Need
 
-__all__ = ["UNFIT", "Policy"]
+__all__ = ["UNFIT", "Mix", "Policy", "Uniform"]
 
 UNFIT: Final = int(np.iinfo(np.int64).min)
 """The score of a node that does not fit."""
+
+Mix = tuple[tuple[Need, int], ...]
+"""Needs and how often each is asked for."""
 
 
 class Policy(Tightest):
     """First fit: all nodes that fit are equal, so the first in rank wins; the base of all other policies.
 
-    Scores are integers below 2 ** 40 in size, and depend on nothing but the state of the node they are for, so that
-    scores kept for unchanged nodes equal scores computed anew.
+    Scores are integers below 2 ** 40 in size, and depend on nothing but the need, the mix and the state of the node
+    they are for, so that scores kept for unchanged nodes equal scores computed anew.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -29,5 +35,23 @@ class Policy(Tightest):
         return np.zeros(len(nodes), dtype=np.int64)
 
     def pick(self, row: Ints) -> int:
-        """Return which entry of a row of scores, in rank order and at least one of them fit, wins."""
+        """Return which entry of a row of scores in rank order wins."""
         return int(row.argmax())
+
+
+class Uniform(Policy):
+    """A node drawn uniformly from those that fit, and of its GPUs any that fits; the generator is the caller's."""
+
+    def __init__(self, fleet: Fleet, rng: random.Random) -> None:
+        super().__init__(fleet)
+        self._rng = rng
+
+    def pick(self, row: Ints) -> int:
+        """Return one of the entries with the highest score; see `Policy`."""
+        best = (row == row.max()).nonzero()[0]
+        return int(best[self._rng.randrange(len(best))])
+
+    def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
+        """Return `rows` in random order."""
+        del fleet, node, demand
+        return self._rng.sample(rows, len(rows))
