@@ -1,0 +1,135 @@
+"""Kubernetes quantities, read exactly, and the integer units the core counts in: milli-cpu, MiB, devices.
+
+Source of the grammar: kubernetes/apimachinery `pkg/api/resource/quantity.go` (`parseQuantityString`, `ParseQuantity`)
+and `suffix.go`. Where Kubernetes caps a quantity at 2^63 - 1 or reads a lone suffix as zero, this module refuses it:
+both are mistakes in a manifest.
+"""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+from tessera.errors import InvalidInput
+
+__all__ = ["MIB", "count", "cpu_milli", "memory_mib", "quantity", "round_down", "round_up"]
+
+MIB = 1 << 20
+"""Bytes in one MiB."""
+
+_LARGEST = (1 << 63) - 1
+_NANO = 10**9
+_GRAMMAR = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+)|([numkMGTPE]?|[KMGTPE]i))", re.ASCII)
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "": Fraction(1),
+} | {
+    suffix: scale
+    for power, letter in enumerate("KMGTPE", start=1)
+    for suffix, scale in (
+        ("k" if letter == "K" else letter, Fraction(1000**power)),
+        (f"{letter}i", Fraction(1024**power)),
+    )
+}
+_ACCEPTED = (
+    "a number with an optional suffix n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent, as 1, 500m, 1.5Gi, 2e3"
+)
+_MAX_TEXT = 64
+"""Longest quantity read; the largest number with nano precision has 29 characters. Integers need fewer bits."""
+
+
+def quantity(value: object, subject: str) -> Fraction:
+    """Return a Kubernetes quantity as an exact number, rounded away from zero to whole nano-units as Kubernetes does.
+
+    Args:
+        value: the quantity as it stands in a manifest: text, an integer or a decimal number.
+        subject: the place of the quantity, for the error.
+
+    Raises:
+        InvalidInput: not a quantity, or its magnitude is above 2^63 - 1.
+
+    """
+    text = _text(value)
+    match = _GRAMMAR.fullmatch(text)
+    if match is None or not (match[2] or match[3]) or len(text) > _MAX_TEXT:
+        raise InvalidInput(subject, found=_shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
+    sign, whole, part, exponent, suffix = match.groups(default="")
+    scale = _power(int(exponent)) if exponent else _SUFFIXES[suffix]
+    number = int(whole + part) * scale / 10 ** len(part)
+    if number > _LARGEST:
+        raise InvalidInput(subject, found=_shown(text), wanted="a quantity of at most 2^63 - 1")
+    nano = Fraction(round_up(number * _NANO), _NANO)
+    return -nano if sign == "-" else nano
+
+
+def _text(value: object) -> str:
+    """Return the value's text; that of a boolean or of anything but a scalar is no quantity."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value)
+
+
+def _power(exponent: int) -> Fraction:
+    """Return a power of ten, of an exponent clipped so far out that the result is refused or rounds up to one nano."""
+    clipped = max(-2 * _MAX_TEXT, min(2 * _MAX_TEXT, exponent))
+    return Fraction(10) ** clipped
+
+
+def _shown(text: str) -> str:
+    """Return the text as an error shows it: quoted, control characters escaped, cut where it is long."""
+    return ascii(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}...")
+
+
+def round_up(number: Fraction) -> int:
+    """Return the smallest integer that is at least `number`."""
+    return -(-number.numerator // number.denominator)
+
+
+def round_down(number: Fraction) -> int:
+    """Return the largest integer that is at most `number`."""
+    return number.numerator // number.denominator
+
+
+def _not_negative(value: object, subject: str) -> Fraction:
+    number = quantity(value, subject)
+    if number < 0:
+        raise InvalidInput(subject, found=_shown(_text(value)), wanted="a quantity of zero or more")
+    return number
+
+
+def cpu_milli(value: object, subject: str, *, capacity: bool = False) -> int:
+    """Return a cpu quantity in thousandths of a core; requests round up, capacities down.
+
+    Raises:
+        InvalidInput: not a quantity, negative, or too large.
+
+    """
+    number = 1000 * _not_negative(value, subject)
+    return round_down(number) if capacity else round_up(number)
+
+
+def memory_mib(value: object, subject: str, *, capacity: bool = False) -> int:
+    """Return a quantity of bytes in MiB; requests round up, capacities down.
+
+    Raises:
+        InvalidInput: not a quantity, negative, or too large.
+
+    """
+    number = _not_negative(value, subject) / MIB
+    return round_down(number) if capacity else round_up(number)
+
+
+def count(value: object, subject: str) -> int:
+    """Return the whole number a quantity of devices stands for, as Kubernetes demands of extended resources.
+
+    Raises:
+        InvalidInput: not a quantity, negative, a fraction, or too large.
+
+    """
+    number = _not_negative(value, subject)
+    if number.denominator != 1:
+        raise InvalidInput(subject, found=_shown(_text(value)), wanted="a whole number of devices")
+    return number.numerator
