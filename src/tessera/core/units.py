@@ -6,7 +6,6 @@ both are mistakes in a manifest.
 """
 
 import re
-from decimal import Decimal
 from fractions import Fraction
 
 from tessera.errors import InvalidInput
