@@ -9,7 +9,15 @@
 "It does not fit" is a result with a reason, never an exception.
 """
 
-__all__ = ["Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported"]
+__all__ = ["Conflict", "InvalidInput", "TesseraError", "Unavailable", "Unsupported", "shown"]
+
+_SHOWN_CHARACTERS = 64
+
+
+def shown(value: object) -> str:
+    """Return a piece of input as an error shows it: quoted, control characters escaped, cut where it is long."""
+    text = value if isinstance(value, str) else str(value)
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 
 
 class TesseraError(Exception):

@@ -4,11 +4,27 @@ Equal needs are interchangeable: a `Need` carries no name, so two replicas of on
 """
 
 import enum
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import groupby
 from typing import Literal, NewType
 
 import msgspec
 
-__all__ = ["Ask", "Form", "Isolation", "Need", "Pod", "PodKey", "Requirement", "SelectorTerm", "Toleration"]
+__all__ = [
+    "Ask",
+    "ContainerNeed",
+    "EffectiveNeed",
+    "Form",
+    "Isolation",
+    "Need",
+    "Pod",
+    "PodKey",
+    "Requirement",
+    "SelectorTerm",
+    "Toleration",
+    "effective_need",
+]
 
 PodKey = NewType("PodKey", str)
 """A pod's identity, `namespace/name`."""
@@ -53,7 +69,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     compute_percent: int = 0
     """Compute per device, 1 to 100; 0 means no claim to compute."""
     isolation: Isolation = Isolation.NONE
-    """The weakest grade that may serve; exact asks leave it at none, because the name decides."""
+    """The weakest grade that may serve; none for exact asks, whose name decides, unless the pod names a grade."""
     container: str = ""
 
 
@@ -111,3 +127,123 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     owner: str = ""
     """The workload that made it, `Kind/namespace/name`; empty for a bare pod."""
+
+
+class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container asks, in exact amounts so that nothing is rounded before it is added up."""
+
+    cpu: Fraction = Fraction(0)
+    """Cores."""
+    memory: Fraction = Fraction(0)
+    """Bytes."""
+    asks: tuple[Ask, ...] = ()
+    sidecar: bool = False
+    """For init containers: restarted always, so that it runs beside everything after it."""
+
+
+class EffectiveNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod must be given to run from its first init container to its end."""
+
+    cpu: Fraction
+    """Cores."""
+    memory: Fraction
+    """Bytes."""
+    asks: tuple[Ask, ...]
+
+
+def effective_need(containers: Sequence[ContainerNeed], init: Sequence[ContainerNeed] = ()) -> EffectiveNeed:
+    """Return what a pod needs at its worst moment, by Kubernetes' rule for init containers and sidecars.
+
+    Init containers run one after another, each beside the sidecars started before it; then all containers run beside
+    all sidecars. Amounts and counts are the largest sum over these steps. Devices are reused between steps as the
+    kubelet reuses them: an init container takes devices of containers that have not started yet, and only what it
+    needs beyond them is asked for in its own name. A need reused by an init container grows to the larger of the two.
+    All memory shares of one step lie on one GPU, as gpushare places them, so they become one ask.
+
+    The order of asks: containers, then sidecars, then what init containers need beyond them.
+
+    Source: kubernetes/component-helpers `resource/helpers.go` (`AggregateContainerRequests`);
+    AliyunContainerService/gpushare-scheduler-extender `pkg/utils/pod.go` (sum over containers).
+    """
+    steps = [*_init_steps(init), [*containers, *(c for c in init if c.sidecar)]]
+    return EffectiveNeed(
+        cpu=max(sum((c.cpu for c in step), Fraction(0)) for step in steps),
+        memory=max(sum((c.memory for c in step), Fraction(0)) for step in steps),
+        asks=(*_devices(steps), *_share(steps), *_needs(steps)),
+    )
+
+
+def _init_steps(init: Sequence[ContainerNeed]) -> Iterable[list[ContainerNeed]]:
+    """Yield the containers that run at each init step, the one that starts last."""
+    sidecars: list[ContainerNeed] = []
+    for container in init:
+        yield [*sidecars, container]
+        if container.sidecar:
+            sidecars.append(container)
+
+
+def _asks(step: Iterable[ContainerNeed], form: Form) -> list[Ask]:
+    return [ask for container in step for ask in container.asks if ask.form is form]
+
+
+def _devices(steps: list[list[ContainerNeed]]) -> list[Ask]:
+    """Return the exact asks: those of the last step, and what an init step needs beyond their number."""
+    asks = _asks(steps[-1], Form.EXACT)
+    held: dict[str, int] = {}
+    for ask in asks:
+        held[ask.resource] = held.get(ask.resource, 0) + ask.count
+    more: dict[str, Ask] = {}
+    for step in steps[:-1]:
+        wanted: dict[str, int] = {}
+        for ask in _asks(step, Form.EXACT):
+            wanted[ask.resource] = wanted.get(ask.resource, 0) + ask.count
+            beyond = wanted[ask.resource] - held.get(ask.resource, 0)
+            if beyond > (more[ask.resource].count if ask.resource in more else 0):
+                more[ask.resource] = msgspec.structs.replace(ask, count=beyond)
+    return asks + list(more.values())
+
+
+def _share(steps: list[list[ContainerNeed]]) -> list[Ask]:
+    """Return the one ask that covers the memory shares of every step; it names a container where only one asks."""
+    sums = [(asks, sum(ask.memory_mib for ask in asks)) for step in steps if (asks := _asks(step, Form.SHARE))]
+    if not sums:
+        return []
+    asks, memory_mib = max(reversed(sums), key=lambda step: step[1])
+    names = {ask.container for step, _ in sums for ask in step}
+    return [msgspec.structs.replace(asks[0], memory_mib=memory_mib, container=names.pop() if len(names) == 1 else "")]
+
+
+def _needs(steps: list[list[ContainerNeed]]) -> list[Ask]:
+    """Return the needs of the last step, grown where an init step reuses their devices, and what it needs beyond."""
+    devices = [_one(ask) for ask in _asks(steps[-1], Form.NEED) for _ in range(ask.count)]
+    for step in steps[:-1]:
+        running, starting = step[:-1], step[-1]
+        taken = {ask.container for ask in _asks(running, Form.NEED)}
+        free = [index for index, device in enumerate(devices) if device.container not in taken]
+        for ask in _asks([] if starting.sidecar else [starting], Form.NEED):
+            for _ in range(ask.count):
+                if free:
+                    *_, index = min((*_growth(devices[index], ask), index) for index in free)
+                    free.remove(index)
+                    devices[index] = _grown(devices[index], ask)
+                else:
+                    devices.append(_one(ask))
+    return [msgspec.structs.replace(device, count=len(tuple(run))) for device, run in groupby(devices)]
+
+
+def _one(ask: Ask) -> Ask:
+    return msgspec.structs.replace(ask, count=1)
+
+
+def _growth(device: Ask, ask: Ask) -> tuple[int, int]:
+    grown = _grown(device, ask)
+    return grown.memory_mib - device.memory_mib, grown.compute_percent - device.compute_percent
+
+
+def _grown(device: Ask, ask: Ask) -> Ask:
+    """Return a device large enough for both; the isolation is the pod's, so it is the same."""
+    return msgspec.structs.replace(
+        device,
+        memory_mib=max(device.memory_mib, ask.memory_mib),
+        compute_percent=max(device.compute_percent, ask.compute_percent),
+    )

@@ -190,10 +190,12 @@ def _ready(device: Device) -> Option:
 
 
 def _serves(ask: Ask, device: Device) -> bool:
+    if not device.isolation.covers(ask.isolation):
+        return False
     if ask.form is Form.EXACT:
         return device.resource == ask.resource
     enough = device.memory_mib >= ask.memory_mib and device.compute_percent >= ask.compute_percent
-    return ask.form is Form.NEED and enough and device.isolation.covers(ask.isolation)
+    return ask.form is Form.NEED and enough
 
 
 def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:

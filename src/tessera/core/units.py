@@ -8,7 +8,7 @@ both are mistakes in a manifest.
 import re
 from fractions import Fraction
 
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 
 __all__ = ["MIB", "count", "cpu_milli", "memory_mib", "quantity", "round_down", "round_up"]
 
@@ -52,12 +52,12 @@ def quantity(value: object, subject: str) -> Fraction:
     text = _text(value)
     match = _GRAMMAR.fullmatch(text)
     if match is None or not (match[2] or match[3]) or len(text) > _MAX_TEXT:
-        raise InvalidInput(subject, found=_shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
+        raise InvalidInput(subject, found=shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
     sign, whole, part, exponent, suffix = match.groups(default="")
     scale = _power(int(exponent)) if exponent else _SUFFIXES[suffix]
     number = int(whole + part) * scale / 10 ** len(part)
     if number > _LARGEST:
-        raise InvalidInput(subject, found=_shown(text), wanted="a quantity of at most 2^63 - 1")
+        raise InvalidInput(subject, found=shown(text), wanted="a quantity of at most 2^63 - 1")
     nano = Fraction(round_up(number * _NANO), _NANO)
     return -nano if sign == "-" else nano
 
@@ -77,11 +77,6 @@ def _power(exponent: int) -> Fraction:
     return Fraction(10) ** clipped
 
 
-def _shown(text: str) -> str:
-    """Return the text as an error shows it: quoted, control characters escaped, cut where it is long."""
-    return ascii(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}...")
-
-
 def round_up(number: Fraction) -> int:
     """Return the smallest integer that is at least `number`."""
     return -(-number.numerator // number.denominator)
@@ -95,7 +90,7 @@ def round_down(number: Fraction) -> int:
 def _not_negative(value: object, subject: str) -> Fraction:
     number = quantity(value, subject)
     if number < 0:
-        raise InvalidInput(subject, found=_shown(_text(value)), wanted="a quantity of zero or more")
+        raise InvalidInput(subject, found=shown(_text(value)), wanted="a quantity of zero or more")
     return number
 
 
@@ -130,5 +125,5 @@ def count(value: object, subject: str) -> int:
     """
     number = _not_negative(value, subject)
     if number.denominator != 1:
-        raise InvalidInput(subject, found=_shown(_text(value)), wanted="a whole number of devices")
+        raise InvalidInput(subject, found=shown(_text(value)), wanted="a whole number of devices")
     return number.numerator

@@ -1,0 +1,182 @@
+"""A container's resources as a core need: cpu, memory, and GPUs in the three request forms of docs/requests.md."""
+
+import re
+from fractions import Fraction
+
+import msgspec
+
+from tessera.api.fields import Field
+from tessera.core import units
+from tessera.core.need import Ask, ContainerNeed, Form, Isolation
+from tessera.core.sharing import GPU_RESOURCE, mig_resource
+from tessera.errors import shown
+
+__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "SHARE_MEMORY", "AskRules", "container_need", "quantities"]
+
+GPU_MEMORY = "tessera.dev/gpu-memory"
+GPU_COMPUTE = "tessera.dev/gpu-compute"
+GPU_COUNT = "tessera.dev/gpu-count"
+SHARE_MEMORY = "aliyun.com/gpu-mem"
+"""gpushare's resource. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+
+_TESSERA = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT)
+_MAX_DEVICES = 4096
+"""Most devices of one name one container may ask; no node offers more."""
+_MAX_GPUS = 64
+"""Most GPUs one container may ask by amount; no server has more."""
+_MAX_GPU_MEMORY_MIB = 16 << 20
+"""16 TiB, beyond any GPU: the amount was written in bytes."""
+_WHOLE_PERCENT = 100
+_QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PLAIN = ("cpu", "memory", "ephemeral-storage", "storage")
+
+
+class AskRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pod says about all its GPU asks, and what the cluster says about their units."""
+
+    isolation: Isolation | None = None
+    """The annotation `tessera.dev/isolation`; None where the pod has none."""
+    unit_mib: int = 1024
+    """MiB in one `tessera.dev/gpu-memory`."""
+    share_unit_mib: int = 1024
+    """MiB in one `aliyun.com/gpu-mem`; 1 where gpushare's device plugin runs with `--memory-unit MiB`."""
+
+
+def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
+    """Return what one container asks; a limit stands in for a request that is not there.
+
+    Raises:
+        InvalidInput: a quantity that is none, a request above its limit, forms that exclude each other.
+
+    """
+    resources = container.get("resources")
+    amounts = quantities(resources)
+    name = container.get("name").text()
+    limits, counts = resources.get("limits"), _extended(resources)
+    asks = tuple(
+        msgspec.structs.replace(ask, container=name)
+        for read in (_exact, _share, _need)
+        for ask in read(limits, counts, rules)
+    )
+    forms = {ask.form for ask in asks}
+    if len(forms) > 1:
+        raise resources.refuse(
+            "one form of GPU request in a container",
+            "one of nvidia.com/..., aliyun.com/gpu-mem, tessera.dev/gpu-memory",
+            found=" and ".join(sorted({ask.resource for ask in asks})),
+        )
+    zero = Fraction(0)
+    return ContainerNeed(cpu=amounts.get("cpu", zero), memory=amounts.get("memory", zero), asks=asks, sidecar=sidecar)
+
+
+def quantities(resources: Field) -> dict[str, Fraction]:
+    """Return the effective requests of cpu and memory that `resources` gives, checked against the limits."""
+    requests: dict[str, Fraction] = {}
+    for name in ("cpu", "memory"):
+        limit, request = _amount(resources.get("limits", name)), _amount(resources.get("requests", name))
+        if limit is not None and request is not None and request > limit:
+            wanted = f"at most the limit of {resources.get('limits', name).value}"
+            raise resources.get("requests", name).refuse(wanted)
+        amount = limit if request is None else request
+        if amount is not None:
+            requests[name] = amount
+    return requests
+
+
+def _amount(field: Field) -> Fraction | None:
+    if not field.given:
+        return None
+    amount = units.quantity(field.value, field.subject)
+    if amount < 0:
+        raise field.refuse("a quantity of zero or more")
+    return amount
+
+
+def _extended(resources: Field) -> dict[str, int]:
+    """Return the counts of the extended resources, whose request and limit must be equal, zeros left out.
+
+    Source: kubernetes `pkg/apis/core/validation` (`ValidateResourceRequirements`).
+    """
+    counts: dict[str, int] = {}
+    for name, limit in resources.get("limits").members():
+        if _is_extended(limit, name):
+            counts[name] = units.count(limit.value, limit.subject)
+    for name, request in resources.get("requests").members():
+        if not _is_extended(request, name):
+            continue
+        count = units.count(request.value, request.subject)
+        if name not in counts:
+            raise request.refuse(f"a limit of {name}, as every extended resource needs")
+        if count != counts[name]:
+            raise request.refuse(f"the same amount as the limit, {counts[name]}")
+    return {name: count for name, count in counts.items() if count}
+
+
+def _is_extended(field: Field, name: str) -> bool:
+    """Return whether a resource is extended: named with a domain that is not Kubernetes' own."""
+    if name in _PLAIN or name.startswith(("hugepages-", "attachable-volumes-")):
+        return False
+    if not _QUALIFIED.fullmatch(name):
+        raise field.refuse(
+            "a resource name", "cpu, memory, or a name with a domain as nvidia.com/gpu", found=shown(name)
+        )
+    domain = name.partition("/")[0]
+    if domain == "tessera.dev" and name not in _TESSERA:
+        raise field.refuse("a resource Tessera knows", ", ".join(_TESSERA), found=name)
+    return domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
+
+
+def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+    """Return the asks by name; one unknown to Tessera is kept, so that its pod waits where nobody offers it."""
+    asks = []
+    for name, count in counts.items():
+        if name in {*_TESSERA, SHARE_MEMORY}:
+            continue
+        spoken = name in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or name.startswith(mig_resource(""))
+        if spoken and count > _MAX_DEVICES:
+            raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
+        isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
+        asks.append(Ask(resource=name, count=count, isolation=isolation))
+    return asks
+
+
+def _share(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+    if SHARE_MEMORY not in counts:
+        return []
+    field = limits.get(SHARE_MEMORY)
+    if rules.isolation is Isolation.HARDWARE:
+        found = f"{SHARE_MEMORY} with isolation hardware"
+        raise field.refuse("a grade that a share can have", f"driver, none, or {GPU_MEMORY} in its place", found=found)
+    memory_mib = _memory_mib(field, counts[SHARE_MEMORY], rules.share_unit_mib)
+    isolation = rules.isolation or Isolation.NONE
+    return [Ask(resource=SHARE_MEMORY, form=Form.SHARE, memory_mib=memory_mib, isolation=isolation)]
+
+
+def _need(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
+    if GPU_MEMORY not in counts:
+        for name in (n for n in (GPU_COMPUTE, GPU_COUNT) if n in counts):
+            raise limits.get(name).refuse(f"{GPU_MEMORY} beside it", "the memory each GPU must give", found=name)
+        return []
+    compute_percent, gpus = counts.get(GPU_COMPUTE, 0), counts.get(GPU_COUNT, 1)
+    if compute_percent > _WHOLE_PERCENT:
+        raise limits.get(GPU_COMPUTE).refuse("a percentage from 1 to 100")
+    if gpus > _MAX_GPUS:
+        raise limits.get(GPU_COUNT).refuse(f"at most {_MAX_GPUS} GPUs")
+    return [
+        Ask(
+            resource=GPU_MEMORY,
+            form=Form.NEED,
+            count=gpus,
+            memory_mib=_memory_mib(limits.get(GPU_MEMORY), counts[GPU_MEMORY], rules.unit_mib),
+            compute_percent=compute_percent,
+            isolation=rules.isolation or Isolation.DRIVER,
+        )
+    ]
+
+
+def _memory_mib(field: Field, units_asked: int, unit_mib: int) -> int:
+    memory_mib = units_asked * unit_mib
+    if memory_mib > _MAX_GPU_MEMORY_MIB:
+        unit = "GiB" if unit_mib > 1 else "MiB"
+        raise field.refuse(f"a number of {unit} that some GPU has", f"6 for 6 {unit}; no suffix")
+    return memory_mib

@@ -1,0 +1,183 @@
+"""A value in a document together with its place, so that whatever is wrong with it can be named exactly."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TypeVar
+
+from tessera.api.documents import Document, Path, Plain
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Field", "objects"]
+
+Word = TypeVar("Word", bound=str)
+
+_NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
+"""What an error repeats of an object's name; a name beyond it is left out."""
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_]+")
+
+
+class Field:
+    """A value, missing or there, and its place: document, path, and the object it belongs to.
+
+    Readers return core values or raise `InvalidInput` naming source, document, line, object and path. A missing field
+    and an explicit null are the same, as in Kubernetes.
+    """
+
+    __slots__ = ("document", "label", "path", "root", "value")
+
+    def __init__(self, document: Document, value: Plain, path: Path = (), *, root: int = 0, label: str = "") -> None:
+        self.document = document
+        self.value = value
+        self.path = path
+        self.root = root
+        """How many steps of the path lead to the object."""
+        self.label = label
+        """`Kind namespace/name` of the object, empty where it has none."""
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a value."""
+        return self.value is not None
+
+    @property
+    def place(self) -> str:
+        """Source, document and line: `pods.yaml, document 2, line 7`."""
+        return f"{self.document.source}, document {self.document.number}, line {self.document.line(self.path)}"
+
+    @property
+    def subject(self) -> str:
+        """Place, object and path, as errors begin."""
+        text = ""
+        for step in self.path[self.root :]:
+            if isinstance(step, str) and _PLAIN_KEY.fullmatch(step):
+                text += f".{step}"
+            else:
+                text += f"[{step}]" if isinstance(step, int) else f"[{shown(step)[1:-1]}]"
+        return ": ".join(part for part in (self.place, self.label, text.removeprefix(".")) if part)
+
+    def refuse(self, wanted: str, accepted: str = "", *, found: str = "") -> InvalidInput:
+        """Return the error that this value is not what was wanted; `found` stands in for the value itself."""
+        return InvalidInput(self.subject, found=found or _shown(self.value), wanted=wanted, accepted=accepted)
+
+    def _child(self, step: str | int, value: Plain) -> "Field":
+        return Field(self.document, value, (*self.path, step), root=self.root, label=self.label)
+
+    def get(self, *keys: str) -> "Field":
+        """Return the field that `keys` lead to, missing where one of them is; a value between must be a mapping."""
+        field = self
+        for key in keys:
+            field = field._child(key, field.mapping().get(key))
+        return field
+
+    def mapping(self) -> dict[str, Plain]:
+        """Return the mapping, empty where the field is missing."""
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, dict):
+            raise self.refuse("a mapping")
+        return self.value
+
+    def members(self) -> Iterator[tuple[str, "Field"]]:
+        """Yield the keys and fields of a mapping in the order written."""
+        for key, value in self.mapping().items():
+            yield key, self._child(key, value)
+
+    def elements(self) -> Iterator["Field"]:
+        """Yield the fields of a list, none where the field is missing."""
+        if self.value is None:
+            return
+        if not isinstance(self.value, list):
+            raise self.refuse("a list")
+        for index, value in enumerate(self.value):
+            yield self._child(index, value)
+
+    def only(self, *keys: str) -> "Field":
+        """Return this mapping, with no key but these.
+
+        Raises:
+            InvalidInput: an unknown key, which is most often a misspelled one.
+
+        """
+        for key, field in self.members():
+            if key not in keys:
+                raise InvalidInput(
+                    field.subject, found="an unknown field", wanted="a known one", accepted=", ".join(keys)
+                )
+        return self
+
+    def text(self, default: str | None = None) -> str:
+        """Return the text; a number or truth value in its place is refused, as Kubernetes does."""
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, str):
+            raise self.refuse("a text", "" if self.value is None else "the value in quotes")
+        return self.value
+
+    def choice(self, *words: Word, default: Word | None = None) -> Word:
+        """Return one of `words`."""
+        if self.value is None and default is not None:
+            return default
+        for word in words:
+            if word == self.value:
+                return word
+        raise self.refuse("one of the words accepted", ", ".join(words))
+
+    def integer(self, default: int | None = None, *, least: int = 0, most: int = (1 << 31) - 1) -> int:
+        """Return the integer, between `least` and `most`."""
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
+            raise self.refuse(f"an integer from {least} to {most}")
+        return self.value
+
+    def boolean(self, *, default: bool | None = None) -> bool:
+        """Return the truth value."""
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, bool):
+            raise self.refuse("true or false")
+        return self.value
+
+
+def _shown(value: Plain) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 1 << 8:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value) if isinstance(value, int | Decimal) else shown(value)
+
+
+def objects(document: Document) -> Iterator[Field]:
+    """Yield the Kubernetes objects of a document, those in lists (`List`, `PodList`, ...) one by one, in order.
+
+    Raises:
+        InvalidInput: a document without `kind`, or a list inside a list.
+
+    """
+    whole = Field(document, document.data)
+    if not isinstance(document.data, dict):
+        raise whole.refuse("an object with apiVersion and kind")
+    kind = whole.get("kind").text("")
+    items = whole.get("items")
+    if not kind.endswith("List") or not items.given:
+        yield _named(whole, kind)
+        return
+    for item in items.elements():
+        inner = item.get("kind").text(kind.removesuffix("List"))
+        if inner.endswith("List") and item.get("items").given:
+            raise item.refuse("objects in a list", found="a list in a list")
+        yield _named(item, inner)
+
+
+def _named(field: Field, kind: str) -> Field:
+    metadata = field.get("metadata")
+    name, namespace = metadata.get("name").value, metadata.get("namespace").value
+    parts = (str(part) for part in (namespace, name) if isinstance(part, str) and _NAME.fullmatch(part))
+    label = f"{kind} {'/'.join(parts)}".strip() if _NAME.fullmatch(kind) else ""
+    value = {"kind": kind, **field.mapping()} if kind else field.value
+    return Field(field.document, value, field.path, root=len(field.path), label=label)
