@@ -12,8 +12,8 @@ from tessera.core.need import Ask, Form, Isolation, Need, Requirement, SelectorT
 from tessera.errors import InvalidInput
 
 
-def read(text: str, *, share_unit_mib: int = 1024) -> workloads.Workloads:
-    return workloads.read_workloads(documents.read("pods.yaml", textwrap.dedent(text)), share_unit_mib=share_unit_mib)
+def pods_of(text: str, *, share_unit_mib: int = 1024) -> workloads.Workloads:
+    return workloads.read(documents.read("pods.yaml", textwrap.dedent(text)), share_unit_mib=share_unit_mib)
 
 
 def need(limits: str, *, annotations: str = "{}", more: str = "") -> Need:
@@ -26,7 +26,7 @@ spec:
     resources: {{limits: {limits}}}
 {textwrap.indent(textwrap.dedent(more), "  ")}
 """
-    return workloads.read_workloads(documents.read("pods.yaml", text)).pods[0].need
+    return workloads.read(documents.read("pods.yaml", text)).pods[0].need
 
 
 def workload(kind: str, name: str = "web", spec: str = "", namespace: str = "") -> str:
@@ -99,11 +99,11 @@ PODS = {
 
 @pytest.mark.parametrize(("text", "want"), PODS.values(), ids=PODS)
 def test_pods_that_run_at_once(text: str, want: list[str]) -> None:
-    assert [pod.key for pod in read(text).pods] == want
+    assert [pod.key for pod in pods_of(text).pods] == want
 
 
 def test_pods_of_one_workload_share_need_and_owner() -> None:
-    first, second = read(workload("Deployment", spec="replicas: 2")).pods
+    first, second = pods_of(workload("Deployment", spec="replicas: 2")).pods
     assert first.need is second.need
     assert first.owner == "Deployment/default/web"
 
@@ -118,11 +118,11 @@ def test_the_controller_of_a_pod_is_its_owner() -> None:
       - {kind: ReplicaSet, name: web, controller: true}
     spec: {containers: [{name: main}]}
     """
-    assert read(text).pods[0].owner == "ReplicaSet/default/web"
+    assert pods_of(text).pods[0].owner == "ReplicaSet/default/web"
 
 
 def test_other_kinds_are_named_as_skipped() -> None:
-    got = read(
+    got = pods_of(
         "kind: Service\nmetadata: {name: web}\n---\nkind: Job2\nmetadata: {name: c, namespace: n}\n---\nkind: '?'\n"
     )
     assert (got.pods, got.skipped) == ((), ("Service web", "Job2 n/c", "pods.yaml, document 3, line 7"))
@@ -139,7 +139,7 @@ def test_constraints_that_are_not_considered_are_noted() -> None:
         podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}
       topologySpreadConstraints: [{whenUnsatisfiable: ScheduleAnyway}, {whenUnsatisfiable: DoNotSchedule}]
     """
-    assert read(text).notes == (
+    assert pods_of(text).notes == (
         "pods.yaml, document 1, line 2: Pod a: podAntiAffinity is not considered",
         "pods.yaml, document 1, line 2: Pod a: topologySpreadConstraints is not considered",
     )
@@ -160,12 +160,12 @@ def test_priority(spec: str, want: int) -> None:
     containers = "containers: [{name: m}]"
     spec = spec.replace("{", f"{{{containers}, ", 1)
     pod = f"kind: Pod\nmetadata: {{name: a}}\nspec: {spec}\n"
-    assert read(f"{pod}---\nkind: PriorityClass\nmetadata: {{name: high}}\nvalue: 1000\n").pods[0].priority == want
+    assert pods_of(f"{pod}---\nkind: PriorityClass\nmetadata: {{name: high}}\nvalue: 1000\n").pods[0].priority == want
 
 
 def test_the_global_default_priority_is_for_pods_without_a_class() -> None:
     text = "kind: PriorityClass\nmetadata: {name: low}\nvalue: -5\nglobalDefault: true\n---\n" + workload("Job")
-    assert read(text).pods[0].priority == -5
+    assert pods_of(text).pods[0].priority == -5
 
 
 ASKS: dict[str, tuple[str, str, list[Ask]]] = {
@@ -253,7 +253,7 @@ def test_gpu_asks(limits: str, annotations: str, want: list[Ask]) -> None:
 def test_shares_in_mib_where_the_cluster_counts_so() -> None:
     container = "{name: m, resources: {limits: {aliyun.com/gpu-mem: 8138}}}"
     text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{container}]}}"
-    assert read(text, share_unit_mib=1).pods[0].need.asks[0].memory_mib == 8138
+    assert pods_of(text, share_unit_mib=1).pods[0].need.asks[0].memory_mib == 8138
 
 
 def test_claims_are_asks_nobody_offers_yet() -> None:
@@ -308,7 +308,7 @@ def test_cpu_and_memory(containers: str, more: str, want: tuple[int, int]) -> No
     names = iter("abcdefgh")
     containers = "\n".join(line.replace("name: a", f"name: {next(names)}") for line in containers.split("\n") if line)
     spec = f"containers:\n{containers}\n{more}"
-    got = read("kind: Pod\nmetadata: {name: a}\nspec:\n" + textwrap.indent(spec, "  ")).pods[0].need
+    got = pods_of("kind: Pod\nmetadata: {name: a}\nspec:\n" + textwrap.indent(spec, "  ")).pods[0].need
     assert (got.cpu_milli, got.memory_mib) == want
 
 
@@ -396,8 +396,8 @@ BAD_NEEDS = {
         "{}",
         "{tessera.dev/isolation: strong}",
         (
-            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: found 'strong', wanted one of the words accepted; "
-            "accepted: hardware, driver, none"
+            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: found 'strong', wanted one of "
+            "the words accepted; accepted: hardware, driver, none"
         ),
     ),
     "an annotation of ours that is none": ("{}", "{tessera.dev/isolaton: none}", "wanted an annotation Tessera knows"),
@@ -465,7 +465,7 @@ BAD_PODS = {
 @pytest.mark.parametrize(("spec", "want"), BAD_PODS.values(), ids=BAD_PODS)
 def test_a_bad_pod_is_refused_with_its_place(spec: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read(f"kind: Pod\nmetadata: {{name: a}}\nspec:\n  {spec}\n")
+        pods_of(f"kind: Pod\nmetadata: {{name: a}}\nspec:\n  {spec}\n")
     assert want in str(caught.value)
     assert str(caught.value).startswith("pods.yaml, document 1, line ")
 
@@ -531,7 +531,7 @@ BAD_DOCUMENTS = {
 @pytest.mark.parametrize(("text", "want"), BAD_DOCUMENTS.values(), ids=BAD_DOCUMENTS)
 def test_a_bad_document_is_refused_with_its_place(text: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        workloads.read_workloads(documents.read("pods.yaml", text))
+        workloads.read(documents.read("pods.yaml", text))
     assert want in str(caught.value)
 
 
@@ -539,33 +539,12 @@ _WORDS = st.sampled_from(
     ["Pod", "Job", "List", "a", "1", "-1", "1Gi", "true", "main", "nvidia.com/gpu", "tessera.dev/gpu-memory", "driver"]
 )
 _KEYS = st.sampled_from(
-    [
-        "kind",
-        "metadata",
-        "name",
-        "namespace",
-        "annotations",
-        "tessera.dev/isolation",
-        "spec",
-        "template",
-        "containers",
-        "initContainers",
-        "resources",
-        "limits",
-        "requests",
-        "cpu",
-        "nvidia.com/gpu",
-        "tessera.dev/gpu-memory",
-        "items",
-        "tolerations",
-        "affinity",
-        "nodeAffinity",
-        "nodeSelector",
-        "priority",
-        "replicas",
-        "overhead",
-        "resourceClaims",
-    ]
+    (
+        *("kind", "metadata", "name", "namespace", "annotations", "tessera.dev/isolation", "spec", "template"),
+        *("containers", "initContainers", "resources", "limits", "requests", "cpu", "nvidia.com/gpu", "items"),
+        *("tessera.dev/gpu-memory", "tolerations", "affinity", "nodeAffinity", "nodeSelector", "priority"),
+        *("replicas", "overhead", "resourceClaims"),
+    )
 )
 _VALUES: st.SearchStrategy[documents.Plain] = st.recursive(
     _WORDS | st.integers() | st.booleans() | st.none() | st.decimals(),
@@ -579,7 +558,7 @@ def test_any_object_is_read_or_refused(kind: str, metadata: documents.Plain, spe
     data: documents.Plain = {"kind": kind, "metadata": metadata, "spec": spec}
     document = documents.Document(source="a", number=1, data=data, first_line=1)
     with contextlib.suppress(InvalidInput):
-        workloads.read_workloads([document])
+        workloads.read([document])
 
 
 @given(st.text())
@@ -588,4 +567,4 @@ def test_any_quantity_is_read_or_refused(text: str) -> None:
     container: documents.Plain = {"name": "m", "resources": {"limits": limits}}
     data: documents.Plain = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [container]}}
     with contextlib.suppress(InvalidInput):
-        workloads.read_workloads([documents.Document(source="a", number=1, data=data, first_line=1)])
+        workloads.read([documents.Document(source="a", number=1, data=data, first_line=1)])

@@ -22,7 +22,7 @@ from tessera.api.podspecs import ignored_constraints, read_need
 from tessera.core.need import Pod, PodKey
 from tessera.errors import shown
 
-__all__ = ["Workloads", "is_finished", "pod_identity", "read_workloads"]
+__all__ = ["Workloads", "is_finished", "pod_identity", "read"]
 
 _MAX_PODS = 1_000_000
 """Most pods read at once; Kubernetes supports 150,000 in a cluster."""
@@ -53,7 +53,7 @@ class _Template(msgspec.Struct, frozen=True):
     first: int = 0
 
 
-def read_workloads(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Workloads:
+def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Workloads:
     """Return the pods that the documents' workloads run at once, in order.
 
     Args:
