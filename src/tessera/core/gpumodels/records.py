@@ -1,4 +1,4 @@
-"""Facts about GPU models: memory, slices, MIG profiles and where their instances may start; each with its source."""
+"""What is recorded of a GPU model and of a MIG profile."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["GpuModel", "Profile"]
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """A MIG GPU instance profile of one GPU model."""
 
     name: str
@@ -19,6 +19,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     max_instances: int
     memory_mib: int
     """Usable memory of one instance."""
+    memory_known: bool = True
+    """Whether a listing of this much memory slices was seen; otherwise the figure is the estimate of `estimates`."""
     media: Literal["none", "default", "me", "me.all", "full"]
     graphics: bool = False
     profile_id: int | None = None
@@ -26,22 +28,28 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     placement: Literal["observed", "published-table", "inferred", "unknown"]
     """How the placements are known."""
     sources: tuple[str, ...] = ()
+    """Keys of `SOURCES`."""
 
 
-class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """A GPU product. `profiles` is empty where it has no MIG."""
 
     name: str
     arch: str
     memory_mib: int
-    """Usable memory of the whole GPU with MIG off."""
+    """Usable memory of the whole GPU with MIG off: the total that nvidia-smi prints."""
+    memory_known: bool = True
+    """Whether a listing with this total was seen; otherwise the figure is the estimate of `estimates`."""
     units: int = 0
-    """Length of the MIG placement axis: 8, 12 or 4; 0 without MIG."""
+    """Length of the MIG placement axis: 8, 12 or 4; 0 without MIG or where no placement is known."""
     compute_slices: int = 0
     profiles: tuple[Profile, ...] = ()
     at_most_one: tuple[str, ...] = ()
     """Media kinds of which one GPU holds at most one instance."""
     aliases: tuple[str, ...] = ()
+    """Other names: product names as the driver prints them, and GKE's accelerator names."""
     pci: tuple[str, ...] = ()
+    """PCI device ids with the vendor's, as mig-parted's device filters write them."""
     note: str = ""
     sources: tuple[str, ...] = ()
+    """Keys of `SOURCES`."""
