@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tessera.cli.options import output_option, write_output
+from tessera.cli.options import output_option, write_output, write_outputs
 from tessera.errors import InvalidInput
 
 
@@ -56,6 +56,37 @@ def test_what_cannot_be_written_is_wrong_input_and_leaves_nothing(name: str, wan
     (tmp_path / "file").write_text("kept")
     with pytest.raises(InvalidInput, match=f"found {want}"):
         write_output(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_folder_of_files_is_made_and_filled(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "other").write_text("kept")
+    (tmp_path / "out" / "labels.yaml").write_text("old")
+    write_outputs(tmp_path / "out", {"labels.yaml": "new", "node-a/mig.yaml": b"version: v1\n"})
+    write_outputs(tmp_path / "deep" / "out", {"a": "1"})
+    got = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert got == {
+        "out/other": "kept",
+        "out/labels.yaml": "new",
+        "out/node-a/mig.yaml": "version: v1\n",
+        "deep/out/a": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "want"),
+    [
+        pytest.param(["a", "new/b", "folder"], "Is a directory", id="one of them is a folder"),
+        pytest.param(["a", "new/b", "file/c"], "File exists|Not a directory", id="one of them lies below a file"),
+    ],
+)
+def test_of_a_folder_of_files_all_are_written_or_none(names: list[str], want: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InvalidInput, match=f"found ({want})"):
+        write_outputs(tmp_path, dict.fromkeys(names, "x"))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
     assert (tmp_path / "file").read_text() == "kept"
 
