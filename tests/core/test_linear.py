@@ -38,6 +38,13 @@ def test_what_cannot_be_is_not_feasible() -> None:
     assert not got.optimal
 
 
+def test_an_empty_program_is_met_or_not() -> None:
+    program = Program()
+    assert program.maximise({}).optimal
+    program.row({}, low=1)
+    assert not program.maximise({}).feasible
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5),

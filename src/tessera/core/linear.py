@@ -28,13 +28,10 @@ class Solution(NamedTuple):
     bound: float
     """No feasible point has a better objective than this."""
     optimal: bool
+    feasible: bool
+    """Whether a feasible point was found."""
     duals: tuple[float, ...]
     """One per row, for programs without integer variables; zeros otherwise."""
-
-    @property
-    def feasible(self) -> bool:
-        """Whether a feasible point was found."""
-        return bool(self.values)
 
 
 class Program:
@@ -70,6 +67,9 @@ class Program:
             solver.setOptionValue(option, value)
         if math.isfinite(limit_s):
             solver.setOptionValue("time_limit", float(limit_s))
+        if not self._bounds:  # HiGHS calls an empty model neither optimal nor infeasible
+            met = all(low <= 0 <= high for low, high, _ in self._rows)
+            return Solution((), 0.0, 0.0, optimal=met, feasible=met, duals=(0.0,) * len(self._rows))
         self._load(solver, objective)
         solver.changeObjectiveSense(highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize)
         solver.run()
@@ -87,10 +87,11 @@ class Program:
 
     def _read(self, solver: "highspy.Highs", *, optimal: bool) -> Solution:
         info, found = solver.getInfo(), solver.getSolution()
-        values = tuple(found.col_value) if info.primal_solution_status == _FEASIBLE else ()
+        feasible = info.primal_solution_status == _FEASIBLE
+        values = tuple(found.col_value) if feasible else ()
         bound = info.mip_dual_bound if self._whole else info.objective_function_value
         duals = tuple(found.row_dual) if found.dual_valid and not self._whole else (0.0,) * len(self._rows)
-        return Solution(values, info.objective_function_value, bound, optimal, duals)
+        return Solution(values, info.objective_function_value, bound, optimal, feasible, duals)
 
     @property
     def _whole(self) -> list[int]:

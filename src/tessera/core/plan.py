@@ -1,13 +1,22 @@
 """The plan: where every pending pod goes, what each GPU is cut into, what waits and why."""
 
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 import msgspec
 
+from tessera.core.exact import Bound, assign
+from tessera.core.fit import Fleet
 from tessera.core.mig import Placement
-from tessera.core.need import PodKey
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, NodeName
+from tessera.core.need import Ask, Need, Pod, PodKey
+from tessera.core.occupancy import Occupancy, occupancy
+from tessera.core.pack import Packer
+from tessera.core.reasons import reason
+from tessera.core.sharing import Device, Mode
+from tessera.core.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 
-__all__ = ["Bound", "GpuLayout", "Plan", "Slice", "Waiting"]
+__all__ = ["GpuLayout", "Plan", "Slice", "Waiting", "applied", "plan"]
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +58,6 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by start; empty for a GPU nothing was decided about."""
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """What the exact solver proved."""
-
-    placed: int
-    """Pods placed by the solution returned."""
-    at_most: int
-    """No assignment places more pods than this."""
-    optimal: bool
-
-
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All decisions for one snapshot, with the reasons."""
 
@@ -72,3 +71,132 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What an administrator should know: isolation that is not in force, memory that can be exhausted."""
     bound: Bound | None = None
     """Set by the exact solver."""
+
+
+def plan(snapshot: Snapshot, *, policy: str = "first-fit", exact: bool = False, limit_s: float = math.inf) -> Plan:
+    """Return where every pending pod goes; running pods stay where they are, with what they hold.
+
+    Pods are placed by priority, then the hardest to place first (whole GPUs, then by part of a GPU asked), then in
+    order of arrival: all are known, so the large ones go while there is room. `exact` asks the integer program
+    instead of `policy`, for at most `limit_s` seconds a priority class.
+    """
+    assignments, bound = assign(snapshot, limit_s=limit_s) if exact else (_packed(snapshot, policy), None)
+    held = occupancy(snapshot, assignments)
+    placed = {assignment.pod for assignment in assignments}
+    left = [pod for pod in snapshot.pending if pod.key not in placed]
+    return Plan(
+        policy="exact" if exact else policy,
+        assignments=assignments,
+        waiting=tuple(_waiting(snapshot, assignments, left)),
+        layouts=tuple(_layout(name, gpu) for name, gpus in held.items() for gpu in gpus),
+        warnings=tuple(_warnings(held)),
+        bound=bound,
+    )
+
+
+def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
+    """Return the snapshot after the plan was carried out: placed pods run, the others are still pending."""
+    placed = {assignment.pod: assignment for assignment in made.assignments}
+    ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
+    pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)
+    return Snapshot(nodes=snapshot.nodes, running=(*snapshot.running, *ran), pending=pending)
+
+
+def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
+    mix = Counter(pod.need for pod in snapshot.pending)
+    packer = Packer(Fleet.of(snapshot), policy, mix=tuple(mix.items()))
+    kinds = {(gpu.model, gpu.memory_mib, gpu.sharing): gpu for node in snapshot.nodes for gpu in node.gpus}
+    ease = {need: _ease(need, tuple(kinds.values())) for need in mix}
+    chosen: dict[PodKey, Assignment] = {}
+    for pod in sorted(snapshot.pending, key=lambda pod: (-pod.priority, ease[pod.need])):
+        choice = packer.place(packer.intern(pod.need))
+        if choice is not None:
+            node = snapshot.nodes[choice.node].name
+            chosen[pod.key] = Assignment(pod=pod.key, node=node, shares=choice.shares)
+    return tuple(chosen[pod.key] for pod in snapshot.pending if pod.key in chosen)
+
+
+def _ease(need: Need, gpus: Sequence[Gpu]) -> tuple[float, float, int]:
+    """Order needs for planning: the largest single device first, then most in sum, then most cpu."""
+    parts = [(ask.count, min((_part(ask, gpu) for gpu in gpus), default=0.0)) for ask in need.asks]
+    return -max((part for _, part in parts), default=0.0), -sum(n * part for n, part in parts), -need.cpu_milli
+
+
+def _part(ask: Ask, gpu: Gpu) -> float:
+    """Return the part of a GPU that the preferred way to serve an ask takes; none where it cannot be served."""
+    ways = gpu.options(ask)
+    return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
+
+
+def _waiting(snapshot: Snapshot, assignments: Sequence[Assignment], left: Iterable[Pod]) -> Iterator[Waiting]:
+    after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
+    known: dict[Need, str] = {}
+    for pod in left:
+        if pod.need not in known:
+            known[pod.need] = reason(after, pod.need)
+        yield Waiting(pod=pod.key, reason=known[pod.need])
+
+
+def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Running, ...]:
+    pods = {pod.key: pod for pod in snapshot.pending}
+    return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
+
+
+def _layout(node: NodeName, held: Occupancy) -> GpuLayout:
+    gpu = held.gpu
+    slices = tuple(_slices(held))
+    return GpuLayout(
+        node=node,
+        gpu=gpu.index,
+        model=gpu.model.name,
+        memory_mib=gpu.memory_mib,
+        units=gpu.model.units,
+        granted_mib=held.granted_mib,
+        mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
+        slices=slices,
+    )
+
+
+def _slices(held: Occupancy) -> Iterator[Slice]:
+    offered = {device.placement: device for device in held.gpu.devices}
+    memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
+    for place in held.instances:
+        device = offered.get(place)
+        yield Slice(
+            placement=place,
+            mode=device.mode if device else Mode.MIG,
+            memory_mib=memory[place.profile],
+            clients=device.clients if device else 1,
+            pods=held.clients(place),
+            exists=device is not None,
+        )
+    whole = held.clients(None)
+    if whole or None in offered:
+        yield _whole(held, offered.get(None), whole)
+
+
+def _whole(held: Occupancy, device: Device | None, pods: tuple[PodKey, ...]) -> Slice:
+    mode = device.mode if device else held.holdings[0].share.mode
+    clients = device.clients if device else int(mode is Mode.WHOLE)
+    return Slice(
+        placement=None,
+        mode=mode,
+        memory_mib=held.gpu.memory_mib,
+        clients=clients,
+        pods=pods,
+        exists=device is not None,
+    )
+
+
+def _warnings(held: Mapping[NodeName, tuple[Occupancy, ...]]) -> Iterator[str]:
+    for node, gpus in held.items():
+        for gpu in gpus:
+            for piece in _slices(gpu):
+                if piece.mode.isolation.value == "none" and len(piece.pods) > 1:
+                    where = f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name})"
+                    device = f"{piece.placement.profile} at unit {piece.placement.start}" if piece.placement else "GPU"
+                    yield (
+                        f"{where}: {len(piece.pods)} pods share the {device} by {piece.mode} and its memory of "
+                        f"{piece.memory_mib} MiB is not isolated; any of them can exhaust it for all: "
+                        f"{', '.join(piece.pods)}"
+                    )

@@ -64,9 +64,39 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Literal["none", "single", "mixed"] = "mixed"
     """MIG strategy: under `single` the instances are advertised as `nvidia.com/gpu`."""
 
+    @property
+    def open(self) -> bool:
+        """Whether devices may be made here; otherwise the administrator fixed a layout or a number of replicas."""
+        return not self.replicas and (self.layout is None or self.recut)
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether MIG instances may be cut here; under strategy `single` all must be alike, so they may not."""
+        return self.open and Mode.MIG in self.modes and self.recut and self.strategy != "single"
+
 
 AUTO = Sharing()
 """A GPU left to Tessera: any mode, nothing cut yet."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve one device of an ask on one GPU."""
+
+    mode: Mode
+    profile: str | None = None
+    """MIG profile of the instance; None where the whole GPU is the device."""
+    exists: bool = False
+    """Served by a device the GPU offers now (any with this mode, profile and resource); otherwise it must be made."""
+    resource: str = ""
+    """Resource name of the existing device; empty otherwise."""
+    memory_mib: int
+    compute_percent: int
+    """What the pod is granted: for amounts as asked, for devices what the device gives."""
+
+    @property
+    def amount(self) -> bool:
+        """Whether the share is an amount of the GPU, limited by what is left, and not a device of its own."""
+        return not self.exists and self.mode in {Mode.MPS, Mode.MEMORY_SHARE}
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +116,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     def isolation(self) -> Isolation:
         """The grade a client of this device gets: alone on a device, its neighbours are other devices."""
         return self.mode.isolation
+
+    @property
+    def option(self) -> Option:
+        """What a client of this device gets, as a way to serve an ask."""
+        return Option(
+            mode=self.mode,
+            profile=self.placement.profile if self.placement else None,
+            exists=True,
+            resource=self.resource,
+            memory_mib=self.memory_mib,
+            compute_percent=self.compute_percent,
+        )
 
 
 def mig_resource(profile: str, *, shared: bool = False) -> str:
@@ -141,26 +183,6 @@ def _share_out(
     )
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve one device of an ask on one GPU."""
-
-    mode: Mode
-    profile: str | None = None
-    """MIG profile of the instance; None where the whole GPU is the device."""
-    exists: bool = False
-    """Served by a device the GPU offers now (any with this mode, profile and resource); otherwise it must be made."""
-    resource: str = ""
-    """Resource name of the existing device; empty otherwise."""
-    memory_mib: int
-    compute_percent: int
-    """What the pod is granted: for amounts as asked, for devices what the device gives."""
-
-    @property
-    def amount(self) -> bool:
-        """Whether the share is an amount of the GPU, limited by what is left, and not a device of its own."""
-        return not self.exists and self.mode in {Mode.MPS, Mode.MEMORY_SHARE}
-
-
 def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
     """Return the ways one device of `ask` could be served on an empty GPU, the one to prefer first.
 
@@ -169,24 +191,13 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
     once are left to pods that name them. What is held by others is the packer's business.
     """
-    ready = [_ready(device) for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
+    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
     made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
-    return tuple(dict.fromkeys((*sorted(ready, key=_size), *made)))
+    return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
 
 
 def _size(option: Option) -> tuple[int, int]:
     return option.memory_mib, option.compute_percent
-
-
-def _ready(device: Device) -> Option:
-    return Option(
-        mode=device.mode,
-        profile=device.placement.profile if device.placement else None,
-        exists=True,
-        resource=device.resource,
-        memory_mib=device.memory_mib,
-        compute_percent=device.compute_percent,
-    )
 
 
 def _serves(ask: Ask, device: Device) -> bool:
@@ -199,8 +210,8 @@ def _serves(ask: Ask, device: Device) -> bool:
 
 
 def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
-    """Return the amount modes, weakest first; replicas of a fixed number are devices, not amounts."""
-    if ask.form is Form.EXACT or ask.memory_mib > memory_mib or sharing.replicas:
+    """Return the amount modes, weakest first."""
+    if ask.form is Form.EXACT or ask.memory_mib > memory_mib:
         return ()
     return tuple(
         Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
@@ -210,7 +221,7 @@ def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
 
 
 def _cuts(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
-    if Mode.MIG not in sharing.modes or not sharing.recut or sharing.strategy == "single" or ask.form is Form.SHARE:
+    if not sharing.cuttable or ask.form is Form.SHARE:
         return ()
     if ask.form is Form.EXACT:
         return tuple(_cut(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource)
@@ -227,8 +238,7 @@ def _cut(profile: Profile, model: GpuModel) -> Option:
 
 
 def _whole(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
-    kept = sharing.layout is not None and not sharing.recut
-    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or ask.form is Form.SHARE or kept:
+    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or ask.form is Form.SHARE:
         return ()
     fits = ask.resource == GPU_RESOURCE if ask.form is Form.EXACT else ask.memory_mib <= memory_mib
     return (Option(mode=Mode.WHOLE, memory_mib=memory_mib, compute_percent=100),) if fits else ()

@@ -21,6 +21,24 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod gets of one device."""
+
+    gpu: int
+    """Index of the GPU in its node."""
+    mode: Mode
+    profile: str | None = None
+    start: int | None = None
+    """First placement unit of the MIG instance, where the share is one or lies on one."""
+    memory_mib: int
+    """Memory granted; for time-slicing, which limits nothing, the fair part of the device."""
+    compute_percent: int
+    """Percent of the GPU's compute granted."""
+    isolation: Isolation
+    resource: str
+    container: str = ""
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a node."""
 
@@ -40,6 +58,20 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         """Return the ways one device of `ask` could be served here if nobody held anything, the preferred first."""
         return options(ask, self.model, self.memory_mib, self.sharing)
 
+    def share(self, ask: Ask, option: Option, start: int | None = None) -> Share:
+        """Return what a container gets when one device of `ask` is served by `option`, on the instance at `start`."""
+        return Share(
+            gpu=self.index,
+            mode=option.mode,
+            profile=option.profile,
+            start=start,
+            memory_mib=option.memory_mib,
+            compute_percent=option.compute_percent,
+            isolation=option.mode.isolation,
+            resource=ask.resource,
+            container=ask.container,
+        )
+
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One node: what it can grant in total, and how pods may be drawn to or kept from it."""
@@ -54,24 +86,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by key."""
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets of one device."""
-
-    gpu: int
-    """Index of the GPU in its node."""
-    mode: Mode
-    profile: str | None = None
-    start: int | None = None
-    """First placement unit of the MIG instance, where the share is one or lies on one."""
-    memory_mib: int
-    """Memory granted; for time-slicing, which limits nothing, the fair part of the device."""
-    compute_percent: int
-    """Percent of the GPU's compute granted."""
-    isolation: Isolation
-    resource: str
-    container: str = ""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

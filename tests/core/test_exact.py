@@ -1,0 +1,160 @@
+"""The exact optimum against enumeration on small fleets, and its laws."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
+from tessera.core.exact import assign
+from tessera.core.gpumodels import GpuModel
+from tessera.core.mig import Placement
+from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.sharing import Mode, Sharing
+from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+
+FIXED = Sharing(
+    modes=(Mode.MIG_TIME_SLICING,),
+    layout=(Placement(0, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
+    replicas=(("2g.10gb", 3),),
+    recut=False,
+)
+
+# Keyed by a sentence: nodes, pending pods, how many are placed at most.
+CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
+    "seven 1g.5gb fit an A100": ((node("a", gpu(0)),), pods(slices("1g.5gb"), 9), 7),
+    "cpu limits a node": ((node("a", gpu(0), cpu_milli=3000),), pods(slices("1g.5gb"), 9), 3),
+    "a pod may hold two slices of one GPU": ((node("a", gpu(0)),), pods(slices("3g.20gb", 2), 2), 1),
+    "shares of one pod are on distinct GPUs": ((node("a", gpu(0), gpu(1)),), pods(amount(20_000, count=2), 3), 2),
+    "a share never exceeds its GPU": ((node("a", gpu(0, T4)),), pods(amount(20_000), 1), 0),
+    "three of 13 GiB on one A100 are packed by memory": ((node("a", gpu(0)),), pods(amount(13_000), 5), 3),
+    "compute limits shares": ((node("a", gpu(0)),), pods(amount(1000, compute_percent=40), 5), 2),
+    "hardware isolation is cut": ((node("a", gpu(0)),), pods(amount(19_000, Isolation.HARDWARE), 3), 2),
+    "one GPU is MIG or shared, not both": (
+        (node("a", gpu(0)),),
+        (*pods(slices("1g.5gb"), 1, "s"), *pods(plain_share(1000), 5, "m")),
+        5,
+    ),
+    "a need without isolation takes a slice where that places more": (
+        (node("a", gpu(0)),),
+        (*pods(slices("1g.5gb"), 1, "s"), *pods(amount(1000), 5, "m")),
+        6,
+    ),
+    "a fixed layout is not recut": (
+        (node("a", gpu(0, A100, FIXED)),),
+        (*pods(slices("2g.10gb"), 5, "m"), *pods(slices("3g.20gb"), 5, "l"), *pods(slices("1g.5gb"), 5, "s")),
+        4,
+    ),
+    "whole GPUs go by count": (
+        (node("a", gpu(0, T4), gpu(1, T4)), node("b", gpu(0, T4))),
+        pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 3),
+        1,
+    ),
+    "a model constraint is kept": (
+        (node("a", gpu(0, T4)), node("b", gpu(0, A30))),
+        pods(Need(models=("A30-24GB",), asks=(Ask(resource="nvidia.com/gpu"),)), 3),
+        1,
+    ),
+    "nothing pending is nothing placed": ((node("a", gpu(0)),), (), 0),
+}
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_optimum(sentence: str) -> None:
+    nodes, pending, want = CASES[sentence]
+    snapshot = Snapshot(nodes=nodes, pending=pending)
+    assignments, bound = assign(snapshot)
+    check(snapshot, assignments)
+    assert len(assignments) == bound.placed == bound.at_most == want
+    assert bound.optimal
+
+
+def test_running_pods_keep_what_they_hold() -> None:
+    held = Share(
+        gpu=0,
+        mode=Mode.MIG,
+        profile="3g.20gb",
+        start=4,
+        memory_mib=19_968,
+        compute_percent=42,
+        isolation=Isolation.HARDWARE,
+        resource="nvidia.com/mig-3g.20gb",
+    )
+    before = Pod(key=PodKey("default/old"), need=slices("3g.20gb"))
+    running = Running(pod=before, assignment=Assignment(pod=before.key, node=NodeName("a"), shares=(held,)))
+    snapshot = Snapshot(nodes=(node("a", gpu(0)),), running=(running,), pending=pods(slices("1g.5gb"), 9))
+    assignments, bound = assign(snapshot)
+    check(snapshot, assignments)
+    assert bound.placed == 4
+    assert {share.start for a in assignments for share in a.shares} == {0, 1, 2, 3}
+
+
+def test_higher_priority_goes_first() -> None:
+    pending = (*pods(slices("1g.5gb"), 7, "low"), *pods(slices("7g.40gb"), 1, "high", priority=10))
+    assignments, bound = assign(Snapshot(nodes=(node("a", gpu(0)),), pending=pending))
+    assert [a.pod for a in assignments] == ["default/high-0"]
+    assert bound.placed == bound.at_most == 1
+
+
+PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+
+
+def fits_one(wanted: tuple[str, ...]) -> bool:
+    """Whether some starts put all the wanted profiles on one A100, by trying all."""
+    starts = {profile.name: profile.starts for profile in A100.profiles}
+    sizes = {profile.name: profile.size for profile in A100.profiles}
+    places = ([Placement(s, sizes[name], name) for s in starts[name]] for name in wanted)
+    return any(
+        sum(p.mask.bit_count() for p in layout) == (mask := _union(layout)).bit_count() and mask < 256
+        for layout in itertools.product(*places)
+    )
+
+
+def _union(layout: tuple[Placement, ...]) -> int:
+    mask = 0
+    for place in layout:
+        mask |= place.mask
+    return mask
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(PROFILES), max_size=5), st.integers(1, 2))
+def test_slices_equal_enumeration(wanted: list[str], gpus: int) -> None:
+    pending = tuple(pod for i, name in enumerate(wanted) for pod in pods(slices(name), 1, f"p{i}"))
+    snapshot = Snapshot(nodes=(node("a", *(gpu(i) for i in range(gpus))),), pending=pending)
+    assignments, bound = assign(snapshot)
+    check(snapshot, assignments)
+    splits = itertools.product(range(gpus + 1), repeat=len(wanted))
+    want = max(
+        sum(g > 0 for g in split)
+        for split in splits
+        if all(fits_one(tuple(w for w, g in zip(wanted, split, strict=True) if g == here + 1)) for here in range(gpus))
+    )
+    assert bound.placed == want
+
+
+ASKS = st.one_of(
+    st.builds(slices, st.sampled_from(PROFILES), st.integers(1, 2)),
+    st.builds(
+        amount, st.integers(500, 39_000), st.sampled_from(Isolation), st.integers(1, 2), st.sampled_from((0, 30))
+    ),
+    st.just(Need(asks=(Ask(resource="nvidia.com/gpu"),))),
+    st.just(Need(cpu_milli=4000)),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(ASKS, max_size=6), st.lists(st.sampled_from((A30, A100, T4)), max_size=3), st.sampled_from((A30, A100, T4))
+)
+def test_adding_a_gpu_never_places_fewer(needs: list[Need], kinds: list[GpuModel], more: GpuModel) -> None:
+    pending = tuple(pod for i, need in enumerate(needs) for pod in pods(need, 2, f"p{i}"))
+    gpus = [gpu(i, kind) for i, kind in enumerate((*kinds, more))]
+    before = Snapshot(nodes=(node("a", *gpus[:-1]),), pending=pending)
+    after = Snapshot(nodes=(node("a", *gpus),), pending=pending)
+    few, many = assign(before), assign(after)
+    check(before, few[0])
+    check(after, many[0])
+    assert few[1].placed == len(few[0]) <= few[1].at_most
+    assert few[1].placed <= many[1].placed == len(many[0])

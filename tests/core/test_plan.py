@@ -1,0 +1,208 @@
+"""Plans: laws over random fleets, the order of planning, layouts, reasons and warnings."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
+from tessera.core.gpumodels import GpuModel
+from tessera.core.mig import Placement
+from tessera.core.need import Ask, Isolation, Need, Pod
+from tessera.core.plan import applied, plan
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+
+WHOLE = Need(cpu_milli=1000, asks=(Ask(resource="nvidia.com/gpu"),))
+REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
+CUT = Sharing(
+    modes=(Mode.MIG,),
+    layout=(Placement(0, 1, "1g.5gb"), Placement(2, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
+    recut=False,
+)
+
+NEEDS = st.one_of(
+    st.builds(slices, st.sampled_from(("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "1g.6gb")), st.integers(1, 2)),
+    st.builds(
+        amount, st.integers(500, 39_000), st.sampled_from(Isolation), st.integers(1, 2), st.sampled_from((0, 30))
+    ),
+    st.builds(plain_share, st.integers(500, 16_000)),
+    st.just(WHOLE),
+    st.just(Need(cpu_milli=9000)),
+)
+GPUS = st.tuples(st.sampled_from((A30, A100, T4)), st.sampled_from((AUTO, REPLICAS, Sharing(modes=(Mode.WHOLE,)))))
+
+
+def fleet(kinds: list[list[tuple[GpuModel, Sharing]]]) -> tuple[Node, ...]:
+    rows = ((n, [gpu(i, kind, sharing) for i, (kind, sharing) in enumerate(gpus)]) for n, gpus in enumerate(kinds))
+    return tuple(node(f"n{n}", *gpus) for n, gpus in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(GPUS, max_size=3), max_size=3), st.lists(NEEDS, max_size=8), st.booleans())
+def test_laws(kinds: list[list[tuple[GpuModel, Sharing]]], needs: list[Need], exact: bool) -> None:  # noqa: FBT001
+    """Nothing over-granted; each pod is placed or waits with a reason; planning again changes nothing."""
+    pending = tuple(pod for i, need in enumerate(needs) for pod in pods(need, 2, f"p{i}", priority=i % 2))
+    before = Snapshot(nodes=fleet(kinds), pending=pending)
+    first = plan(before, exact=exact)
+    check(before, first.assignments)
+    assert {a.pod for a in first.assignments} | {w.pod for w in first.waiting} == {pod.key for pod in pending}
+    assert len(first.assignments) + len(first.waiting) == len(pending)
+    assert all(waiting.reason for waiting in first.waiting)
+    assert len(first.layouts) == sum(len(each.gpus) for each in before.nodes)
+    again = plan(applied(before, first), exact=exact)
+    assert again.assignments == ()
+    assert [w.pod for w in again.waiting] == [w.pod for w in first.waiting]
+    assert [(x.slices, x.mig) for x in again.layouts] == [(x.slices, x.mig) for x in first.layouts]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(GPUS, max_size=2), max_size=2), st.lists(NEEDS, max_size=6))
+def test_no_policy_places_more_than_the_optimum(kinds: list[list[tuple[GpuModel, Sharing]]], needs: list[Need]) -> None:
+    before = Snapshot(
+        nodes=fleet(kinds), pending=tuple(p for i, need in enumerate(needs) for p in pods(need, 2, f"p{i}"))
+    )
+    best = plan(before, exact=True)
+    assert best.bound is not None
+    assert best.bound.optimal
+    for policy in ("first-fit",):
+        assert len(plan(before, policy=policy).assignments) <= best.bound.at_most
+
+
+def only(gpus: tuple[Gpu, ...], pending: tuple[Pod, ...], cpu_milli: int = 64_000) -> Snapshot:
+    return Snapshot(nodes=(node("n", *gpus, cpu_milli=cpu_milli),), pending=pending)
+
+
+# Keyed by a sentence: the snapshot, and the reasons of the pods that wait.
+REASONS: dict[str, tuple[Snapshot, list[str]]] = {
+    "a full GPU names the free unit, the starts and the holder": (
+        only((gpu(0),), pods(slices("1g.5gb"), 8)),
+        [
+            (
+                "needs nvidia.com/mig-1g.5gb; 1 node could serve it but every place is held (n: GPU 0 has unit 7 free, "
+                "but 1g.5gb starts at 0, 1, 2, 3, 4, 5, 6 and unit 0 is held by default/p-0)"
+            )
+        ],
+    ),
+    "a GPU without a free unit names its holders": (
+        only((gpu(0),), pods(slices("3g.20gb"), 3)),
+        [
+            (
+                "needs nvidia.com/mig-3g.20gb; 1 node could serve it but every place is held (n: no GPU has a free "
+                "unit; GPU 0 is held by default/p-0, default/p-1)"
+            )
+        ],
+    ),
+    "what no node can serve says what there is": (
+        only((gpu(0, T4, REPLICAS),), pods(slices("1g.5gb"), 1)),
+        [("needs nvidia.com/mig-1g.5gb; 1 node cannot serve it in any way (n: 1 x T4 offering nvidia.com/gpu)")],
+    ),
+    "replicas are counted": (
+        only((gpu(0, T4, REPLICAS),), pods(WHOLE, 4)),
+        ["needs nvidia.com/gpu; 1 node could serve it but every place is held (n: all 3 taken on 1 GPU)"],
+    ),
+    "amounts tell what is left": (
+        only((gpu(0, T4),), pods(plain_share(10_000), 2)),
+        [
+            (
+                "needs 10000 MiB on a shared GPU; 1 node could serve it but every place is held "
+                f"(n: most left in one GPU is {T4.memory_mib - 10_000} MiB and 100 % compute)"
+            )
+        ],
+    ),
+    "whole GPUs tell how many are free": (
+        only(
+            (gpu(0, T4), gpu(1, T4)),
+            pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 2),
+        ),
+        ["needs 2 x nvidia.com/gpu; 1 node could serve it but every place is held (n: 0 of 2 GPUs free)"],
+    ),
+    "cpu that is short is told": (
+        only((gpu(0),), pods(slices("1g.5gb", cpu_milli=2500), 2), cpu_milli=3000),
+        ["needs nvidia.com/mig-1g.5gb; 1 node short of cpu (n: 500 of 2500 milli left)"],
+    ),
+    "memory that is short is told": (
+        only((), pods(Need(memory_mib=1 << 21), 1)),
+        ["needs 0 milli cpu and 2097152 MiB memory; 1 node short of memory (n: 1048576 of 2097152 MiB left)"],
+    ),
+    "a model that is nowhere is told": (
+        only((gpu(0),), pods(Need(models=("T4",), asks=WHOLE.asks), 1)),
+        ["needs nvidia.com/gpu; 1 node without T4 (n)"],
+    ),
+    "no nodes at all": (Snapshot(nodes=(), pending=pods(WHOLE, 1)), ["needs nvidia.com/gpu; there are no nodes"]),
+    "two asks that fit alone but not together": (
+        only((gpu(0, T4),), pods(Need(asks=(*plain_share(9000).asks, *plain_share(9001).asks)), 1)),
+        [
+            (
+                "needs 9000 MiB on a shared GPU, 9001 MiB on a shared GPU; "
+                "1 node with a place for each ask alone, but none for all together (n)"
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", REASONS)
+def test_reasons(sentence: str) -> None:
+    snapshot, want = REASONS[sentence]
+    assert [waiting.reason for waiting in plan(snapshot, policy="first-fit").waiting] == want
+
+
+def test_refusals_of_nodes_are_counted_and_named() -> None:
+    nodes = (
+        Node(name=NodeName("a"), cpu_milli=1000, memory_mib=1000, unschedulable=True),
+        Node(
+            name=NodeName("b"), cpu_milli=1000, memory_mib=1000, taints=(Taint(key="k", value="v", effect="NoExecute"),)
+        ),
+        Node(name=NodeName("c"), cpu_milli=1000, memory_mib=1000, max_pods=0),
+        Node(name=NodeName("d"), cpu_milli=1000, memory_mib=1000, max_pods=0),
+        Node(name=NodeName("e"), cpu_milli=1000, memory_mib=1000, max_pods=0),
+    )
+    got = plan(Snapshot(nodes=nodes, pending=pods(Need(cpu_milli=1), 1))).waiting[0].reason
+    assert got == (
+        "needs 1 milli cpu and 0 MiB memory; 3 nodes full of pods (c: 0 run, d: 0 run and 1 more); 1 node cordoned "
+        "(a); 1 node with the taint k=v:NoExecute that the pod does not tolerate (b)"
+    )
+
+
+def test_large_pods_go_while_there_is_room() -> None:
+    pending = (*pods(plain_share(8000), 2, "small"), *pods(WHOLE, 1, "whole"))
+    made = plan(Snapshot(nodes=(node("n", gpu(0, T4), gpu(1, T4)),), pending=pending))
+    assert [a.pod for a in made.assignments] == [
+        "default/small-0",
+        "default/small-1",
+        "default/whole-0",
+    ] or made.waiting
+    assert "default/whole-0" in {a.pod for a in made.assignments}
+
+
+def test_layout_keeps_what_exists_and_is_not_in_the_way() -> None:
+    sharing = Sharing(layout=(Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")))
+    made = plan(only((gpu(0, A100, sharing),), pods(slices("2g.10gb"), 1)))
+    got = {(s.placement.profile, bool(s.pods), s.exists) for s in made.layouts[0].slices if s.placement}
+    assert ("2g.10gb", True, False) in got
+    assert ("3g.20gb", False, True) in got or ("1g.5gb", False, True) in got
+    assert made.layouts[0].mig
+
+
+def test_a_fixed_layout_is_shown_with_its_free_instances() -> None:
+    made = plan(only((gpu(0, A100, CUT),), pods(slices("2g.10gb"), 1)))
+    assert [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].slices if s.placement] == [
+        ("1g.5gb", (), True),
+        ("2g.10gb", ("default/p-0",), True),
+        ("3g.20gb", (), True),
+    ]
+
+
+def test_time_slicing_and_plain_shares_are_warned_about() -> None:
+    made = plan(only((gpu(0, T4, REPLICAS),), pods(WHOLE, 2)))
+    assert list(made.warnings) == [
+        (
+            "n GPU 0 (T4): 2 pods share the GPU by time-slicing and its memory of 15360 MiB is not isolated; any "
+            "of them can exhaust it for all: default/p-0, default/p-1"
+        )
+    ]
+    alone = plan(only((gpu(0, T4, REPLICAS),), pods(WHOLE, 1)))
+    assert alone.warnings == ()
+    sliced = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), recut=False)
+    on_mig = plan(only((gpu(0, A100, sliced),), pods(slices("2g.10gb"), 2)))
+    assert "share the 2g.10gb at unit 2 by mig-time-slicing" in on_mig.warnings[0]
