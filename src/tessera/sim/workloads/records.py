@@ -94,7 +94,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: tuple[Arrival, ...]
     """In order of time."""
     rank: tuple[int, ...]
-    """Place of each node in the order in which ties go, 0 first."""
+    """Indices of the nodes in the order in which ties go, the first wins."""
     mix: tuple[tuple[Need, int], ...]
     """Needs and their frequencies as known beforehand to policies that must know them."""
     warm: int = 0
@@ -106,6 +106,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def capacity_milli(self) -> int:
         """GPU capacity of the fleet, 1000 for each GPU."""
         return MILLI * sum(len(node.gpus) for node in self.snapshot.nodes)
+
+    @property
+    def departs(self) -> bool:
+        """Whether any pod leaves."""
+        return any(arrival.stay_s < math.inf for arrival in self.arrivals)
 
 
 def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:

@@ -1,0 +1,57 @@
+"""The MIG instances that exist on every GPU during a run, to tell which of those a pod gets must be cut first."""
+
+from tessera.core.mig import Placement
+from tessera.core.snapshot import Share, Snapshot
+
+__all__ = ["Instances"]
+
+
+class Instances:
+    """The instances of all GPUs, as pods come; false for a fleet without MIG.
+
+    An instance stays when its pod leaves, until another is cut across it or its GPU is used without MIG.
+
+    Attributes:
+        made: how many had to be cut so far.
+
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.made = 0
+        self._sizes = [
+            {gpu.index: {profile.name: profile.size for profile in gpu.model.profiles} for gpu in node.gpus}
+            for node in snapshot.nodes
+        ]
+        self._mig = any(sizes for node in self._sizes for sizes in node.values())
+        self._there = {
+            (number, gpu.index): frozenset(gpu.sharing.layout or ())
+            for number, node in enumerate(snapshot.nodes)
+            for gpu in node.gpus
+        }
+        numbers = {node.name: number for number, node in enumerate(snapshot.nodes)}
+        for running in snapshot.running:
+            self.hold(numbers[running.assignment.node], running.assignment.shares)
+        self.made = 0
+
+    def __bool__(self) -> bool:
+        """Return whether any GPU of the fleet can have instances."""
+        return self._mig
+
+    def hold(self, node: int, shares: tuple[Share, ...]) -> int:
+        """Note that a pod gets these shares; return the most instances that one GPU must cut for it."""
+        cuts: dict[int, int] = {}
+        for share in shares:
+            cuts[share.gpu] = cuts.get(share.gpu, 0) + self._hold_one((node, share.gpu), share)
+        self.made += sum(cuts.values())
+        return max(cuts.values(), default=0)
+
+    def _hold_one(self, gpu: tuple[int, int], share: Share) -> int:
+        if share.profile is None or share.start is None:
+            self._there[gpu] = frozenset()
+            return 0
+        wanted = Placement(share.start, self._sizes[gpu[0]][share.gpu][share.profile], share.profile)
+        there = self._there[gpu]
+        if wanted in there:
+            return 0
+        self._there[gpu] = frozenset(other for other in there if not other.mask & wanted.mask) | {wanted}
+        return 1

@@ -1,0 +1,232 @@
+"""What a run is measured by: unallocated GPUs, fragmentation, and the guards that keep the first one honest.
+
+A is the GPU demand of all pods that arrived so far, dropped ones too; U is what those placed were granted; C is the
+capacity. Source of the definitions: the artifact of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023) for
+curves and bins.
+"""
+
+import math
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.sim.engine import Log
+from tessera.sim.workloads import MILLI, Demand
+
+__all__ = [
+    "CLASSES",
+    "HEADLINES",
+    "MOMENTS",
+    "Curve",
+    "Dropped",
+    "Metrics",
+    "bin_means",
+    "bins",
+    "group_of",
+    "measure",
+    "moments",
+]
+
+CLASSES = ("without GPU", "part of a GPU", "one GPU", "several GPUs")
+"""Classes of pods that are told apart, by what they ask of GPUs."""
+
+HEADLINES = (100, 130)
+"""Arrivals in percent of capacity at which the published numbers are read."""
+
+MOMENTS = 241
+"""Points of a curve over time."""
+
+_MULTI = 3
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the fleet was, over arrivals or over time."""
+
+    axis: Literal["arrived_percent", "time_s"]
+    """Over arrivals, a point is the bin of those with round(100 A/C) = x; over time, one of evenly spaced moments."""
+    x: tuple[float, ...]
+    allocated_percent: tuple[float, ...]
+    """Mean over the bin of round(100 U/C, 2); over time, 100 U/C at that moment."""
+    fragmented_percent: tuple[float, ...] = ()
+    """100 F/C likewise, F being idle GPU milli that the mix cannot use; empty where it was not worked out."""
+    fragmented_of_idle_percent: tuple[float, ...] = ()
+    """100 F/idle likewise."""
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of one class that never got a place."""
+
+    group: str
+    """One of `CLASSES`."""
+    arrived: int
+    dropped: int
+    demand_milli: int
+    """GPU demand of those that arrived."""
+    dropped_milli: int
+
+    @property
+    def percent(self) -> float:
+        """Dropped demand in percent of the class's demand; for pods without GPU, of their number."""
+        part, whole = (self.dropped_milli, self.demand_milli) if self.demand_milli else (self.dropped, self.arrived)
+        return 100 * part / whole if whole else 0.0
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The measures of one run."""
+
+    workload: str
+    policy: str
+    seed: int
+    arrived: int
+    """Pods measured: all but those that only filled the cluster before time 0."""
+    dropped: int
+    """Of these, pods that never got a place."""
+    dropped_demand_percent: float
+    """Dropped GPU demand in percent of all GPU demand that arrived."""
+    groups: tuple[Dropped, ...]
+    """Who was dropped, in the order of `CLASSES`."""
+    first_drop_percent: float | None
+    """100 A/C at the first dropped pod; None where none was."""
+    unallocated_percent: dict[int, float]
+    """At the arrivals of `HEADLINES`, where the run came that far; empty where pods depart."""
+    mean_unallocated_percent: float | None
+    """Average over time; None where no pod departs."""
+    mean_wait_s: float
+    """Mean time from arrival to place of those who got one."""
+    longest_wait_s: float
+    moves: int
+    cuts: int
+    refused_though_fitting: int | None = None
+    """Pods dropped though some node fitted them; 0 is work conservation, None means that it was not checked."""
+    curve: Curve
+    """Over arrivals where none departs, else over time."""
+
+    @property
+    def dropped_multi_gpu_percent(self) -> float:
+        """Share of the demand for several GPUs that was dropped."""
+        return self.groups[_MULTI].percent
+
+    @property
+    def dropped_without_gpu(self) -> int:
+        """How many pods that ask for no GPU were dropped."""
+        return self.groups[0].dropped
+
+
+def measure(log: Log) -> Metrics:
+    """Return the measures of a run that follow from its log alone; fragmentation needs `replay` too."""
+    workload = log.workload
+    capacity = workload.capacity_milli
+    demand = np.array([workload.demands[arrival.kind].milli for arrival in workload.arrivals], dtype=np.int64)
+    placed = np.array([spot is not None for spot in log.spots], dtype=np.bool_)
+    lost, asked = ~placed[workload.warm :], demand[workload.warm :]
+    total = int(asked.sum())
+    departs = workload.departs
+    curve = _over_time(log, demand) if departs else _over_arrivals(demand, placed, capacity)
+    waits = _waits(log)
+    return Metrics(
+        workload=workload.name,
+        policy=log.policy,
+        seed=workload.seed,
+        arrived=len(asked),
+        dropped=int(lost.sum()),
+        dropped_demand_percent=100 * int(asked[lost].sum()) / total if total else 0.0,
+        groups=_groups(log, lost, asked),
+        first_drop_percent=None if departs else _first_drop(demand, placed, capacity),
+        unallocated_percent=_headlines(curve),
+        mean_unallocated_percent=_mean_unallocated(log, demand) if departs else None,
+        mean_wait_s=sum(waits) / len(waits) if waits else 0.0,
+        longest_wait_s=max(waits, default=0.0),
+        moves=len(log.moves),
+        cuts=log.cuts,
+        curve=curve,
+    )
+
+
+def group_of(demand: Demand) -> int:
+    """Return the class of a pod that asks this of GPUs, as an index into `CLASSES`."""
+    if not demand.gpus:
+        return 0
+    return 3 if demand.gpus > 1 else 1 + (demand.milli >= MILLI)
+
+
+def bins(arrived_percent: Floats) -> tuple[Ints, Ints]:
+    """Return the bins that occur, and for each arrival the position of its bin among them."""
+    numbers, positions = np.unique(np.rint(arrived_percent).astype(np.int64), return_inverse=True)
+    return numbers, positions
+
+
+def bin_means(positions: Ints, values: Floats) -> tuple[float, ...]:
+    """Return the mean of the values in each bin."""
+    return tuple((np.bincount(positions, values) / np.bincount(positions)).tolist())
+
+
+def moments(log: Log) -> Floats:
+    """Return the moments at which a run with departures is looked at, from 0 to the end of measuring, `(MOMENTS,)`."""
+    left_s = np.array(log.left_s)
+    end_s = log.workload.end_s if log.workload.end_s < math.inf else float(left_s[left_s < math.inf].max(initial=0.0))
+    return np.linspace(0.0, end_s, MOMENTS)
+
+
+def _over_arrivals(demand: Ints, placed: NDArray[np.bool_], capacity: int) -> Curve:
+    numbers, positions = bins(100 * np.cumsum(demand) / capacity)
+    allocated = np.round(100 * np.cumsum(np.where(placed, demand, 0)) / capacity, 2)
+    x = tuple(map(float, numbers))
+    return Curve(axis="arrived_percent", x=x, allocated_percent=bin_means(positions, allocated))
+
+
+def _over_time(log: Log, demand: Ints) -> Curve:
+    at_s = moments(log)
+    came = _held_at(np.array(log.placed_s), demand, at_s)
+    went = _held_at(np.array(log.left_s), demand, at_s)
+    percent = 100 * (came - went) / log.workload.capacity_milli
+    return Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
+
+
+def _held_at(since_s: Floats, demand: Ints, at_s: Floats) -> Ints:
+    """Return the demand of all that happened up to each moment."""
+    order = np.argsort(since_s)
+    total = np.concatenate(([0], np.cumsum(demand[order])))
+    return total[np.searchsorted(since_s[order], at_s, side="right")]
+
+
+def _headlines(curve: Curve) -> dict[int, float]:
+    if curve.axis == "time_s":
+        return {}
+    pairs = zip(curve.x, curve.allocated_percent, strict=True)
+    return {int(x): 100 - allocated for x, allocated in pairs if x in HEADLINES}
+
+
+def _first_drop(demand: Ints, placed: NDArray[np.bool_], capacity: int) -> float | None:
+    if placed.all():
+        return None
+    return 100 * int(demand[: int(np.argmin(placed)) + 1].sum()) / capacity
+
+
+def _groups(log: Log, lost: NDArray[np.bool_], asked: Ints) -> tuple[Dropped, ...]:
+    by_kind = np.array([group_of(demand) for demand in log.workload.demands], dtype=np.int64)
+    group = by_kind[[arrival.kind for arrival in log.workload.arrivals[log.workload.warm :]]]
+    sums = (np.ones_like(asked), lost, asked, asked * lost)
+    counts = np.array([np.bincount(group, values, len(CLASSES)) for values in sums], dtype=np.int64)
+    return tuple(
+        Dropped(group=name, arrived=row[0], dropped=row[1], demand_milli=row[2], dropped_milli=row[3])
+        for name, row in zip(CLASSES, counts.T.tolist(), strict=True)
+    )
+
+
+def _waits(log: Log) -> list[float]:
+    pairs = zip(log.placed_s, log.workload.arrivals, strict=True)
+    measured = list(pairs)[log.workload.warm :]
+    return [placed_s - arrival.at_s for placed_s, arrival in measured if placed_s < math.inf]
+
+
+def _mean_unallocated(log: Log, demand: Ints) -> float:
+    """Return the average over time, from 0 to the end of measuring or else to the last departure."""
+    placed_s, left_s = np.array(log.placed_s), np.array(log.left_s)
+    end_s = float(moments(log)[-1])
+    held_s = np.clip(np.minimum(left_s, end_s) - np.minimum(placed_s, end_s), 0, None)
+    whole = log.workload.capacity_milli * end_s
+    return 100 - 100 * float((held_s * demand).sum()) / whole if whole else 0.0

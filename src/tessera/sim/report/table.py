@@ -1,0 +1,78 @@
+"""The table of a comparison: one row for each policy."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from tessera.sim.metrics import HEADLINES, Metrics
+
+__all__ = ["table"]
+
+_SIDE_BY_SIDE = 3
+
+Column = tuple[str, list[str]]
+"""Heading, and a cell for each run."""
+
+
+def table(runs: Sequence[Metrics]) -> Table:
+    """Return the measures of several runs of one workload; those that say nothing about it are left out.
+
+    A few policies stand side by side; more of them are rows.
+    """
+    first = runs[0]
+    shown = Table(title=f"{first.workload}, seed {first.seed}: {first.arrived:,} pods", title_justify="left")
+    columns = [("policy", [run.policy for run in runs]), *_fullness(runs), *_losses(runs), *_extras(runs)]
+    lines = [[heading, *cells] for heading, cells in columns]
+    if len(runs) > _SIDE_BY_SIDE:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    for number, heading in enumerate(lines[0]):
+        shown.add_column(heading, justify="right" if number else "left")
+    for line in lines[1:]:
+        shown.add_row(*line)
+    return shown
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _fullness(runs: Sequence[Metrics]) -> Iterator[Column]:
+    for arrived in HEADLINES:
+        if arrived in runs[0].unallocated_percent:
+            cells = [_percent(run.unallocated_percent.get(arrived)) for run in runs]
+            yield f"unallocated % at {arrived} % arrived", cells
+    if runs[0].mean_unallocated_percent is not None:
+        yield "mean unallocated %", [_percent(run.mean_unallocated_percent) for run in runs]
+    if runs[0].curve.fragmented_percent:
+        over_time = runs[0].curve.axis == "time_s"
+        yield (
+            "mean fragmented %" if over_time else "fragmented % at the end",
+            [_percent(_fragmented(run, mean=over_time)) for run in runs],
+        )
+
+
+def _fragmented(run: Metrics, *, mean: bool) -> float:
+    values = run.curve.fragmented_percent
+    return sum(values) / len(values) if mean else values[-1]
+
+
+def _losses(runs: Sequence[Metrics]) -> Iterator[Column]:
+    yield "pods dropped", [f"{run.dropped:,}" for run in runs]
+    yield "GPU demand dropped %", [_percent(run.dropped_demand_percent) for run in runs]
+    yield "multi-GPU demand dropped %", [_percent(run.dropped_multi_gpu_percent) for run in runs]
+    yield "pods without GPU dropped", [f"{run.dropped_without_gpu:,}" for run in runs]
+    if runs[0].curve.axis == "arrived_percent":
+        yield "first drop at % arrived", [_percent(run.first_drop_percent) for run in runs]
+
+
+def _extras(runs: Sequence[Metrics]) -> Iterator[Column]:
+    """Yield what is worth a column only if there is any."""
+    if any(run.longest_wait_s for run in runs):
+        yield "mean wait s", [f"{run.mean_wait_s:,.0f}" for run in runs]
+        yield "longest wait s", [f"{run.longest_wait_s:,.0f}" for run in runs]
+    if any(run.moves for run in runs):
+        yield "moves", [f"{run.moves:,}" for run in runs]
+    if any(run.cuts for run in runs):
+        yield "slices cut", [f"{run.cuts:,}" for run in runs]
+    if any(run.refused_though_fitting for run in runs):
+        yield "refused though fitting", [f"{run.refused_though_fitting or 0:,}" for run in runs]
