@@ -21,9 +21,11 @@ LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "click": "tessera.cli",
     "highspy": "tessera.core.linear",
+    "matplotlib": "tessera.sim.report",
+    "rich": "tessera.cli",
     "yaml": "tessera.api.documents",
 }
-"""Where each outside library may be imported: one module, or for the command line's two the package of commands."""
+"""Where each outside library may be imported: one module, or one package."""
 
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint", "__import__"}
 IMPURE_ATTRIBUTES = {

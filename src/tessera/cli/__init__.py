@@ -13,7 +13,9 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Un
 
 __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "simulate": "Replay a workload under several packing policies and compare them.",
+}
 """Commands and what each does in one line. Command `x` is `x` in module `tessera.cli.x`, imported when it is called."""
 
 EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Unavailable: 4, Conflict: 5}

@@ -14,27 +14,13 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from tessera.core.need import Need
-from tessera.core.snapshot import Share
+from tessera.core.pack import Choice
 from tessera.sim.cuts import Instances
 from tessera.sim.workloads import Workload
 
-__all__ = ["Log", "Move", "Placer", "Rules", "Spot", "run"]
+__all__ = ["Log", "Move", "Placer", "Rules", "run"]
 
 _PROGRESS_EVERY = 256
-
-
-class Spot(Protocol):
-    """Where a pod was placed."""
-
-    @property
-    def node(self) -> int:
-        """Index of the node in the snapshot."""
-        ...
-
-    @property
-    def shares(self) -> tuple[Share, ...]:
-        """What it holds there, one share for each device."""
-        ...
 
 
 class Placer(Protocol):
@@ -44,11 +30,11 @@ class Placer(Protocol):
         """Return the packer's number of a need."""
         ...
 
-    def place(self, kind: int, /) -> Spot | None:
+    def place(self, kind: int, /) -> Choice | None:
         """Choose a place for one pod and take it; None when no node fits."""
         ...
 
-    def release(self, kind: int, choice: Spot, /) -> None:
+    def release(self, kind: int, choice: Choice, /) -> None:
         """Give back what a pod held."""
         ...
 
@@ -73,7 +59,7 @@ class Move(NamedTuple):
     """Arrival that was placed by it."""
     moved: int
     """Arrival that moved."""
-    spot: Spot
+    spot: Choice
     """Where it is from now on."""
 
 
@@ -83,7 +69,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     policy: str
     rules: Rules
-    spots: tuple[Spot | None, ...]
+    spots: tuple[Choice | None, ...]
     """First place of the pod; None where it never got one."""
     placed_s: tuple[float, ...]
     """When it took its place; infinite where never."""
@@ -135,10 +121,10 @@ class _Run:
         self.placer = placer
         self.rules = rules
         self.kinds = [placer.intern(need) for need in workload.kinds]
-        self.spots: list[Spot | None] = [None] * count
+        self.spots: list[Choice | None] = [None] * count
         self.placed_s = [math.inf] * count
         self.left_s = [math.inf] * count
-        self.held: dict[int, Spot] = {}
+        self.held: dict[int, Choice] = {}
         self.leaving: list[tuple[float, int]] = []
         self.waiting: deque[int] = deque()
         self.moves: list[Move] = []

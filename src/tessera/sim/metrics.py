@@ -197,7 +197,7 @@ def _headlines(curve: Curve) -> dict[int, float]:
     if curve.axis == "time_s":
         return {}
     pairs = zip(curve.x, curve.allocated_percent, strict=True)
-    return {int(x): 100 - allocated for x, allocated in pairs if x in HEADLINES}
+    return {int(x): round(100 - allocated, 6) for x, allocated in pairs if x in HEADLINES}
 
 
 def _first_drop(demand: Ints, placed: NDArray[np.bool_], capacity: int) -> float | None:

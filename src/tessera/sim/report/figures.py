@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tessera.sim.metrics import Curve, Metrics
 from tessera.sim.report.style import INK, MUTED, color_of, end_labels, figure, plain, render, titles
+from tessera.sim.report.table import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +36,6 @@ def figures(runs: Sequence[Metrics]) -> Iterator[tuple[str, bytes]]:
         yield f"{name}.svg", render(drawn, "svg")
 
 
-def _subtitle(run: Metrics) -> str:
-    return f"workload {run.workload}, seed {run.seed}, {run.arrived:,} pods"
-
-
 def _x(curve: Curve) -> tuple[list[float], str]:
     if curve.axis == "time_s":
         return [at_s / 3600 for at_s in curve.x], _TIME
@@ -50,11 +47,11 @@ def _draw(axes: "Axes", run: Metrics, values: Sequence[float]) -> None:
     axes.plot(_x(run.curve)[0], values, color=color_of(run.policy), linewidth=2.4 if ours else 1.5, zorder=3 + ours)
 
 
-def _panels(title: str, run: Metrics) -> tuple["Figure", "Axes", "Axes"]:
+def _panels(message: str, run: Metrics) -> tuple["Figure", "Axes", "Axes"]:
     """Return a figure with two panels side by side, the right one with room for labels."""
     width, height = 10.6, 4.6
     drawn = figure(width, height)
-    titles(drawn, title, _subtitle(run))
+    titles(drawn, message, title(run))
     bottom, tall = 0.13, 0.63
     span = 1 - 0.055 - 0.075 - _LABELS_IN / width
     left = drawn.add_axes((0.055, bottom, span * 0.5, tall))
@@ -124,7 +121,7 @@ def _dropped(runs: Sequence[Metrics]) -> "Figure":
     width, height = 10.6, 1.75 + 0.3 * len(runs)
     drawn = figure(width, height)
     measured = "% of the GPU demand of a class, of the number where it asks for none"
-    titles(drawn, "Who was dropped", f"{_subtitle(runs[0])}; {measured}")
+    titles(drawn, "Who was dropped", f"{title(runs[0])}; {measured}")
     most = max(group.percent for run in runs for group in run.groups) or 1.0
     left, gap = 0.14, 0.02
     span = (1 - left - 0.03 - 3 * gap) / 4

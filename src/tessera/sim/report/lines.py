@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tessera.sim.engine import Log, Spot
+from tessera.core.pack import Choice
+from tessera.sim.engine import Log
 
 __all__ = ["log_lines"]
 
@@ -34,7 +35,7 @@ def log_lines(log: Log) -> Iterator[str]:
         yield json.dumps(line) + "\n"
 
 
-def _place(spot: Spot | None, nodes: Sequence[str]) -> dict[str, Any]:
+def _place(spot: Choice | None, nodes: Sequence[str]) -> dict[str, Any]:
     if spot is None:
         return {"node": None, "gpus": []}
     return {"node": nodes[spot.node], "gpus": [share.gpu for share in spot.shares]}

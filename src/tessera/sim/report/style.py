@@ -1,7 +1,7 @@
 """How figures look: colours, axes without clutter, labels beside the lines instead of legends.
 
-The one importer of matplotlib, which comes with the extra `report`. Nothing global is changed: no pyplot, no backend
-switch, settings hold only while a figure is rendered.
+matplotlib comes with the extra `report` and is imported when a figure is made. Nothing global is changed: no pyplot,
+no backend switch, settings hold only while a figure is rendered.
 """
 
 import io
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["INK", "MUTED", "color_of", "end_labels", "figure", "plain", "render", "titles"]
+__all__ = ["INK", "MUTED", "check_figures", "color_of", "end_labels", "figure", "plain", "render", "titles"]
 
 INK = "#1b1f24"
 MUTED = "#6a737d"
@@ -40,13 +40,18 @@ def color_of(policy: str) -> str:
     return _COLORS.get(policy, INK)
 
 
-def figure(width_in: float, height_in: float) -> "Figure":
-    """Return an empty figure, in inches.
+def check_figures() -> None:
+    """Return if figures can be made.
 
     Raises:
         Unsupported: matplotlib is not installed; the message says how to install it.
 
     """
+    figure(1, 1)
+
+
+def figure(width_in: float, height_in: float) -> "Figure":
+    """Return an empty figure of a size in inches; see `check_figures` for what it raises."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra, and slow to import
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import

@@ -1,12 +1,10 @@
-"""The table of a comparison: one row for each policy."""
+"""The table of a comparison, as text in lines and cells."""
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-
 from tessera.sim.metrics import HEADLINES, Metrics
 
-__all__ = ["table"]
+__all__ = ["table_lines", "title"]
 
 _SIDE_BY_SIDE = 3
 
@@ -14,22 +12,19 @@ Column = tuple[str, list[str]]
 """Heading, and a cell for each run."""
 
 
-def table(runs: Sequence[Metrics]) -> Table:
-    """Return the measures of several runs of one workload; those that say nothing about it are left out.
+def title(run: Metrics) -> str:
+    """Return what a comparison is about, in one line."""
+    return f"workload {run.workload}, seed {run.seed}, {run.arrived:,} pods"
 
-    A few policies stand side by side; more of them are rows.
+
+def table_lines(runs: Sequence[Metrics]) -> tuple[tuple[str, ...], ...]:
+    """Return the measures of several runs of one workload, the headings first; what says nothing about it is left out.
+
+    A few policies stand side by side, a measure each line; more of them have a line each.
     """
-    first = runs[0]
-    shown = Table(title=f"{first.workload}, seed {first.seed}: {first.arrived:,} pods", title_justify="left")
     columns = [("policy", [run.policy for run in runs]), *_fullness(runs), *_losses(runs), *_extras(runs)]
-    lines = [[heading, *cells] for heading, cells in columns]
-    if len(runs) > _SIDE_BY_SIDE:
-        lines = [list(line) for line in zip(*lines, strict=True)]
-    for number, heading in enumerate(lines[0]):
-        shown.add_column(heading, justify="right" if number else "left")
-    for line in lines[1:]:
-        shown.add_row(*line)
-    return shown
+    lines = tuple((heading, *cells) for heading, cells in columns)
+    return lines if len(runs) <= _SIDE_BY_SIDE else tuple(zip(*lines, strict=True))
 
 
 def _percent(value: float | None) -> str:

@@ -9,7 +9,6 @@ import random
 
 import msgspec
 
-from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.records import Arrival, Trace, Workload, positive
 
@@ -39,8 +38,8 @@ def filling(trace: Trace, seed: int, ratio: float = 1.3) -> Workload:
     else:
         while demand > target:
             demand -= milli[pods.pop(rng.randrange(len(pods)))]
-    arrivals = (_arrival(trace, pod, float(at)) for at, pod in enumerate(pods))
-    return _workload(trace, seed, tuple(arrivals), rng)
+    arrivals = [_arrival(trace, pod, float(at)) for at, pod in enumerate(pods)]
+    return Workload.of(trace, seed, arrivals, _rank(trace, rng))
 
 
 def departing(
@@ -66,7 +65,7 @@ def departing(
         arrival = _arrival(trace, rng.randrange(len(milli)), at_s)
         arrivals.append(arrival._replace(stay_s=rng.expovariate(1 / lifetime_s)))
         at_s += rng.expovariate(per_s)
-    workload = _workload(trace, seed, tuple(arrivals), rng)
+    workload = Workload.of(trace, seed, arrivals, _rank(trace, rng))
     return msgspec.structs.replace(workload, warm=len(first), end_s=end_s)
 
 
@@ -95,16 +94,7 @@ def _arrival(trace: Trace, pod: int, at_s: float) -> Arrival:
     return Arrival(trace.names[pod], trace.kind_of[pod], at_s)
 
 
-def _workload(trace: Trace, seed: int, arrivals: tuple[Arrival, ...], rng: random.Random) -> Workload:
+def _rank(trace: Trace, rng: random.Random) -> list[int]:
     rank = list(range(len(trace.nodes)))
     rng.shuffle(rank)
-    return Workload(
-        name=trace.name,
-        seed=seed,
-        snapshot=Snapshot(nodes=trace.nodes),
-        kinds=trace.kinds,
-        demands=trace.demands,
-        arrivals=arrivals,
-        rank=tuple(rank),
-        mix=trace.mix,
-    )
+    return rank

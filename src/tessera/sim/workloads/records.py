@@ -94,13 +94,27 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: tuple[Arrival, ...]
     """In order of time."""
     rank: tuple[int, ...]
-    """Indices of the nodes in the order in which ties go, the first wins."""
+    """Place of each node in the order in which ties go, 0 first."""
     mix: tuple[tuple[Need, int], ...]
     """Needs and their frequencies as known beforehand to policies that must know them."""
     warm: int = 0
     """Arrivals at the front that only fill the cluster; they are not measured."""
     end_s: float = math.inf
     """When measuring stops."""
+
+    @classmethod
+    def of(cls, trace: Trace, seed: int, arrivals: Iterable[Arrival], rank: Sequence[int] = ()) -> "Workload":
+        """Return the workload of these arrivals on an empty fleet; without a rank, ties go in the order of nodes."""
+        return cls(
+            name=trace.name,
+            seed=seed,
+            snapshot=Snapshot(nodes=trace.nodes),
+            kinds=trace.kinds,
+            demands=trace.demands,
+            arrivals=tuple(arrivals),
+            rank=tuple(rank or range(len(trace.nodes))),
+            mix=trace.mix,
+        )
 
     @property
     def capacity_milli(self) -> int:

@@ -1,0 +1,226 @@
+"""`tessera simulate`: replay a workload under several packing policies and compare them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tessera.cli.options import output_option, write_output
+from tessera.core.pack import POLICIES
+from tessera.errors import InvalidInput
+from tessera.sim.compare import simulate as simulate_policy
+from tessera.sim.engine import Log, Rules
+from tessera.sim.metrics import Metrics, measure
+from tessera.sim.report import check_figures, figures, log_lines, table_lines, title
+from tessera.sim.workloads import MILLI, Trace, Workload, departing, filling, openb
+
+__all__ = ["simulate"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options that all workloads share say: which policies, by which rules, and what to write."""
+
+    policy: tuple[str, ...]
+    queue: Literal["drop", "fifo", "backfill"]
+    moves: int
+    cut_s: float
+    log: Path | None
+    plots: Path | None
+    output: str
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies, each once, in the order given."""
+        return tuple(dict.fromkeys(self.policy))
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of the run."""
+        return Rules(queue=self.queue, moves=self.moves, cut_s=self.cut_s)
+
+    def log_of(self, policy: str) -> Path:
+        """Return the file for the log of one policy: FILE itself where it is the only one, else with its name in it."""
+        assert self.log is not None
+        return self.log if len(self.policies) == 1 else self.log.with_suffix(f".{policy}{self.log.suffix}")
+
+
+def run_options(command: _Command) -> _Command:
+    """Add the options that all workloads share; the command passes them on as `Wanted(**options)`."""
+    options = (
+        click.option(
+            "--policy",
+            type=click.Choice(list(POLICIES)),
+            multiple=True,
+            default=("fgd", "tessera"),
+            show_default=True,
+            help="Packing policy; repeat it to compare several.",
+        ),
+        click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the arrivals."),
+        click.option(
+            "--queue",
+            type=click.Choice(["drop", "fifo", "backfill"]),
+            default="drop",
+            show_default=True,
+            help="What a pod does that fits nowhere: it is lost, or waits in turn, or lets others pass.",
+        ),
+        click.option(
+            "--moves",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Most pods that may move to another node in the run, one for each pod that would not fit.",
+        ),
+        click.option(
+            "--cut-s",
+            type=click.FloatRange(0, 86_400),
+            default=0.0,
+            show_default=True,
+            help="Seconds to cut a MIG instance that is not there yet.",
+        ),
+        click.option(
+            "--log",
+            type=click.Path(path_type=Path),
+            help="Write one JSON object for each arrival. With several policies there is a file for each: "
+            "run.jsonl becomes run.fgd.jsonl and so on.",
+        ),
+        click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG into this folder."),
+        output_option("table", "json"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def arrival_options(command: _Command) -> _Command:
+    """Add the options that turn a trace into arrivals; the command passes them to `arrivals`."""
+    options = (
+        click.option(
+            "--ratio",
+            type=float,
+            default=1.3,
+            show_default=True,
+            help="GPU demand that arrives, over the capacity; nothing departs.",
+        ),
+        click.option(
+            "--load",
+            type=float,
+            help="Let pods come and go instead: GPU demand offered at any time, over the capacity.",
+        ),
+        click.option(
+            "--lifetimes",
+            type=float,
+            default=2.0,
+            show_default=True,
+            help="With --load: how many mean stays to measure; one is an hour.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group()
+def simulate() -> None:
+    """Replay a workload under several packing policies and compare them.
+
+    The same seed gives the same arrivals to every policy, and the same result each time.
+    """
+
+
+@simulate.command("openb")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--trace", default="default", show_default=True, help="Name of the pod list: openb_pod_list_NAME.csv.")
+@arrival_options
+@run_options
+def simulate_openb(folder: Path, trace: str, seed: int, ratio: float, load: float | None, **options: Any) -> None:
+    """Replay an openb trace: 1,213 GPU nodes of a production cluster and the pods seen on them.
+
+    FOLDER holds the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
+    packing policies: in random order, more than the cluster can hold, and none departs.
+    """
+    lifetimes = options.pop("lifetimes")
+    compare(arrivals(openb.read(folder, trace), seed, ratio, load, lifetimes), Wanted(**options))
+
+
+def arrivals(trace: Trace, seed: int, ratio: float, load: float | None, lifetimes: float) -> Workload:
+    """Return the arrivals the options ask for."""
+    return filling(trace, seed, ratio) if load is None else departing(trace, seed, load, lifetimes=lifetimes)
+
+
+def compare(workload: Workload, wanted: Wanted) -> None:
+    """Run the policies, write what was asked for, print the comparison."""
+    _check_targets(wanted)
+    logs = _run(workload, wanted)
+    runs = tuple(measure(log) for log in logs)
+    if wanted.log is not None:
+        for log in logs:
+            write_output(wanted.log_of(log.policy), "".join(log_lines(log)))
+    if wanted.plots is not None:
+        _write_figures(wanted.plots, runs)
+    if wanted.output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(_report(workload, wanted, runs))))
+    else:
+        _print_table(runs)
+
+
+def _check_targets(wanted: Wanted) -> None:
+    """Find out before a long run what could not be written after it."""
+    if wanted.log is not None and not wanted.log.parent.is_dir():
+        raise InvalidInput(f"--log {wanted.log}", found=f"no folder {wanted.log.parent}", wanted="a file in a folder")
+    if wanted.plots is not None:
+        check_figures()
+        if wanted.plots.exists() and not wanted.plots.is_dir():
+            raise InvalidInput(f"--plots {wanted.plots}", found="a file", wanted="a folder, made where there is none")
+
+
+def _write_figures(folder: Path, runs: Sequence[Metrics]) -> None:
+    drawn = tuple(figures(runs))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = error.strerror or type(error).__name__
+        raise InvalidInput(f"--plots {folder}", found=found, wanted="a folder that can be made") from error
+    for name, content in drawn:
+        write_output(folder / name, content)
+
+
+def _run(workload: Workload, wanted: Wanted) -> tuple[Log, ...]:
+    """Return a log for each policy, with a progress bar where a person watches."""
+    columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        return tuple(_run_one(workload, policy, wanted.rules, progress) for policy in wanted.policies)
+
+
+def _run_one(workload: Workload, policy: str, rules: Rules, progress: Progress) -> Log:
+    task = progress.add_task(policy, total=len(workload.arrivals))
+    return simulate_policy(workload, policy, rules, progress=lambda done: progress.update(task, completed=done))
+
+
+def _report(workload: Workload, wanted: Wanted, runs: Sequence[Metrics]) -> dict[str, Any]:
+    return {
+        "workload": workload.name,
+        "seed": workload.seed,
+        "gpus": workload.capacity_milli // MILLI,
+        "rules": wanted.rules,
+        "runs": runs,
+    }
+
+
+def _print_table(runs: Sequence[Metrics]) -> None:
+    headings, *lines = table_lines(runs)
+    shown = Table(title=title(runs[0]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if number else "left")
+    for line in lines:
+        shown.add_row(*line)
+    Console().print(shown)
