@@ -12,7 +12,10 @@ from tessera.core.fit.ways import Way, ways_of
 from tessera.core.need import Ask, Form, Need
 from tessera.core.snapshot import Node
 
-__all__ = ["Demand", "Devices"]
+__all__ = ["Demand", "Devices", "Room"]
+
+Room = tuple[Ints, ...]
+"""For each ask how many of its devices each GPU could serve, `(gpus, nodes)`."""
 
 
 class Devices(NamedTuple):
@@ -33,7 +36,12 @@ class Devices(NamedTuple):
         return total if self.ask.form is Form.EXACT else np.minimum(total, 1)
 
     def tier(self, fleet: Fleet, nodes: Ints) -> Ints:
-        """Return for each of `nodes` the worst tier that serving the ask there takes at best, `(len(nodes),)`."""
+        """Return for each of `nodes` the worst tier that serving the ask there takes at best, `(len(nodes),)`.
+
+        Of no meaning where the ask does not fit.
+        """
+        if self.ask.count > len(fleet.kind):
+            return np.zeros(len(nodes), dtype=np.int64)
         best = np.full((len(fleet.kind), len(nodes)), len(self.tiers), dtype=np.int64)
         for i, tier in reversed(list(enumerate(self.tiers))):
             best[sum(way.capacity(fleet, nodes) for way in tier) > 0] = i
@@ -64,17 +72,21 @@ class Demand:
         )
         self._admits_all = bool(self.admits.all())
 
-    def fits(self, fleet: Fleet, nodes: Ints) -> NDArray[np.bool_]:
-        """Return for each of `nodes` whether the pod fits, `(len(nodes),)`; see `exact`."""
+    def room(self, fleet: Fleet, nodes: Ints) -> Room:
+        """Return `Devices.per_gpu` of each ask."""
+        return tuple(devices.per_gpu(fleet, nodes) for devices in self.devices)
+
+    def fits(self, fleet: Fleet, nodes: Ints, room: Room | None = None) -> NDArray[np.bool_]:
+        """Return for each of `nodes` whether the pod fits, `(len(nodes),)`; see `exact`. `room` saves its work."""
         fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
         if not self._admits_all:
             fits &= self.admits.take(nodes)
-        for devices in self.devices:
-            fits &= devices.per_gpu(fleet, nodes).sum(0) >= devices.ask.count
+        for devices, per_gpu in zip(self.devices, self.room(fleet, nodes) if room is None else room, strict=True):
+            fits &= np.add.reduce(per_gpu) >= devices.ask.count
         return fits
 
     def tiers(self, fleet: Fleet, nodes: Ints) -> Ints | None:
-        """Return the sum over the asks of `Devices.tier`; None where all nodes stand equal. Nodes must fit."""
+        """Return the sum over the asks of `Devices.tier`; None where all nodes stand equal."""
         ranked = [devices.tier(fleet, nodes) for devices in self.devices if len(devices.tiers) > 1]
         return sum(ranked[1:], start=ranked[0]) if ranked else None
 

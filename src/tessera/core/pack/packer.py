@@ -17,6 +17,9 @@ __all__ = ["Choice", "Packer"]
 
 _TIER: Final = 1 << 40
 """What a tier weighs: more than any difference of scores."""
+_LEARN_FIRST: Final = 20
+_LEARN_EVERY: Final = 500
+"""Arrivals after which the mix is learned anew: 20, 40, 80, ..., then every 500."""
 
 
 class Choice(NamedTuple):
@@ -55,7 +58,7 @@ class Packer:
         rng: random.Random | None = None,
     ) -> None:
         self.fleet = fleet
-        self.policy = make_policy(policy, fleet, mix, rng) if isinstance(policy, str) else policy
+        self.policy = make_policy(policy, fleet, rng) if isinstance(policy, str) else policy
         self._keep = keep_scores
         self._kinds: dict[Need, int] = {}
         self._demands: list[Demand] = []
@@ -68,6 +71,11 @@ class Packer:
         self._order: Ints = np.argsort(self._place)
         self._changed: Ints = np.zeros(1024, dtype=np.int64)
         self._changes = 0
+        self._arrived: list[int] = []  # arrivals of each kind
+        self._arrivals = 0
+        self._learn_at = 0 if mix is None else -1
+        if mix is not None:
+            self.policy.learn(mix)
 
     def intern(self, need: Need) -> int:
         """Return the id of a need; equal needs share one."""
@@ -77,6 +85,7 @@ class Packer:
             self._rows.append(np.full(len(self._nodes), UNFIT))
             self._fresh.append(-1)
             self._full.append(-1)
+            self._arrived.append(0)
         return kind
 
     def demand(self, kind: int) -> Demand:
@@ -85,6 +94,7 @@ class Packer:
 
     def place(self, kind: int) -> Choice | None:
         """Choose node and shares for one pod and grant them; None if no node fits."""
+        self._arrive(kind)
         if self._full[kind] == self._released:
             return None
         row = self.row(kind)
@@ -97,7 +107,7 @@ class Packer:
             shares = serve(self.fleet, demand, node, self.policy)
             if shares is not None:
                 self.fleet.take(node, demand.need, shares)
-                self._note(node)
+                self._note(kind, node, 1)
                 return Choice(node, shares)
             row = row.copy()
             row[at] = UNFIT
@@ -108,7 +118,7 @@ class Packer:
         """Take back what a pod was granted."""
         self.fleet.give(choice.node, self._demands[kind].need, choice.shares)
         self._released += 1
-        self._note(choice.node)
+        self._note(kind, choice.node, -1)
 
     def row(self, kind: int) -> Ints:
         """Return the scores of all nodes for a need, in rank order; `UNFIT` where it does not fit."""
@@ -126,16 +136,25 @@ class Packer:
     def scores(self, kind: int, nodes: Ints) -> Ints:
         """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
         demand = self._demands[kind]
-        fits = demand.fits(self.fleet, nodes)
-        scores = np.full(len(nodes), UNFIT)
-        if fits.any():
-            fitting = nodes[fits]
-            value = self.policy.scores(kind, demand, fitting)
-            tiers = demand.tiers(self.fleet, fitting)
-            scores[fits] = value if tiers is None else value - _TIER * tiers
-        return scores
+        room = demand.room(self.fleet, nodes)
+        scores = self.policy.scores(demand, nodes, room)
+        tiers = demand.tiers(self.fleet, nodes)
+        if tiers is not None:
+            scores = scores - _TIER * tiers
+        return np.where(demand.fits(self.fleet, nodes, room), scores, UNFIT)
 
-    def _note(self, node: int) -> None:
+    def _arrive(self, kind: int) -> None:
+        """Count an arrival, and learn the mix anew: often at first, then each time it may have changed by a part."""
+        if self._arrivals == self._learn_at:
+            self._learn_at += min(max(self._arrivals, _LEARN_FIRST), _LEARN_EVERY)
+            mix = tuple((d.need, n) for d, n in zip(self._demands, self._arrived, strict=True) if n)
+            if self.policy.learn(mix):
+                self._fresh = [-1] * len(self._fresh)
+        self._arrived[kind] += 1
+        self._arrivals += 1
+
+    def _note(self, kind: int, node: int, pods: int) -> None:
+        self.policy.changed(self._demands[kind], node, pods)
         if self._changes == len(self._changed):
             self._changed = np.concatenate((self._changed, np.zeros_like(self._changed)))
         self._changed[self._changes] = node

@@ -5,30 +5,40 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tessera.core.fit import Fleet
-from tessera.core.pack.policy import Mix, Policy, Uniform
+from tessera.core.pack.fgd import Fgd
+from tessera.core.pack.policy import Policy, Uniform
+from tessera.core.pack.published import BestFit, Clustering, DotProduct, Packing
 from tessera.errors import InvalidInput
 
 __all__ = ["POLICIES", "make_policy"]
 
-Maker = Callable[[Fleet, Mix | None, random.Random | None], Policy]
+Maker = Callable[[Fleet, random.Random | None], Policy]
 
 
-def _uniform(fleet: Fleet, mix: Mix | None, rng: random.Random | None) -> Policy:
-    del mix
+def _uniform(fleet: Fleet, rng: random.Random | None) -> Policy:
     if rng is None:
         raise InvalidInput("policy random", found="no generator", wanted="a generator of random numbers to draw from")
     return Uniform(fleet, rng)
 
 
+def _plain(policy: Callable[[Fleet], Policy]) -> Maker:
+    return lambda fleet, _: policy(fleet)
+
+
 POLICIES: Final[Mapping[str, Maker]] = {
     "random": _uniform,
-    "first-fit": lambda fleet, _mix, _rng: Policy(fleet),
+    "first-fit": _plain(Policy),
+    "best-fit": _plain(BestFit),
+    "dot-product": _plain(DotProduct),
+    "gpu-packing": _plain(Packing),
+    "gpu-clustering": _plain(Clustering),
+    "fgd": _plain(Fgd),
 }
-"""Makers of policies: of a fleet, a known mix of needs (None: learned from arrivals), and a generator for `random`."""
+"""Makers of policies by name, each of a fleet and a generator, which `random` alone draws from."""
 
 
-def make_policy(name: str, fleet: Fleet, mix: Mix | None, rng: random.Random | None) -> Policy:
+def make_policy(name: str, fleet: Fleet, rng: random.Random | None) -> Policy:
     """Return the policy of that name for a fleet. Raises: InvalidInput naming the known policies."""
     if name not in POLICIES:
         raise InvalidInput("policy", found=name, wanted="the name of a policy", accepted=", ".join(POLICIES))
-    return POLICIES[name](fleet, mix, rng)
+    return POLICIES[name](fleet, rng)

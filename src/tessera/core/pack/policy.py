@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 
 from tessera.core.fit import Demand, Fleet, Tightest
+from tessera.core.fit.demand import Room
 from tessera.core.fit.gputypes import Ints
 from tessera.core.need import Need
 
-__all__ = ["UNFIT", "Mix", "Policy", "Uniform"]
+__all__ = ["UNFIT", "Mix", "Policy", "Room", "Uniform"]
 
 UNFIT: Final = int(np.iinfo(np.int64).min)
 """The score of a node that does not fit."""
@@ -29,14 +30,29 @@ class Policy(Tightest):
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
-    def scores(self, kind: int, demand: Demand, nodes: Ints) -> Ints:
-        """Return a score for each of `nodes`, the highest wins; of no meaning where the pod does not fit."""
-        del kind, demand
+    def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
+        """Return a score for each of `nodes`, the highest wins; of no meaning where the pod does not fit.
+
+        Args:
+            demand: the pod.
+            nodes: node indices.
+            room: what `demand.room` says of these nodes.
+
+        """
+        del demand, room
         return np.zeros(len(nodes), dtype=np.int64)
 
     def pick(self, row: Ints) -> int:
         """Return which entry of a row of scores in rank order wins."""
         return int(row.argmax())
+
+    def changed(self, demand: Demand, node: int, pods: int) -> None:
+        """Take note that `pods` of this demand came to a node, or left it if negative."""
+
+    def learn(self, mix: Mix) -> bool:
+        """Adopt a mix; return whether kept scores are of no use any more."""
+        del mix
+        return False
 
 
 class Uniform(Policy):
