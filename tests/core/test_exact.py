@@ -56,6 +56,11 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
         pods(Need(models=("A30-24GB",), asks=(Ask(resource="nvidia.com/gpu"),)), 3),
         1,
     ),
+    "a node that refuses the pod is left out": (
+        (node("a", gpu(0, T4)), node("b", gpu(0, T4))),
+        pods(Need(node_name="b", asks=(Ask(resource="nvidia.com/gpu"),)), 2),
+        1,
+    ),
     "nothing pending is nothing placed": ((node("a", gpu(0)),), (), 0),
 }
 

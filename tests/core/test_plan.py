@@ -92,6 +92,24 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
             )
         ],
     ),
+    "a GPU given away whole is held": (
+        only((gpu(0),), (*pods(WHOLE, 1, "w"), *pods(slices("1g.5gb"), 1, "s"))),
+        [
+            (
+                "needs nvidia.com/mig-1g.5gb; 1 node could serve it but every place is held (n: no GPU has a free "
+                "unit; GPU 0 is held by default/w-0)"
+            )
+        ],
+    ),
+    "media engines are held too": (
+        only((gpu(0),), pods(slices("1g.5gb.me"), 2)),
+        [
+            (
+                "needs nvidia.com/mig-1g.5gb.me; 1 node could serve it but every place is held (n: GPU 0 has units "
+                "1, 2, 3, 4, 5, 6, 7 free, but a GPU holds one 1g.5gb+me at most)"
+            )
+        ],
+    ),
     "what no node can serve says what there is": (
         only((gpu(0, T4, REPLICAS),), pods(slices("1g.5gb"), 1)),
         [("needs nvidia.com/mig-1g.5gb; 1 node cannot serve it in any way (n: 1 x T4 offering nvidia.com/gpu)")],
