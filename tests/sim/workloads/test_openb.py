@@ -137,7 +137,8 @@ def test_the_published_trace_has_its_published_totals() -> None:
     """Totals of the trace's documentation: 6,212 GPUs, 8,152 pods, 98.0 % demand, 13.3 % of the pods without GPU."""
     trace = openb.read(PUBLISHED, "default")
     assert (len(trace.nodes), trace.capacity_milli, len(trace.names)) == (1213, 6_212_000, 8152)
-    demand = sum(trace.demands[kind].milli for kind in trace.kind_of)
-    without = sum(trace.demands[kind].gpus == 0 for kind in trace.kind_of)
+    demands = trace.demands
+    demand = sum(demands[kind].milli for kind in trace.kind_of)
+    without = sum(demands[kind].gpus == 0 for kind in trace.kind_of)
     assert round(100 * demand / trace.capacity_milli, 1) == 98.0
     assert round(100 * without / len(trace.names), 1) == 13.3
