@@ -21,6 +21,7 @@ __all__ = [
     "all_layouts",
     "counts_of",
     "is_legal",
+    "layouts_with",
     "mask",
     "maximal_counts",
     "maximal_layouts",
@@ -183,6 +184,11 @@ def maximal_counts(model: GpuModel) -> tuple[Counts, ...]:
     )
 
 
+def layouts_with(model: GpuModel, counts: Mapping[str, int]) -> tuple[Layout, ...]:
+    """Return the layouts with exactly so many instances of each profile; none where they never fit."""
+    return _by_counts(model).get(frozenset((name, count) for name, count in counts.items() if count > 0), ())
+
+
 def place(model: GpuModel, counts: Mapping[str, int], keep: Layout = ()) -> Layout | None:
     """Return a legal layout with all of `keep` and so many more instances of each profile; None when there is none.
 
@@ -196,8 +202,7 @@ def place(model: GpuModel, counts: Mapping[str, int], keep: Layout = ()) -> Layo
 @lru_cache(maxsize=1 << 16)
 def _place(model: GpuModel, wanted: Counts, keep: Layout) -> Layout | None:
     need = Counter(dict(wanted)) + Counter(each.profile for each in keep)
-    held = set(keep)
-    found = [layout for layout in _by_counts(model).get(frozenset(need.items()), ()) if held.issubset(layout)]
+    found = [layout for layout in layouts_with(model, need) if set(keep).issubset(layout)]
     return min(found, key=lambda layout: (-len(open_placements(model, layout)), layout), default=None)
 
 
