@@ -11,7 +11,16 @@ from tessera.core.need import Ask, ContainerNeed, Form, Isolation
 from tessera.core.sharing import GPU_RESOURCE, mig_resource
 from tessera.errors import shown
 
-__all__ = ["GPU_COMPUTE", "GPU_COUNT", "GPU_MEMORY", "SHARE_MEMORY", "AskRules", "container_need", "quantities"]
+__all__ = [
+    "GPU_COMPUTE",
+    "GPU_COUNT",
+    "GPU_MEMORY",
+    "SHARE_MEMORY",
+    "AskRules",
+    "container_need",
+    "names_device",
+    "quantities",
+]
 
 GPU_MEMORY = "tessera.dev/gpu-memory"
 GPU_COMPUTE = "tessera.dev/gpu-compute"
@@ -40,6 +49,11 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True):
     """MiB in one `tessera.dev/gpu-memory`."""
     share_unit_mib: int = 1024
     """MiB in one `aliyun.com/gpu-mem`; 1 where gpushare's device plugin runs with `--memory-unit MiB`."""
+
+
+def names_device(resource: str) -> bool:
+    """Return whether a resource name is one by which NVIDIA's device plugin offers GPUs or MIG instances."""
+    return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
 
 
 def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:
@@ -132,7 +146,7 @@ def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
     for name, count in counts.items():
         if name in {*_TESSERA, SHARE_MEMORY}:
             continue
-        spoken = name in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or name.startswith(mig_resource(""))
+        spoken = names_device(name)
         if spoken and count > _MAX_DEVICES:
             raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE

@@ -22,7 +22,7 @@ from tessera.api.podspecs import ignored_constraints, read_need
 from tessera.core.need import Pod, PodKey
 from tessera.errors import shown
 
-__all__ = ["Workloads", "is_finished", "pod_identity", "read"]
+__all__ = ["Workloads", "controller", "is_finished", "pod_identity", "read"]
 
 _MAX_PODS = 1_000_000
 """Most pods read at once; Kubernetes supports 150,000 in a cluster."""
@@ -153,7 +153,7 @@ def _pods(template: _Template, priorities: dict[str, int], share_unit_mib: int) 
     need = read_need(template.pod, share_unit_mib=share_unit_mib)
     priority = _priority(template.pod.get("spec"), priorities)
     bare = kind == "Pod"
-    owner = _controller(field, namespace) if bare else f"{kind}/{namespace}/{name}"
+    owner = controller(field, namespace) if bare else f"{kind}/{namespace}/{name}"
     names = [name] if bare else [f"{name}-{template.first + index}" for index in range(template.replicas)]
     return [
         Pod(key=PodKey(f"{namespace}/{pod_name}"), need=need, priority=priority, owner=owner)
@@ -161,7 +161,7 @@ def _pods(template: _Template, priorities: dict[str, int], share_unit_mib: int) 
     ]
 
 
-def _controller(pod: Field, namespace: str) -> str:
+def controller(pod: Field, namespace: str) -> str:
     """Return the workload that made a pod, as its owner references name it; empty for a bare pod."""
     for owner in pod.get("metadata", "ownerReferences").elements():
         if owner.get("controller").value is True:

@@ -110,3 +110,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[Running, ...] = ()
     pending: tuple[Pod, ...] = ()
     """In order of arrival."""
+    notes: tuple[str, ...] = ()
+    """What the observer could not see and how it filled that in, or what it left out; one sentence each."""

@@ -1,0 +1,235 @@
+"""A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
+
+The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `running`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field, objects
+from tessera.api.gpusharing import auto, in_place, read_model, read_sharing
+from tessera.api.nodes import CPU_MILLI, MEMORY_MIB, read_node, read_taints, share_unit_mib
+from tessera.api.runningpods import read_pods
+from tessera.core import units
+from tessera.core.gpumodels import GpuModel, model
+from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read", "short"]
+
+_MAX_NODES = 100_000
+_MAX_GPUS = 256
+"""Most GPUs of one node; no server has more than a few dozen."""
+_SHORT = re.compile(r"(?:(?P<count>[0-9]{1,4})\s*[xX]\s*)?(?P<model>\S.{0,80})")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def read(documents: Iterable[Document]) -> Snapshot:
+    """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
+
+    Accepted: fleet files (`nodes:`), Node objects, and lists of Node and Pod objects as `kubectl get nodes,pods -A -o
+    json` prints them. Objects of other kinds are left out and named in the notes.
+
+    Raises:
+        InvalidInput: an empty fleet, two nodes of one name, an unknown GPU model, anything a reader refuses.
+
+    """
+    fields = [field for document in documents for field in _objects(document)]
+    nodes: dict[str, Node] = {}
+    unit_mib = 1024
+    notes: list[str] = []
+    for field in fields:
+        if _is_fleet(field):
+            found: Iterable[Node] = _fleet_nodes(field)
+        elif field.get("kind").value == "Node":
+            node, node_notes = read_node(field)
+            found = (node,)
+            notes.extend(node_notes)
+            unit_mib = min(unit_mib, share_unit_mib(field, node))
+        else:
+            continue
+        for node in found:
+            if node.name in nodes:
+                raise field.refuse("each node name once", found=f"node {node.name} again")
+            nodes[node.name] = node
+    if not nodes:
+        source = fields[0].place if fields else "fleet"
+        raise InvalidInput(
+            source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
+        )
+    pods = read_pods([field for field in fields if field.get("kind").value == "Pod"], nodes, share_unit_mib=unit_mib)
+    skipped = sorted({field.label for field in fields if field.get("kind").value not in {"Node", "Pod", "Fleet", None}})
+    notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
+    return Snapshot(
+        nodes=tuple(nodes.values()), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+    )
+
+
+def short(text: str, index: int) -> Node:
+    """Return the node `8xH100-80GB` stands for, left to Tessera, with cpu and memory that never bind.
+
+    Args:
+        text: a number of GPUs, `x`, and a GPU model; the number is 1 where it is left out.
+        index: which of several short forms it is, from 0; the node's name is `node-INDEX`.
+
+    Raises:
+        InvalidInput: not such a form, or a GPU model Tessera does not know.
+
+    """
+    subject = f"--gpus {shown(text)}"
+    count, name = _counted(text, subject)
+    gpu_model = model(name)
+    gpus = tuple(
+        Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=auto(gpu_model)) for i in range(count)
+    )
+    node_name = f"node-{index}"
+    return Node(
+        name=NodeName(node_name),
+        cpu_milli=CPU_MILLI,
+        memory_mib=MEMORY_MIB,
+        gpus=gpus,
+        max_pods=_MAX_GPUS * 48,
+        labels=_labels(node_name, gpus, {}),
+    )
+
+
+def _counted(text: str, subject: str) -> tuple[int, str]:
+    match = _SHORT.fullmatch(text.strip())
+    count = int(match["count"] or 1) if match else 0
+    if match is None or not 1 <= count <= _MAX_GPUS:
+        raise InvalidInput(
+            subject, found=shown(text), wanted=f"1 to {_MAX_GPUS} GPUs of a model", accepted="8xH100-80GB"
+        )
+    return count, match["model"]
+
+
+def _objects(document: Document) -> Iterator[Field]:
+    """Yield the document's objects; a fleet file may leave out `kind`."""
+    whole = Field(document, document.data)
+    if isinstance(document.data, dict) and "kind" not in document.data and "nodes" in document.data:
+        yield whole
+    else:
+        yield from objects(document)
+
+
+def _is_fleet(field: Field) -> bool:
+    return field.get("kind").value in {"Fleet", None}
+
+
+# The fleet file
+
+
+def _fleet_nodes(field: Field) -> Iterator[Node]:
+    field.only("apiVersion", "kind", "metadata", "nodes")
+    field.get("apiVersion").choice("tessera.dev/v1alpha1", default="tessera.dev/v1alpha1")
+    read_nodes = 0
+    for entry in field.get("nodes").elements():
+        entry.only("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "labels", "taints")
+        count = entry.get("count").integer(1, least=1, most=_MAX_NODES)
+        read_nodes += count
+        if read_nodes > _MAX_NODES:
+            raise entry.refuse(f"at most {_MAX_NODES} nodes in all", found=f"{count} more nodes")
+        name = _node_name(entry.get("name"))
+        names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
+        yield from _entry_nodes(entry, names)
+
+
+def _node_name(field: Field) -> str:
+    name = field.text()
+    if not _NAME.fullmatch(name):
+        raise field.refuse("a name of lower-case letters, digits, - and .")
+    return name
+
+
+def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:
+    cpu, memory = entry.get("cpu"), entry.get("memory")
+    cpu_milli = units.cpu_milli(cpu.value, cpu.subject, capacity=True) if cpu.given else CPU_MILLI
+    memory_mib = units.memory_mib(memory.value, memory.subject, capacity=True) if memory.given else MEMORY_MIB
+    gpus = _gpus(entry)
+    labels = {key: value.text() for key, value in entry.get("labels").members()}
+    taints = _taints(entry.get("taints"))
+    max_pods = entry.get("pods").integer(110)
+    for name in names:
+        yield Node(
+            name=NodeName(name),
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
+            gpus=gpus,
+            max_pods=max_pods,
+            labels=_labels(name, gpus, labels),
+            taints=taints,
+        )
+
+
+def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the labels every node has, those of GPU nodes, and those given, which win."""
+    arm = bool(gpus) and gpus[0].model.name.startswith(("GH", "GB", "GB3"))
+    labels = {
+        "kubernetes.io/arch": "arm64" if arm else "amd64",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+    }
+    if gpus:
+        labels |= {"nvidia.com/gpu.count": str(len(gpus)), "nvidia.com/gpu.present": "true"}
+    return tuple(sorted((labels | given).items()))
+
+
+def _taints(field: Field) -> tuple[Taint, ...]:
+    """Return taints written as Kubernetes writes them or as `kubectl taint` does: `KEY=VALUE:EFFECT`."""
+    taints: list[Taint] = []
+    for element in field.elements():
+        if isinstance(element.value, dict):
+            taints.extend(read_taints([element.only("key", "value", "effect", "timeAdded")]))
+            continue
+        head, colon, effect = element.text().rpartition(":")
+        key, _, value = head.partition("=")
+        if not colon or not key or effect not in {"NoSchedule", "PreferNoSchedule", "NoExecute"}:
+            raise element.refuse("a taint KEY=VALUE:EFFECT", "nvidia.com/gpu=present:NoSchedule")
+        taints.append(Taint(key=key, value=value, effect=effect))
+    return tuple(taints)
+
+
+def _gpus(entry: Field) -> tuple[Gpu, ...]:
+    """Return the GPUs of one entry: `8xH100-80GB`, or a list of such texts and of mappings, one group each."""
+    gpus: list[Gpu] = []
+    field = entry.get("gpus")
+    groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
+    for group in groups:
+        for gpu in _group(group, entry.get("sharing")):
+            gpus.append(
+                Gpu(index=len(gpus), model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing, uuid=gpu.uuid)
+            )
+    if len(gpus) > _MAX_GPUS:
+        raise field.refuse(f"at most {_MAX_GPUS} GPUs in a node", found=f"{len(gpus)} GPUs")
+    return tuple(gpus)
+
+
+def _group(group: Field, sharing: Field) -> list[Gpu]:
+    if not isinstance(group.value, dict):
+        count, name = _counted(group.text(), group.subject)
+        gpu_model = in_place(group, partial(model, name))
+        gpu = Gpu(index=0, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=read_sharing(sharing, gpu_model))
+        return [gpu] * count
+    group.only("model", "count", "memory", "uuid", "sharing")
+    gpu_model = read_model(group.get("model"))
+    own = group.get("sharing")
+    gpu = Gpu(
+        index=0,
+        model=gpu_model,
+        memory_mib=_gpu_memory(group.get("memory"), gpu_model),
+        sharing=read_sharing(own if own.given else sharing, gpu_model),
+        uuid=group.get("uuid").text(""),
+    )
+    return [gpu] * group.get("count").integer(1, least=1, most=1 if gpu.uuid else _MAX_GPUS)
+
+
+def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
+    """Return a GPU's usable memory: what the file says, at most what its model has by name, else the catalogue's."""
+    if not field.given:
+        return gpu_model.memory_mib
+    memory_mib = units.memory_mib(field.value, field.subject, capacity=True)
+    if not 0 < memory_mib <= 2 * gpu_model.memory_mib:
+        raise field.refuse(f"memory that a {gpu_model.name} can have", f"{gpu_model.memory_mib}Mi")
+    return memory_mib

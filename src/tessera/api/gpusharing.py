@@ -1,0 +1,195 @@
+"""The `sharing` field of a fleet file: what an administrator fixed about a GPU, or what is left to Tessera.
+
+`auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `mig`, `time-slicing`, `mps`; see docs/fleet.md.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeVar
+
+from tessera.api.fields import Field
+from tessera.core.gpumodels import GpuModel, model, profile
+from tessera.core.mig import Layout, Placement, named_layouts, place, why_illegal
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.errors import InvalidInput
+
+__all__ = ["auto", "fixed_layout", "in_place", "profile_counts", "read_model", "read_sharing"]
+
+Value = TypeVar("Value")
+_Strategy = Literal["mixed", "single"]
+
+_MAX_REPLICAS = 4096
+_PLACEMENT = re.compile(r"(?P<profile>[^@]{1,64})@(?P<start>[0-9]{1,2})")
+_NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
+"""Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
+
+
+def in_place(field: Field, read: Callable[[], Value]) -> Value:
+    """Return what `read` returns; its errors are given the place of the field they are about.
+
+    Raises:
+        InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path.
+
+    """
+    try:
+        return read()
+    except InvalidInput as error:
+        subject = f"{field.subject}: {error.subject}"
+        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
+
+
+def read_model(field: Field) -> GpuModel:
+    """Return the GPU model a field names.
+
+    Raises:
+        InvalidInput: a model Tessera does not know.
+
+    """
+    name = field.text()
+    return in_place(field, partial(model, name))
+
+
+def auto(gpu_model: GpuModel) -> Sharing:
+    """Return the sharing of a GPU that is left to Tessera, without the modes its architecture cannot enforce."""
+    if gpu_model.arch not in _NO_MPS_LIMITS:
+        return AUTO
+    return Sharing(modes=tuple(mode for mode in AUTO.modes if mode is not Mode.MPS))
+
+
+def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
+    """Return the sharing of one GPU of this model; a missing field is `auto`.
+
+    Raises:
+        InvalidInput: an unknown form, a profile the model does not offer, instances that do not fit together.
+
+    """
+    if not isinstance(field.value, dict):
+        match field.choice("auto", "whole", "memory-share", default="auto"):
+            case "auto":
+                return auto(gpu_model)
+            case word:
+                return Sharing(modes=(Mode(word),))
+    ways = [key for key in ("modes", "mig", "time-slicing", "mps") if key in field.value]
+    if "mig" in ways:
+        return _mig(field, gpu_model)
+    if len(ways) != 1:
+        raise field.refuse("one way to share", "modes, mig, time-slicing or mps", found=" and ".join(ways))
+    if "modes" in ways:
+        return _modes(field.only("modes").get("modes"))
+    field.only(*ways, "renamed")
+    replicas = field.get(ways[0]).integer(least=2, most=_MAX_REPLICAS)
+    return Sharing(modes=(Mode(ways[0]),), replicas=(("", replicas),), renamed=_renamed(field))
+
+
+def _renamed(field: Field) -> bool:
+    return field.get("renamed").boolean(default=False)
+
+
+def _modes(field: Field) -> Sharing:
+    known = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
+    modes = {element.choice(*known) for element in field.elements()}
+    if not modes:
+        raise field.refuse("at least one mode", ", ".join(known))
+    return Sharing(modes=tuple(mode for mode in known if mode in modes))
+
+
+# MIG
+
+
+def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
+    field.only("mig", "strategy", "recut", "time-slicing", "mps", "renamed")
+    layout = _layout(field.get("mig"), gpu_model)
+    if layout is None:
+        return Sharing(modes=(Mode.WHOLE,))
+    recut = field.get("recut").boolean(default=False)
+    shared = [(key, mode) for key, mode in _MIG_SHARED if key in field.mapping()]
+    if len(shared) > 1:
+        raise field.refuse("one of time-slicing and mps", found="both")
+    if recut and shared:
+        raise field.get("recut").refuse("a fixed layout where its instances have replicas")
+    strategy: _Strategy = field.get("strategy").choice("mixed", "single", default="mixed")
+    if strategy == "single" and len({placement.profile for placement in layout}) > 1:
+        raise field.get("strategy").refuse("mixed where instances have several profiles", "mixed")
+    return Sharing(
+        modes=auto(gpu_model).modes if recut else (Mode.MIG, *(mode for _, mode in shared)),
+        layout=layout,
+        recut=recut,
+        replicas=_replicas(field.get(shared[0][0]), gpu_model, layout) if shared else (),
+        renamed=_renamed(field),
+        strategy=strategy,
+    )
+
+
+_MIG_SHARED = (("time-slicing", Mode.MIG_TIME_SLICING), ("mps", Mode.MIG_MPS))
+
+
+def _layout(field: Field, gpu_model: GpuModel) -> Layout | None:
+    """Return the layout: a configuration mig-parted names, counts by profile, or placements `PROFILE@START`."""
+    if isinstance(field.value, list):
+        return _placements(field, gpu_model)
+    if isinstance(field.value, dict):
+        return fixed_layout(field, gpu_model, profile_counts(field, gpu_model))
+    named, name = named_layouts(gpu_model), field.text()
+    if name not in named:
+        raise field.refuse(f"a MIG configuration of {gpu_model.name}", ", ".join(named))
+    return None if name == "all-disabled" else fixed_layout(field, gpu_model, dict(named[name]))
+
+
+def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: int = 64) -> dict[str, int]:
+    """Return the numbers a mapping gives by profile, under the profiles' own names.
+
+    Raises:
+        InvalidInput: a profile the model does not offer, one profile under two names, a number out of bounds.
+
+    """
+    counts: dict[str, int] = {}
+    for name, count in field.members():
+        known = in_place(count, partial(profile, gpu_model, name)).name
+        if known in counts:
+            raise count.refuse("each profile once", found=f"{known} again")
+        counts[known] = count.integer(least=least, most=most)
+    return counts
+
+
+def fixed_layout(field: Field, gpu_model: GpuModel, counts: dict[str, int]) -> Layout:
+    """Return where so many instances of each profile lie on one GPU; of several layouts always the same.
+
+    Raises:
+        InvalidInput: they do not fit one GPU together.
+
+    """
+    layout = place(gpu_model, counts)
+    if layout is None:
+        found = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        raise field.refuse(f"instances that fit one {gpu_model.name} together", found=found)
+    return layout
+
+
+def _placements(field: Field, gpu_model: GpuModel) -> Layout:
+    layout = tuple(sorted(_placement(element, gpu_model) for element in field.elements()))
+    reason = why_illegal(gpu_model, layout)
+    if reason is not None:
+        raise field.refuse(f"a legal layout of {gpu_model.name}", found=reason)
+    return layout
+
+
+def _placement(field: Field, gpu_model: GpuModel) -> Placement:
+    match = _PLACEMENT.fullmatch(field.text())
+    if match is None:
+        raise field.refuse("a placement PROFILE@START", "3g.40gb@4")
+    found = in_place(field, partial(profile, gpu_model, match["profile"]))
+    return Placement(int(match["start"]), found.size, found.name)
+
+
+def _replicas(field: Field, gpu_model: GpuModel, layout: Layout) -> tuple[tuple[str, int], ...]:
+    """Return the clients of each instance by profile: one number for all of them, or a number for each profile."""
+    profiles = tuple(dict.fromkeys(placement.profile for placement in layout))
+    if not isinstance(field.value, dict):
+        replicas = field.integer(least=2, most=_MAX_REPLICAS)
+        return tuple((name, replicas) for name in profiles)
+    by_profile = profile_counts(field, gpu_model, least=1, most=_MAX_REPLICAS)
+    for name in by_profile:
+        if name not in profiles:
+            raise field.refuse("replicas of instances that the layout has", ", ".join(profiles), found=name)
+    return tuple(sorted(by_profile.items()))

@@ -1,0 +1,119 @@
+"""The pods of a live cluster: those that run with the devices they hold, and those that wait.
+
+Which device a pod holds is recorded nowhere in Kubernetes unless a scheduler extender wrote it on the pod. Where it is
+not recorded, the pod is given the first devices of its node that fit, in order of pod name, after all recorded ones.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.api.asks import names_device
+from tessera.api.assignments import read_shares
+from tessera.api.fields import Field
+from tessera.api.podspecs import read_need
+from tessera.api.workloads import controller, is_finished, pod_identity
+from tessera.core.fit import Fleet
+from tessera.core.need import Form, Need, Pod, PodKey
+from tessera.core.pack.packer import Packer
+from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["Observed", "read_pods"]
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of a cluster."""
+
+    running: tuple[Running, ...] = ()
+    pending: tuple[Pod, ...] = ()
+    """By creation time, then as written."""
+    notes: tuple[str, ...] = ()
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    """A pod on a node; its shares where they are recorded."""
+
+    pod: Pod
+    shares: tuple[Share, ...] | None
+
+
+def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_mib: int = 1024) -> Observed:
+    """Return the pods of Pod objects; finished ones are left out.
+
+    A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.
+
+    Raises:
+        InvalidInput: an object without a valid name, or two pods of one name.
+
+    """
+    notes: list[str] = []
+    on_node: dict[str, list[_Placed]] = {}
+    pending: list[tuple[str, Pod]] = []
+    seen: set[str] = set()
+    for field in fields:
+        key = PodKey("/".join(pod_identity(field)))
+        if key in seen:
+            raise field.refuse("each pod name once", found=f"pod {key} again")
+        seen.add(key)
+        if is_finished(field):
+            continue
+        try:
+            placed = _read(field, key, share_unit_mib)
+        except InvalidInput as error:
+            notes.append(f"pod {key} is left out: {error}")
+            continue
+        node = placed.pod.need.node_name
+        if not node:
+            pending.append((field.get("metadata", "creationTimestamp").text("~"), placed.pod))
+        elif node in nodes:
+            on_node.setdefault(node, []).append(placed)
+        else:
+            notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+    running: list[Running] = []
+    for name, there in on_node.items():
+        running.extend(_on(nodes[name], there, notes))
+    waiting = (pod for _, pod in sorted(pending, key=lambda item: item[0]))
+    return Observed(running=tuple(running), pending=tuple(waiting), notes=tuple(notes))
+
+
+def _read(field: Field, key: PodKey, share_unit_mib: int) -> _Placed:
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
+    pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
+    return _Placed(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+
+
+def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
+    """Return the running pods of one node, recorded devices first, each with what the node can have given it."""
+    running: list[Running] = []
+    rest: list[Pod] = []
+    for placed in sorted(there, key=lambda placed: placed.pod.key):
+        if placed.shares is None:
+            rest.append(placed.pod)
+            continue
+        held = _running(placed.pod, node.name, placed.shares)
+        try:
+            Fleet.of(Snapshot(nodes=(node,), running=(*running, held)))
+        except InvalidInput as error:
+            notes.append(f"the devices recorded on pod {placed.pod.key} are not used: {error}")
+            rest.append(placed.pod)
+        else:
+            running.append(held)
+    packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
+    for pod in rest:
+        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
+        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
+        if asks and choice is None:
+            notes.append(f"pod {pod.key} holds devices that node {node.name} does not show; they are not counted")
+        running.append(_running(pod, node.name, choice.shares if choice else ()))
+    return running
+
+
+def _open(node: Node) -> Node:
+    """Return the node without what could keep a pod off that runs there already."""
+    return msgspec.structs.replace(node, taints=(), unschedulable=False, max_pods=1 << 30)
+
+
+def _running(pod: Pod, node: NodeName, shares: tuple[Share, ...]) -> Running:
+    return Running(pod=pod, assignment=Assignment(pod=pod.key, node=node, shares=shares))
