@@ -1,0 +1,5 @@
+"""The drawing of a plan: every GPU as a strip of slices with who sits where, as one self-contained SVG."""
+
+from tessera.cli.drawing.sheet import svg
+
+__all__ = ["svg"]

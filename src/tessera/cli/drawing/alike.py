@@ -1,0 +1,66 @@
+"""Nodes and GPUs that look the same, so that a large fleet is drawn once for each kind."""
+
+from collections import defaultdict
+from itertools import groupby
+
+import msgspec
+
+from tessera.cli.drawing.seating import Fleet, GpuView, NodeView, Seat
+
+__all__ = ["EVERY_GPU", "Kind", "Run", "kinds"]
+
+EVERY_GPU = 40
+"""Up to so many GPUs each has its own strip; in a larger fleet those alike are drawn once."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Neighbouring GPUs of a node that look the same; the first is drawn."""
+
+    gpus: tuple[GpuView, ...]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that look the same; the first is drawn."""
+
+    nodes: tuple[NodeView, ...]
+    runs: tuple[Run, ...]
+    """GPUs of the first node."""
+
+
+def kinds(fleet: Fleet) -> tuple[Kind, ...]:
+    """Return the nodes to draw, each with those like it.
+
+    Alike are nodes with equal capacity, use and marks, whose GPUs hold pods of the same workloads in the same way.
+    """
+    if len(fleet.gpus) <= EVERY_GPU:
+        return tuple(Kind(nodes=(node,), runs=tuple(Run(gpus=(gpu,)) for gpu in node.gpus)) for node in fleet.nodes)
+    groups: defaultdict[object, list[NodeView]] = defaultdict(list)
+    for node in fleet.nodes:
+        groups[_look(node)].append(node)
+    return tuple(
+        Kind(
+            nodes=tuple(nodes),
+            runs=tuple(Run(gpus=tuple(run)) for _, run in groupby(nodes[0].gpus, key=_gpu_look)),
+        )
+        for nodes in groups.values()
+    )
+
+
+def _look(node: NodeView) -> object:
+    seats = tuple(map(_seat_look, node.others))
+    plain = msgspec.structs.replace(node, name="", marks=_shared_marks(node), gpus=(), others=())
+    return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), seats
+
+
+def _shared_marks(node: NodeView) -> tuple[str, ...]:
+    """Return the marks without the zone, which says nothing about what a node can do."""
+    return tuple(mark for mark in node.marks if not mark.startswith("zone="))
+
+
+def _gpu_look(gpu: GpuView) -> object:
+    benches = tuple(msgspec.structs.replace(bench, seats=tuple(map(_seat_look, bench.seats))) for bench in gpu.benches)
+    return msgspec.structs.replace(gpu, index=0, benches=benches)
+
+
+def _seat_look(seat: Seat) -> Seat:
+    return msgspec.structs.replace(seat, pod="", part=1)

@@ -1,0 +1,79 @@
+"""Fleets too large for words: each node one tile of small strips, everything named where the pointer rests."""
+
+from collections import Counter
+
+from tessera.cli.drawing.alike import Kind
+from tessera.cli.drawing.elements import Block, group, phrase, rect, text, title
+from tessera.cli.drawing.geometry import Cell, row
+from tessera.cli.drawing.header import INNER
+from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, width
+from tessera.cli.drawing.palette import tone
+from tessera.cli.drawing.seating import GpuView, NodeView
+
+__all__ = ["MOST_STRIPS", "MOST_TILES", "compact", "who"]
+
+MOST_STRIPS = 80
+"""Up to so many strips are drawn with words."""
+MOST_TILES = 600
+"""So many tiles at most; the nodes past them are counted."""
+_STRIP = 68.0
+_HEIGHT = 14.0
+
+
+def compact(kinds: tuple[Kind, ...]) -> Block:
+    """Return the nodes as tiles from left to right; nodes alike are one tile with their number."""
+    body = []
+    x = y = 0.0
+    for kind in kinds[:MOST_TILES]:
+        tile, wide = _tile(kind)
+        if x and x + wide > INNER:
+            x, y = 0.0, y + _HEIGHT + 30
+        body.append(group(tile, x, y))
+        x += wide + 10
+    y += _HEIGHT + 24
+    left = [node for kind in kinds[MOST_TILES:] for node in kind.nodes]
+    if left:
+        words = f"and {len(left)} more nodes with {sum(len(node.gpus) for node in left)} GPUs, not drawn"
+        body.append(group(title("\n".join(map(who, left))) + text(words, 0, y + 14, 12, class_="b"), class_="more"))
+        y += 24
+    return Block("".join(body), y)
+
+
+def _tile(kind: Kind) -> tuple[str, float]:
+    node = kind.nodes[0]
+    wide = max(2, len(node.gpus)) * (_STRIP + 2) + 10
+    times = f" \u00d7 {len(kind.nodes)}" if len(kind.nodes) > 1 else ""
+    body = title("\n".join(map(who, kind.nodes)))
+    body += rect((0, 0, wide, _HEIGHT + 22), rx=5, class_="card")
+    name = elide(f"{node.name}{times}", (wide - 12) / BOLD, 9.5)
+    models = " + ".join(f"{count} \u00d7 {model}" for model, count in Counter(gpu.model for gpu in node.gpus).items())
+    models = models if width(f"{name}  {models}", 9.5) * BOLD < wide - 20 else ""
+    body += phrase((name, 9.5, "b"), (models, 9.5, "mute"), x=6, y=12)
+    for number, gpu in enumerate(node.gpus):
+        body += group(_strip(node, gpu), 6 + number * (_STRIP + 2), 17)
+    return group(body, class_="tile"), wide
+
+
+def _strip(node: NodeView, gpu: GpuView) -> str:
+    pods = "\n".join(seat.pod for bench in gpu.benches for seat in bench.seats)
+    words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} granted"
+    cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
+    return group(title(f"{words}\n{pods}") + rect((0, 0, _STRIP, _HEIGHT), class_="track") + cells, class_="gpu")
+
+
+def _cell(cell: Cell) -> str:
+    area = (cell.x, 0.0, cell.width, _HEIGHT)
+    if cell.seat is None:
+        return rect(area, class_="bed") if cell.kind == "open" else ""
+    return rect(area, fill=tone(cell.seat.workload).fill)
+
+
+def who(node: NodeView) -> str:
+    """Return a node that is not drawn in words, with all its pods."""
+    gpus = [
+        f"GPU {gpu.index}: {listing((seat.pod for bench in gpu.benches for seat in bench.seats), 10**9)}"
+        for gpu in node.gpus
+        if gpu.used
+    ]
+    rest = [f"without a GPU: {listing((seat.pod for seat in node.others), 10**9)}"] if node.others else []
+    return f"{node.name}: {'; '.join((*gpus, *rest)) or 'no pods'}"

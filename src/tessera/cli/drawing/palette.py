@@ -1,0 +1,43 @@
+"""Colours that people with any colour vision tell apart, one per workload."""
+
+import msgspec
+
+__all__ = ["Tone", "tone"]
+
+
+class Tone(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cells of one workload look."""
+
+    fill: str
+    ink: str
+    """Of the text on the fill; contrast at least 4.5."""
+    edge: str
+    """A darker or lighter shade of the fill: outline of running pods, marks."""
+    striped: bool = False
+    """Whether a stripe of the edge's colour tells it from the workload with the same fill."""
+
+
+# Paul Tol's "light" scheme, made for labelled cells with dark text, without its grey, then the four dark colours
+# of his "muted" scheme with light text.
+# Source: Paul Tol, Colour Schemes, SRON/EPS/TN/09-002, issue 3.2 (2021).
+_DARK_INK = "#10202e"
+_PALETTE = (
+    ("#77aadd", _DARK_INK, "#1f4e7d"),
+    ("#ee8866", _DARK_INK, "#8a2f10"),
+    ("#44bb99", _DARK_INK, "#0b5a45"),
+    ("#eedd88", _DARK_INK, "#7c6a08"),
+    ("#ffaabb", _DARK_INK, "#96304a"),
+    ("#99ddff", _DARK_INK, "#1a6a94"),
+    ("#bbcc33", _DARK_INK, "#566005"),
+    ("#332288", "#ffffff", "#b9b0ee"),
+    ("#117733", "#ffffff", "#9be0b1"),
+    ("#882255", "#ffffff", "#efb3d0"),
+    ("#aaaa00", _DARK_INK, "#4d4d00"),
+    ("#aa4499", "#ffffff", "#f6c6ee"),
+)
+
+
+def tone(number: int) -> Tone:
+    """Return the look of a workload by its number; past twelve fills return with a stripe, then repeat."""
+    fill, ink, edge = _PALETTE[number % len(_PALETTE)]
+    return Tone(fill=fill, ink=ink, edge=edge, striped=number // len(_PALETTE) % 2 == 1)

@@ -1,0 +1,360 @@
+"""Who sits where: a plan and its snapshot joined into the records that the drawing and the tables are made from."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera.cli.drawing.lettering import gib
+from tessera.core.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.plan import GpuLayout, Plan, Slice
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Assignment, Node, NodeName, Share, Snapshot
+
+__all__ = ["Bench", "Fleet", "GpuView", "NodeView", "Queue", "Seat", "Workload", "fleet", "pod_name"]
+
+MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods of one owner, or the bare pods of one need; they share a colour."""
+
+    number: int
+    """Order of first appearance: running pods, then pending ones, then those that only the plan names."""
+    kind: str
+    name: str
+    running: int = 0
+    placed: int = 0
+    waiting: int = 0
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod's hold on one device."""
+
+    pod: PodKey
+    workload: int
+    memory_mib: int
+    compute_percent: int
+    running: bool
+    """Whether the pod holds it already; False for a pod that this plan places."""
+    part: int = 1
+    """Which of the pod's shares this is, counted from 1."""
+    parts: int = 1
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a GPU and who sits on it."""
+
+    label: str
+    """Profile of the MIG instance, empty for the whole GPU."""
+    start: int
+    size: int
+    """Placement units; both 0 for the whole GPU."""
+    mode: Mode
+    memory_mib: int
+    clients: int
+    """Seats there are; 0 where amounts of memory decide."""
+    exists: bool
+    seats: tuple[Seat, ...] = ()
+
+    @property
+    def isolation(self) -> Isolation:
+        """How far those on this device are protected from each other."""
+        return self.mode.isolation
+
+    @property
+    def granted_mib(self) -> int:
+        """Memory granted to those who sit here."""
+        return sum(seat.memory_mib for seat in self.seats)
+
+
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU with its devices in order of start."""
+
+    index: int
+    model: str
+    memory_mib: int
+    units: int
+    granted_mib: int
+    mig: bool
+    benches: tuple[Bench, ...] = ()
+
+    @property
+    def used(self) -> bool:
+        """Whether any pod sits on it."""
+        return any(bench.seats for bench in self.benches)
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node: its GPUs, its cpu and memory use after the plan, and its pods that sit on no GPU."""
+
+    name: NodeName
+    cpu_milli: int = 0
+    cpu_used_milli: int = 0
+    memory_mib: int = 0
+    memory_used_mib: int = 0
+    marks: tuple[str, ...] = ()
+    """Labels that decided something or are commonly asked for, taints, and whether the node is cordoned."""
+    gpus: tuple[GpuView, ...] = ()
+    others: tuple[Seat, ...] = ()
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of one workload that wait for the same reason."""
+
+    workload: int
+    reason: str
+    pods: tuple[PodKey, ...]
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """All that can be shown of a plan."""
+
+    policy: str
+    proof: str
+    """What the exact solver proved; empty when it was not asked."""
+    workloads: tuple[Workload, ...]
+    nodes: tuple[NodeView, ...]
+    waiting: tuple[Queue, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """Return all GPUs in order of node and index."""
+        return tuple(gpu for node in self.nodes for gpu in node.gpus)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Return all seats that are taken, those of pods without a GPU last in their node."""
+        return tuple(
+            seat
+            for node in self.nodes
+            for seat in (*(seat for gpu in node.gpus for bench in gpu.benches for seat in bench.seats), *node.others)
+        )
+
+
+def pod_name(key: PodKey) -> str:
+    """Return the name of a pod without its namespace."""
+    return key.rpartition("/")[2]
+
+
+def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
+    """Return who sits where under a plan; nodes in the order of the snapshot, those only the plan knows after them."""
+    pods = _pods(plan, snapshot)
+    numbers, workloads = _workloads(plan, snapshot, pods)
+    layouts: defaultdict[NodeName, list[GpuLayout]] = defaultdict(list)
+    for layout in plan.layouts:
+        layouts[layout.node].append(layout)
+    held: defaultdict[NodeName, list[tuple[Assignment, bool]]] = defaultdict(list)
+    for running in snapshot.running:
+        held[running.assignment.node].append((running.assignment, True))
+    for assignment in plan.assignments:
+        held[assignment.node].append((assignment, False))
+    known = {node.name: node for node in snapshot.nodes}
+    selected = frozenset(key for pod in pods.values() for key, _ in pod.need.node_selector)
+    names = dict.fromkeys((*known, *layouts, *held))
+    return Fleet(
+        policy=plan.policy,
+        proof=_proof(plan),
+        workloads=workloads,
+        nodes=tuple(
+            _Reader(pods=pods, numbers=numbers, held=tuple(held[name]), selected=selected).node(
+                known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0), layouts[name]
+            )
+            for name in names
+        ),
+        waiting=_queues(plan, numbers),
+        warnings=plan.warnings,
+    )
+
+
+def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
+    named = (
+        *(running.pod for running in snapshot.running),
+        *snapshot.pending,
+    )
+    pods = {pod.key: pod for pod in named}
+    keys = (
+        *(assignment.pod for assignment in plan.assignments),
+        *(waiting.pod for waiting in plan.waiting),
+        *(pod for layout in plan.layouts for part in layout.slices for pod in part.pods),
+    )
+    for key in keys:
+        pods.setdefault(key, Pod(key=key, need=Need()))
+    return pods
+
+
+def _workloads(
+    plan: Plan, snapshot: Snapshot, pods: dict[PodKey, Pod]
+) -> tuple[dict[PodKey, int], tuple[Workload, ...]]:
+    groups: defaultdict[object, list[Pod]] = defaultdict(list)
+    for pod in pods.values():
+        groups[pod.owner or pod.need].append(pod)
+    running = {one.pod.key for one in snapshot.running}
+    placed = {assignment.pod for assignment in plan.assignments}
+    waiting = {one.pod for one in plan.waiting}
+    workloads = []
+    numbers = {}
+    for number, members in enumerate(groups.values()):
+        keys = {pod.key for pod in members}
+        numbers.update(dict.fromkeys(keys, number))
+        kind, name = _title(members)
+        workloads.append(
+            Workload(
+                number=number,
+                kind=kind,
+                name=name,
+                running=len(keys & running),
+                placed=len(keys & placed),
+                waiting=len(keys & waiting),
+            )
+        )
+    return numbers, tuple(workloads)
+
+
+def _title(members: list[Pod]) -> tuple[str, str]:
+    """Return kind and name of a workload: its owner's, the pod's, or what bare pods have in common."""
+    first = members[0]
+    if first.owner:
+        kind, _, name = first.owner.partition("/")
+        return (kind, name) if name else ("", kind)
+    if len(members) == 1:
+        return "Pod", first.key
+    asks = " + ".join(asked(ask) for ask in first.need.asks) or "no GPU"
+    return "Pods", f"asking {asks}"
+
+
+def asked(ask: Ask) -> str:
+    """Return what one container asks for, in few words."""
+    times = f"{ask.count} x " if ask.count > 1 else ""
+    short = ask.resource.rpartition("/")[2]
+    if ask.form is Form.EXACT:
+        return f"{times}{short}"
+    compute = f", {ask.compute_percent} % compute" if ask.compute_percent else ""
+    return f"{times}{short} {gib(ask.memory_mib)}{compute}"
+
+
+def _proof(plan: Plan) -> str:
+    bound = plan.bound
+    if bound is None:
+        return ""
+    if bound.optimal:
+        return f"proved optimal: no plan places more than {bound.at_most}"
+    return f"no plan places more than {bound.at_most}"
+
+
+def _queues(plan: Plan, numbers: dict[PodKey, int]) -> tuple[Queue, ...]:
+    groups: defaultdict[tuple[int, str], list[PodKey]] = defaultdict(list)
+    for one in plan.waiting:
+        groups[numbers[one.pod], one.reason].append(one.pod)
+    return tuple(Queue(workload=n, reason=reason, pods=tuple(keys)) for (n, reason), keys in groups.items())
+
+
+# Labels people ask for by name when they place GPU pods; those that some pod selects by are shown as well.
+_TELLING_LABELS = (
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-gpu-partition-size",
+    "cloud.google.com/gke-gpu-sharing-strategy",
+    "cloud.google.com/gke-max-shared-clients-per-gpu",
+    "node.kubernetes.io/instance-type",
+    "nvidia.com/mig.config",
+    "topology.kubernetes.io/zone",
+)
+
+
+def _marks(node: Node, selected: frozenset[str]) -> tuple[str, ...]:
+    labels = tuple(
+        f"{key.rpartition('/')[2]}={value}"
+        for key, value in node.labels
+        if key in _TELLING_LABELS or key in selected or key.startswith("tessera.dev/")
+    )
+    taints = tuple(f"taint {t.key}{'=' if t.value else ''}{t.value}:{t.effect}" for t in node.taints)
+    return (*(("cordoned",) if node.unschedulable else ()), *labels, *taints)
+
+
+class _Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known while one node is read."""
+
+    pods: dict[PodKey, Pod]
+    numbers: dict[PodKey, int]
+    held: tuple[tuple[Assignment, bool], ...]
+    selected: frozenset[str]
+
+    def node(self, node: Node, layouts: list[GpuLayout]) -> NodeView:
+        seats: defaultdict[tuple[int, int | None, PodKey], deque[Seat]] = defaultdict(deque)
+        running = {assignment.pod for assignment, runs in self.held if runs}
+        for assignment, runs in self.held:
+            for part, share in enumerate(assignment.shares, start=1):
+                seat = self._seat(assignment, share, part, running=runs)
+                seats[share.gpu, share.start, assignment.pod].append(seat)
+        gpus = tuple(self._gpu(layout, seats, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
+        seated = {seat.pod for gpu in gpus for bench in gpu.benches for seat in bench.seats}
+        needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
+        return NodeView(
+            name=node.name,
+            cpu_milli=node.cpu_milli,
+            cpu_used_milli=sum(need.cpu_milli for need in needs),
+            memory_mib=node.memory_mib,
+            memory_used_mib=sum(need.memory_mib for need in needs),
+            marks=_marks(node, self.selected),
+            gpus=gpus,
+            others=tuple(
+                self._bare(assignment.pod, running=runs)
+                for assignment, runs in self.held
+                if assignment.pod not in seated
+            ),
+        )
+
+    def _seat(self, assignment: Assignment, share: Share, part: int, *, running: bool) -> Seat:
+        return Seat(
+            pod=assignment.pod,
+            workload=self.numbers[assignment.pod],
+            memory_mib=share.memory_mib,
+            compute_percent=share.compute_percent,
+            running=running,
+            part=part,
+            parts=len(assignment.shares),
+        )
+
+    def _bare(self, pod: PodKey, *, running: bool, memory_mib: int = 0) -> Seat:
+        number = self.numbers[pod]
+        return Seat(pod=pod, workload=number, memory_mib=memory_mib, compute_percent=0, running=running)
+
+    def _gpu(
+        self,
+        layout: GpuLayout,
+        seats: dict[tuple[int, int | None, PodKey], deque[Seat]],
+        running: set[PodKey],
+    ) -> GpuView:
+        benches = []
+        for part in layout.slices:
+            start = part.placement.start if part.placement else None
+            taken: list[Seat] = []
+            for pod in dict.fromkeys(part.pods):
+                shares = seats[layout.gpu, start, pod]
+                fair = part.memory_mib // part.clients if part.clients else 0
+                taken += shares or (self._bare(pod, running=pod in running, memory_mib=fair),)
+            benches.append(_bench(part, taken))
+        return GpuView(
+            index=layout.gpu,
+            model=layout.model,
+            memory_mib=layout.memory_mib,
+            units=layout.units,
+            granted_mib=layout.granted_mib,
+            mig=layout.mig,
+            benches=tuple(benches),
+        )
+
+
+def _bench(part: Slice, seats: Iterable[Seat]) -> Bench:
+    placement = part.placement
+    return Bench(
+        label=placement.profile if placement else "",
+        start=placement.start if placement else 0,
+        size=placement.size if placement else 0,
+        mode=part.mode,
+        memory_mib=part.memory_mib,
+        clients=part.clients,
+        exists=part.exists,
+        seats=tuple(sorted(seats, key=lambda seat: not seat.running)),
+    )

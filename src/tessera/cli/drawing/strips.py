@@ -1,0 +1,214 @@
+"""The strip of one GPU as SVG: its devices, who sits on them, what is free."""
+
+from tessera.cli.drawing.elements import Block, corner, element, group, lock, rect, text, title
+from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
+from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, percent, width
+from tessera.cli.drawing.palette import tone
+from tessera.cli.drawing.seating import MIG_MODES, Bench, Fleet, GpuView, Seat, pod_name
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+
+__all__ = ["STRIP_X", "device_words", "seat_words", "strip"]
+
+STRIP_X = 112
+"""Width of the column at the left that names the GPU."""
+STRIP = 888
+"""A multiple of 8, 12 and 4, so that placement units are whole pixels."""
+_STRIPE = 4.0
+_ROOMY = 70.0
+_TWO_LINES = 20.0
+_OUTLINED = 5.0
+
+MODES = {
+    Mode.WHOLE: "whole GPU",
+    Mode.MIG: "MIG",
+    Mode.MIG_TIME_SLICING: "time-slicing",
+    Mode.MIG_MPS: "MPS",
+    Mode.MPS: "MPS",
+    Mode.TIME_SLICING: "time-slicing",
+    Mode.MEMORY_SHARE: "memory shares",
+}
+_GRADES = {
+    Isolation.HARDWARE: "isolated by hardware",
+    Isolation.DRIVER: "limits kept by the driver",
+    Isolation.NONE: "no memory isolation",
+}
+
+
+def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
+    """Return the line of a GPU: name, strip, memory granted; any further GPUs look like the first and are named."""
+    gpu = gpus[0]
+    shape = row(gpu, STRIP)
+    body = [rect((0, 0, STRIP, shape.height), rx=5, class_="bed")]
+    body += [_frame(gpu.benches[frame.bench], frame, shape.height) for frame in shape.frames]
+    body += [_cell(fleet, gpu, cell) for cell in shape.cells]
+    name = f"GPU {gpu.index}" if len(gpus) == 1 else f"GPU {gpu.index}\u2013{gpus[-1].index}"
+    middle = shape.height / 2
+    label = text(elide(name, (STRIP_X - 10) / BOLD, 12.5), 0, middle - 1, 12.5, class_="h")
+    model = gpu.model if len(gpus) == 1 else f"{len(gpus)} \u00d7 {gpu.model}"
+    size = next((size for size in (10, 9.5, 9) if width(model, size) <= STRIP_X - 8), 8.5)
+    label += text(elide(model, STRIP_X - 8, size), 0, middle + 13, size, class_="mute")
+    label = title("\n".join(_gpu_words(node, one) for one in gpus)) + label
+    strip_ = group("".join(body), STRIP_X, 0, class_="strip")
+    return Block(group(group(label) + strip_ + _amounts(gpu, middle - 15), class_="gpu"), shape.height)
+
+
+def _gpu_words(node: str, gpu: GpuView) -> str:
+    pods = listing((seat.pod for bench in gpu.benches for seat in bench.seats), 10**9)
+    return f"{node}, GPU {gpu.index}, {gpu.model}, {gib(gpu.memory_mib)}: {pods or 'no pods'}"
+
+
+def _amounts(gpu: GpuView, y: float) -> str:
+    granted = min(gpu.granted_mib, gpu.memory_mib)
+    share = 104 * granted / gpu.memory_mib if gpu.memory_mib else 0
+    body = (
+        text(percent(gpu.granted_mib, gpu.memory_mib), 0, 10, 12, class_="h")
+        + rect((0, 15, 104, 4), rx=2, class_="track")
+        + (rect((0, 15, share, 4), rx=2, class_="bar") if granted else "")
+        + text(f"{gib(gpu.granted_mib)} of {gib(gpu.memory_mib)}", 0, 31, 9.5, class_="mute")
+    )
+    return group(body, STRIP_X + STRIP + 16, y)
+
+
+def device_words(bench: Bench) -> str:
+    """Return what a device is, for people."""
+    name = bench.label or "whole GPU"
+    if bench.clients == 1 and len(bench.seats) <= 1:
+        return name
+    times = f" \u00d7 {bench.clients}" if bench.clients else ""
+    return f"{name} \u00b7 {MODES[bench.mode]}{times}"
+
+
+def _frame(bench: Bench, frame: Frame, height: float) -> str:
+    if not frame.shared:
+        return ""
+    dashes = {"stroke_dasharray": "4 3"} if bench.isolation is Isolation.NONE else {}
+    outline = rect((frame.x + 0.5, 0.5, frame.width - 1, height - 1), rx=4, class_="edge", stroke_width=1, **dashes)
+    band = rect((frame.x + 1, 1, frame.width - 2, BAND - 2), rx=3, class_="band")
+    mark = lock(frame.x + 5, 2.3, closed=bench.isolation is not Isolation.NONE)
+    new = corner(frame.x + frame.width, 0, "#10202e") if _is_new(bench) else ""
+    words = text(_band(bench, frame.width - 32), frame.x + 17, 11, 9.5, class_="mute b")
+    return group(title(_device_title(bench)) + band + outline + mark + words + new, class_="frame")
+
+
+def _band(bench: Bench, room: float) -> str:
+    """Return how a device is shared, in as many words as fit."""
+    times = f" \u00d7 {bench.clients}" if bench.clients else ""
+    kind = f"{MODES[bench.mode]}{times}"
+    name = f"{bench.label} \u00b7 " if bench.label else ""
+    short = f"{bench.label}{times}" if bench.label else kind
+    for words in (f"{name}{kind} \u00b7 {_GRADES[bench.isolation]}", f"{name}{kind}", short, bench.label):
+        if width(words, 9.5) * BOLD <= room:
+            return words
+    return ""
+
+
+def _is_new(bench: Bench) -> bool:
+    return bench.mode in MIG_MODES and not bench.exists
+
+
+def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
+    area = (cell.x, cell.y, cell.width, cell.height)
+    if cell.kind == "free":
+        return _free(gpu, cell)
+    assert cell.bench is not None
+    bench = gpu.benches[cell.bench]
+    if cell.kind == "rest":
+        body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", f"{gib(cell.amount)} free"), "")
+        return group(title(f"{gib(cell.amount)} not granted") + body, class_="rest")
+    if cell.seat is None:
+        return _open(bench, cell)
+    return _seat(fleet, gpu, bench, cell)
+
+
+def _free(gpu: GpuView, cell: Cell) -> str:
+    area = (cell.x, cell.y, cell.width, cell.height)
+    if not gpu.benches:
+        long, words = "nothing is granted here", f"free \u00b7 {gib(gpu.memory_mib)}"
+    else:
+        units = f"{cell.amount} unit{'s' if cell.amount > 1 else ''}"
+        long, words = f"{units} of {gpu.units} in no MIG instance", f"{units} free"
+    body = rect(area, rx=4, fill="url(#hatch)") + _words(cell, ("", words), "")
+    return group(title(long) + body, class_="free")
+
+
+def _open(bench: Bench, cell: Cell) -> str:
+    area = (cell.x + 0.5, cell.y + 0.5, cell.width - 1, cell.height - 1)
+    single = cell.y == 0 and bench.clients == 1
+    words = (bench.label or "whole GPU", "unused") if single else ("", "free")
+    dashes = {"stroke_dasharray": "2 2"} if not single else {}
+    body = rect(area, rx=3, class_="edge", stroke_width=1, **dashes) + _words(cell, words, "")
+    new = corner(cell.x + cell.width, 0, "#5b6b7b") if single and _is_new(bench) else ""
+    return group(title(f"{_device_title(bench)}\nnobody sits here") + body + new, class_="open")
+
+
+def _seat(fleet: Fleet, gpu: GpuView, bench: Bench, cell: Cell) -> str:
+    seat = cell.seat
+    assert seat is not None
+    look = tone(seat.workload)
+    area = (cell.x, cell.y, cell.width, cell.height)
+    radius = min(4.0, cell.height / 4)
+    body = [title(seat_words(fleet, gpu, bench, seat)), rect(area, rx=radius, fill=look.fill)]
+    if look.striped:
+        body.append(rect((cell.x, cell.y, min(_STRIPE, cell.width / 2), cell.height), fill=look.edge))
+    if seat.running and min(cell.width, cell.height) > _OUTLINED:
+        inner = (cell.x + 1, cell.y + 1, cell.width - 2, cell.height - 2)
+        body.append(rect(inner, rx=max(1.0, radius - 1), fill="none", stroke=look.edge, stroke_width=2))
+    alone = cell.y == 0
+    if alone and _is_new(bench):
+        body.append(corner(cell.x + cell.width, 0, look.edge))
+    name = pod_name(seat.pod) + (f" \u00b7 {seat.part} of {seat.parts}" if seat.parts > 1 else "")
+    if alone:
+        first = bench.label or f"whole GPU \u00b7 {gib(bench.memory_mib)}"
+    else:
+        compute = f" \u00b7 {seat.compute_percent} %" if seat.compute_percent else ""
+        first = f"{gib(seat.memory_mib)}{compute}" if not bench.clients else ""
+    body.append(_words(cell, (first, name), look.ink, indent=_STRIPE * look.striped))
+    return group("".join(body), class_="seat")
+
+
+def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -> str:
+    """Return the text of a cell, shortened to fit and cut off at the cell's edge whatever font is used."""
+    first, second = words
+    pad = indent + (6.0 if cell.width - indent > _ROOMY else 3.0)
+    room = cell.width - 2 * pad + indent
+    paint = {"style": f"fill:{ink}"} if ink else {"class_": "mute"}
+    if cell.height < _TWO_LINES:
+        size = min(9.5, cell.height - 2.5)
+        body = text(elide(second, room, size), pad, cell.height / 2 + size * 0.35, size, **paint)
+    else:
+        bold = {"class_": "b"} if ink else {}
+        middle = cell.height / 2
+        if not first and width(second, 11) * BOLD > room and "-" in second:
+            first, _, second = second.rpartition("-")
+            first = elide(first, room, 9.5)
+        first = first if width(first, 9.5) <= room else ""
+        body = text(first, pad, middle - 5, 9.5, **paint)
+        shift = 10.0 if first else 4.0
+        body += text(elide(second, room / BOLD, 11), pad, middle + shift, 11, **{**paint, **bold})
+    if not body:
+        return ""
+    return element("svg", body, x=cell.x, y=cell.y, width=cell.width, height=cell.height)
+
+
+def _device_title(bench: Bench) -> str:
+    place = f" at unit {bench.start}" if bench.label else ""
+    cut = ""
+    if bench.mode in MIG_MODES:
+        cut = ", there already" if bench.exists else ", to be cut"
+    return f"{device_words(bench)}{place}, {gib(bench.memory_mib)}, {_GRADES[bench.isolation]}{cut}"
+
+
+def seat_words(fleet: Fleet, gpu: GpuView, bench: Bench, seat: Seat) -> str:
+    """Return all that is known about one pod's hold on a device, in three lines."""
+    workload = fleet.workloads[seat.workload]
+    compute = f", {seat.compute_percent} % of the compute" if seat.compute_percent else ""
+    part = f", share {seat.part} of {seat.parts}" if seat.parts > 1 else ""
+    state = "running" if seat.running else "placed by this plan"
+    return "\n".join(
+        (
+            f"{seat.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
+            f"GPU {gpu.index}: {_device_title(bench)}",
+            f"granted: {gib(seat.memory_mib)}{compute}",
+        )
+    )

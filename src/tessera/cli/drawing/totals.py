@@ -1,0 +1,56 @@
+"""What a plan comes to, in numbers."""
+
+import msgspec
+
+from tessera.cli.drawing.seating import MIG_MODES, Fleet
+from tessera.core.need import Isolation
+
+__all__ = ["Totals", "totals"]
+
+_WEAKEST_FIRST = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a plan."""
+
+    placed: int
+    running: int
+    waiting: int
+    nodes: int
+    gpus: int
+    gpus_used: int
+    granted_mib: int
+    memory_mib: int
+    instances: int
+    """MIG instances after the plan."""
+    instances_new: int
+    instances_unused: int
+    grades: tuple[tuple[Isolation, int], ...]
+    """Pods on GPUs by the grade they get, weakest first; a pod on several devices counts with its weakest."""
+
+
+def totals(fleet: Fleet) -> Totals:
+    """Return the numbers of a plan."""
+    gpus = fleet.gpus
+    benches = [bench for gpu in gpus for bench in gpu.benches]
+    instances = [bench for bench in benches if bench.mode in MIG_MODES]
+    ranks: dict[str, int] = {}
+    for bench in benches:
+        rank = _WEAKEST_FIRST.index(bench.isolation)
+        for seat in bench.seats:
+            ranks[seat.pod] = min(ranks.get(seat.pod, rank), rank)
+    found = list(ranks.values())
+    return Totals(
+        placed=sum(workload.placed for workload in fleet.workloads),
+        running=sum(workload.running for workload in fleet.workloads),
+        waiting=sum(workload.waiting for workload in fleet.workloads),
+        nodes=len(fleet.nodes),
+        gpus=len(gpus),
+        gpus_used=sum(gpu.used for gpu in gpus),
+        granted_mib=sum(gpu.granted_mib for gpu in gpus),
+        memory_mib=sum(gpu.memory_mib for gpu in gpus),
+        instances=len(instances),
+        instances_new=sum(not bench.exists for bench in instances),
+        instances_unused=sum(not bench.seats for bench in instances),
+        grades=tuple((grade, found.count(rank)) for rank, grade in enumerate(_WEAKEST_FIRST)),
+    )
