@@ -2,14 +2,14 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scenes import SCENES, Scene
 from tessera.cli.drawing import svg
 from tessera.cli.drawing.alike import EVERY_GPU
 from tessera.cli.drawing.compact import MOST_TILES
@@ -24,17 +24,15 @@ from tessera.core.plan import Plan
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from tests.cli.conftest import Scene
-
-    Scenes = Mapping[str, Callable[..., Scene]]
-
 SVG = "{http://www.w3.org/2000/svg}"
 TOLERANCE = 0.02
 """Coordinates are written with two decimals."""
 
 
-def drawn(scene: "Scene", heading: str = "A plan") -> ET.Element:
+each_scene = pytest.mark.parametrize("scene", [pytest.param(build(), id=name) for name, build in SCENES.items()])
+
+
+def drawn(scene: Scene, heading: str = "A plan") -> ET.Element:
     return ET.fromstring(svg(scene.plan, scene.snapshot, title=heading))
 
 
@@ -74,7 +72,8 @@ def within(inner: tuple[float, ...], outer: tuple[float, ...]) -> bool:
     )
 
 
-def test_the_picture_is_one_svg_with_a_name_and_a_description(scene: "Scene") -> None:
+@each_scene
+def test_the_picture_is_one_svg_with_a_name_and_a_description(scene: Scene) -> None:
     root = drawn(scene, "Tomorrow's <plan>")
     assert root.tag == f"{SVG}svg"
     assert (root.get("role"), root.get("width"), root.get("aria-labelledby")) == ("img", "1200", "title desc")
@@ -83,7 +82,8 @@ def test_the_picture_is_one_svg_with_a_name_and_a_description(scene: "Scene") ->
     assert f"{len(scene.plan.waiting)} waiting" in (root[1].text or "")
 
 
-def test_the_picture_fetches_and_runs_nothing(scene: "Scene") -> None:
+@each_scene
+def test_the_picture_fetches_and_runs_nothing(scene: Scene) -> None:
     root = drawn(scene)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
     shapes = {"svg", "g", "rect", "path", "circle", "line", "text", "tspan"}
@@ -97,11 +97,13 @@ def test_the_picture_fetches_and_runs_nothing(scene: "Scene") -> None:
     assert "@import" not in styles
 
 
-def test_the_same_plan_gives_the_same_bytes(scene: "Scene") -> None:
+@each_scene
+def test_the_same_plan_gives_the_same_bytes(scene: Scene) -> None:
     assert svg(scene.plan, scene.snapshot, title="x") == svg(scene.plan, scene.snapshot, title="x")
 
 
-def test_the_picture_has_a_page_of_its_own_that_holds_everything(scene: "Scene") -> None:
+@each_scene
+def test_the_picture_has_a_page_of_its_own_that_holds_everything(scene: Scene) -> None:
     root = drawn(scene)
     page = classed(root, "page")[0]
     bounds = (0.0, 0.0, 1200.0, float(page.get("height", 0)))
@@ -115,7 +117,8 @@ def test_the_picture_has_a_page_of_its_own_that_holds_everything(scene: "Scene")
             assert size / 2 < y + float(element.get("y", 0)) < bounds[3]
 
 
-def test_slices_lie_on_their_strip_and_not_on_each_other(scene: "Scene") -> None:
+@each_scene
+def test_slices_lie_on_their_strip_and_not_on_each_other(scene: Scene) -> None:
     for gpu, x, y in placed(drawn(scene)):
         if gpu.get("class") != "gpu":
             continue
@@ -130,7 +133,8 @@ def test_slices_lie_on_their_strip_and_not_on_each_other(scene: "Scene") -> None
         assert not [pair for pair in itertools.combinations(seats, 2) if overlap(*pair)]
 
 
-def test_words_stay_inside_their_slice_and_are_cut_off_there(scene: "Scene") -> None:
+@each_scene
+def test_words_stay_inside_their_slice_and_are_cut_off_there(scene: Scene) -> None:
     root = drawn(scene)
     for window in root.iter(f"{SVG}svg"):
         if window is root:
@@ -140,14 +144,15 @@ def test_words_stay_inside_their_slice_and_are_cut_off_there(scene: "Scene") -> 
             assert right <= float(window.get("width", 0)), line.text
 
 
-def test_every_pod_is_named_somewhere(scene: "Scene") -> None:
+@each_scene
+def test_every_pod_is_named_somewhere(scene: Scene) -> None:
     words = "\n".join(drawn(scene).itertext())
     for key in scene.pods:
         assert clean(key) in words
 
 
-def test_hostile_names_stay_text(scenes: "Scenes") -> None:
-    scene = scenes["hostile names"]()
+def test_hostile_names_stay_text() -> None:
+    scene = SCENES["hostile names"]()
     text = svg(scene.plan, scene.snapshot, title="</title><script>alert(3)</script>\x00")
     assert "<script" not in text
     assert "\x00" not in text
@@ -165,8 +170,8 @@ def test_an_empty_plan_is_a_picture_too() -> None:
     assert "0 of 0" in words
 
 
-def test_instances_are_as_wide_as_their_units(scenes: "Scenes") -> None:
-    root = drawn(scenes["twelve placement units"]())
+def test_instances_are_as_wide_as_their_units() -> None:
+    root = drawn(SCENES["twelve placement units"]())
     first = classed(root, "strip")[0]
     seats = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"seat", "open"}]
     wide = [round(float(seat.get("width", 0))) for seat in seats]
@@ -174,8 +179,8 @@ def test_instances_are_as_wide_as_their_units(scenes: "Scenes") -> None:
     assert wide[2] == pytest.approx(2 * wide[0], abs=4)
 
 
-def test_a_workload_has_one_colour_and_another_has_another(scenes: "Scenes") -> None:
-    scene = scenes["memory shares of many sizes"]()
+def test_a_workload_has_one_colour_and_another_has_another() -> None:
+    scene = SCENES["memory shares of many sizes"]()
     fills: dict[str, set[str]] = {}
     for seat in classed(drawn(scene), "seat"):
         pod = (seat.findtext(f"{SVG}title") or "").partition(" ")[0]
@@ -185,8 +190,8 @@ def test_a_workload_has_one_colour_and_another_has_another(scenes: "Scenes") -> 
     assert len(set.union(*fills.values())) == len(fills) == 5
 
 
-def test_marks_tell_running_new_and_unprotected(scenes: "Scenes") -> None:
-    root = drawn(scenes["twelve placement units"]())
+def test_marks_tell_running_new_and_unprotected() -> None:
+    root = drawn(SCENES["twelve placement units"]())
     outlined = [seat for seat in classed(root, "seat") if any(r.get("stroke") for r in seat.findall(f"{SVG}rect"))]
     assert [seat.findtext(f"{SVG}title", "").partition(" ")[0] for seat in outlined] == [
         "default/render-0",
@@ -205,23 +210,23 @@ DASHED = {
 
 
 @pytest.mark.parametrize(("name", "dashes", "words"), DASHED.values(), ids=DASHED)
-def test_isolation_shows_at_the_edge(scenes: "Scenes", name: str, dashes: str | None, words: str) -> None:
-    frame = classed(drawn(scenes[name]()), "frame")[0]
+def test_isolation_shows_at_the_edge(name: str, dashes: str | None, words: str) -> None:
+    frame = classed(drawn(SCENES[name]()), "frame")[0]
     edge = next(part for part in frame if part.get("class") == "edge")
     assert edge.get("stroke-dasharray") == dashes
     assert words in "".join(frame.itertext())
 
 
-def test_what_waits_is_told_with_the_reason(scenes: "Scenes") -> None:
-    scene = scenes["a Job of 60 on eight GPUs in sevenths"]()
+def test_what_waits_is_told_with_the_reason() -> None:
+    scene = SCENES["a Job of 60 on eight GPUs in sevenths"]()
     words = " ".join(" ".join(drawn(scene).itertext()).split())
     assert "Waiting: 4 pods" in words
     assert "mig-batch-56, mig-batch-57, mig-batch-58, mig-batch-59" in words
     assert scene.plan.waiting[0].reason in words
 
 
-def test_many_reasons_are_counted(scenes: "Scenes") -> None:
-    scene = scenes["an empty fleet"]()
+def test_many_reasons_are_counted() -> None:
+    scene = SCENES["an empty fleet"]()
     for n in range(MOST_REASONS + 3):
         scene.wait(scene.pod(f"pod-{n}"), f"reason {n}")
     words = " ".join(drawn(scene).itertext())
@@ -236,19 +241,19 @@ COLLAPSED = {
 
 
 @pytest.mark.parametrize(("nodes", "strips", "more"), COLLAPSED.values(), ids=COLLAPSED)
-def test_large_fleets_are_drawn_once_for_each_kind(scenes: "Scenes", nodes: int, strips: int, more: int) -> None:
-    root = drawn(scenes["forty nodes, most alike"](nodes))
+def test_large_fleets_are_drawn_once_for_each_kind(nodes: int, strips: int, more: int) -> None:
+    root = drawn(SCENES["forty nodes, most alike"](nodes))
     assert (len(classed(root, "gpu")), len(classed(root, "more"))) == (strips, more)
 
 
-def test_a_fleet_without_likeness_is_tiles_of_reasonable_height(scenes: "Scenes") -> None:
-    root = drawn(scenes["forty nodes, each different"]())
+def test_a_fleet_without_likeness_is_tiles_of_reasonable_height() -> None:
+    root = drawn(SCENES["forty nodes, each different"]())
     assert len(classed(root, "tile")) > 30
     assert float(root.get("height", 0)) < 2000
 
 
-def test_nodes_past_the_most_tiles_are_counted(scenes: "Scenes") -> None:
-    scene = scenes["an empty fleet"]()
+def test_nodes_past_the_most_tiles_are_counted() -> None:
+    scene = SCENES["an empty fleet"]()
     for n in range(MOST_TILES + 2):
         pod = scene.pod(f"a-{n}", f"Job/default/{n}")
         scene.whole((scene.node(f"n-{n}", "T4"), 0), Mode.WHOLE, 1, {pod: 15360})
@@ -258,8 +263,8 @@ def test_nodes_past_the_most_tiles_are_counted(scenes: "Scenes") -> None:
     assert f"default/a-{MOST_TILES + 1}" in " ".join(root.itertext())
 
 
-def test_pods_that_only_the_plan_names_are_drawn(scenes: "Scenes") -> None:
-    scene = scenes["a T4 with 14 clients"]()
+def test_pods_that_only_the_plan_names_are_drawn() -> None:
+    scene = SCENES["a T4 with 14 clients"]()
     got = fleet(scene.plan, Snapshot(nodes=()))
     assert len(got.seats) == 14
     assert [node.name for node in got.nodes] == ["t4-node"]

@@ -1,13 +1,12 @@
-"""Plans built by hand, one for each way a fleet can look, for what shows plans to people."""
+"""Plans built by hand, one for each way a fleet can look: for tests of what shows plans to people."""
 
 from collections.abc import Callable, Iterable, Mapping
 
-import pytest
-
+from tessera.core.exact import Bound
 from tessera.core.gpumodels import GpuModel
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Form, Need, Pod, PodKey
-from tessera.core.plan import Bound, GpuLayout, Plan, Slice, Waiting
+from tessera.core.plan import GpuLayout, Plan, Slice, Waiting
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
 
@@ -334,17 +333,3 @@ SCENES: dict[str, Callable[..., Scene]] = {
     "bare pods and many workloads": bare_pods,
     "an empty fleet": Scene,
 }
-
-
-@pytest.fixture(params=SCENES, ids=str)
-def scene(request: pytest.FixtureRequest) -> Scene:
-    """Every way a fleet can look, one after the other."""
-    built = SCENES[request.param]()
-    assert isinstance(built, Scene)
-    return built
-
-
-@pytest.fixture(scope="session")
-def scenes() -> Mapping[str, Callable[..., Scene]]:
-    """The ways a fleet can look, by name."""
-    return SCENES
