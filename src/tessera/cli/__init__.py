@@ -14,7 +14,7 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Un
 __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
 COMMANDS: dict[str, str] = {
-    "profiles": "Show the GPU models Tessera knows, their MIG profiles and placements.",
+    "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "simulate": "Replay a workload under several packing policies and compare them.",
 }
 """Commands and what each does in one line. Command `x` is `x` in module `tessera.cli.x`, imported when it is called."""
