@@ -20,7 +20,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     memory_mib: int
     """Usable memory of one instance."""
     memory_known: bool = True
-    """Whether a listing of this much memory slices was seen; otherwise the figure is the estimate of `estimates`."""
+    """Whether a listing for this many memory slices was seen; otherwise the figure is the estimate of `estimates`."""
     media: Literal["none", "default", "me", "me.all", "full"]
     graphics: bool = False
     profile_id: int | None = None

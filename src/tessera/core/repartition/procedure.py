@@ -208,7 +208,7 @@ _ENDS = frozenset({Phase.DONE, Phase.RESTORED, Phase.FAILED})
 def _unexpected(procedure: Procedure, event: Event) -> Conflict:
     expected = [kind.__name__ for phase, kind in _HANDLERS if phase is procedure.phase]
     return Conflict(
-        f"repartition of a {procedure.model.name}, {procedure.phase}",
+        f"repartition of {procedure.model.name}, {procedure.phase}",
         found=_tell(event),
         wanted=" or ".join(expected) or "nothing more",
         accepted=f"a new plan from a new observation; so far: {'; '.join(procedure.story) or 'nothing'}",
