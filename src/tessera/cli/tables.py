@@ -1,0 +1,248 @@
+"""A plan as tables for a terminal: what was placed, every GPU as one line, what waits and why, warnings, the sum."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from tessera.cli.drawing.alike import Kind, kinds
+from tessera.cli.drawing.geometry import Cell, row
+from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
+from tessera.cli.drawing.palette import tone
+from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
+from tessera.cli.drawing.totals import totals
+from tessera.core.plan import Plan
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Assignment, Share, Snapshot
+
+__all__ = ["letter", "plan_tables"]
+
+_NARROWEST, _WIDEST = 16, 96
+_FINE = 8
+"""Pixels of geometry per character of a strip."""
+_HAIR = 1.0
+"""The gap between cells, which is less than a character."""
+_NAMED = 6
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_MODES = {
+    Mode.WHOLE: "whole GPU",
+    Mode.MIG: "",
+    Mode.MIG_TIME_SLICING: "time-sliced",
+    Mode.MIG_MPS: "by MPS",
+    Mode.MPS: "share by MPS",
+    Mode.TIME_SLICING: "time-sliced share",
+    Mode.MEMORY_SHARE: "memory share",
+}
+
+
+def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
+    """Return a plan for people in a terminal; workloads have the letter and colour that their parts of the GPUs have.
+
+    Past `alike.EVERY_GPU` GPUs, those that look the same are one line.
+    """
+    seen = fleet(plan, snapshot)
+    parts: list[RenderableType] = []
+    if plan.assignments:
+        parts.append(_placed(plan, seen))
+    if seen.gpus:
+        parts.append(_gpus(seen))
+    if seen.waiting:
+        parts.append(_waiting(seen))
+    parts += [Padding(Text.assemble(("Warning: ", "bold yellow"), clean(w)), (0, 1)) for w in seen.warnings]
+    return Group(*parts, Padding(_sum(seen), (1 if seen.warnings else 0, 1, 0, 1)))
+
+
+def letter(workload: int) -> str:
+    """Return the letter of a workload; those past the fifty-second share a sign."""
+    return _LETTERS[workload] if workload < len(_LETTERS) else "#"
+
+
+def _table(*columns: str, title: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=True, expand=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _key(workload: Workload) -> Text:
+    look = tone(workload.number)
+    return Text(f" {letter(workload.number)} ", Style(color=look.ink, bgcolor=look.fill))
+
+
+def _name(workload: Workload) -> Text:
+    return Text(clean(f"{workload.kind} {workload.name}".strip()))
+
+
+def _placed(plan: Plan, seen: Fleet) -> Table:
+    """Return one line for each workload and kind of share it gets."""
+    numbers = {seat.pod: seat.workload for seat in seen.seats}
+    groups: defaultdict[tuple[int, str, str], list[Assignment]] = defaultdict(list)
+    for assignment in plan.assignments:
+        gets, isolation = _gets(assignment.shares)
+        groups[numbers[assignment.pod], gets, isolation].append(assignment)
+    table = _table("", "Workload", "Pods", "Each gets", "Isolation", "Where", title="Placed")
+    table.columns[2].justify = "right"
+    for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
+        workload = seen.workloads[number]
+        where = Text(clean(_where(members)))
+        table.add_row(_key(workload), _name(workload), f"{len(members):,}", gets, isolation, where)
+    return table
+
+
+def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
+    """Return what a pod gets, and the weakest isolation among it."""
+    if not shares:
+        return "no GPU", ""
+    counts = Counter(map(_share_words, shares))
+    words = " + ".join(f"{count} \u00d7 {one}" if count > 1 else one for one, count in counts.items())
+    order = ("none", "driver", "hardware")
+    return words, min((share.isolation.value for share in shares), key=order.index)
+
+
+def _share_words(share: Share) -> str:
+    kind = " ".join(part for part in (share.profile or "", _MODES[share.mode]) if part)
+    compute = f", {share.compute_percent} %" if 0 < share.compute_percent < 100 else ""  # noqa: PLR2004
+    return f"{kind}, {gib(share.memory_mib)}{compute}"
+
+
+def _where(members: list[Assignment]) -> str:
+    """Return nodes and GPUs: `a GPU 0-3, 5; b GPU 1`."""
+    places: defaultdict[str, set[int]] = defaultdict(set)
+    for assignment in members:
+        places[assignment.node].update(share.gpu for share in assignment.shares)
+    named = [f"{node} GPU {_ranges(gpus)}" if gpus else node for node, gpus in places.items()]
+    more = f"; {counted(len(named) - _NAMED, 'more node')}" if len(named) > _NAMED else ""
+    return "; ".join(named[:_NAMED]) + more
+
+
+def _ranges(numbers: set[int]) -> str:
+    """Return whole numbers as ranges: `0-3, 5`."""
+    runs = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        runs.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}")
+    return ", ".join(runs)
+
+
+class _Strip(msgspec.Struct, frozen=True):
+    """A GPU's strip that takes the room it is given."""
+
+    gpu: GpuView
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the least and the most characters it takes."""
+        del console
+        return Measurement(_NARROWEST, max(_NARROWEST, min(_WIDEST, options.max_width)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Give one line of text."""
+        del console
+        yield _strip(self.gpu, max(1, min(_WIDEST, options.max_width)))
+
+
+def _strip(gpu: GpuView, room: int) -> Text:
+    """Return a GPU to scale in `room` characters: a letter for the workload, then what it sits on if that fits."""
+    line = Text(no_wrap=True)
+    for cell, extent in _runs(row(gpu, float(room * _FINE), flat=True).cells, room):
+        words, style = _cell_words(gpu, cell)
+        inside = extent - 1 if extent > 1 else 1
+        fitting = next((one for one in words if len(one) <= inside), words[-1][:inside])
+        filler = "\u2591" if cell is None or cell.kind in {"rest", "free"} else " "
+        line.append(fitting.ljust(inside, filler), style)
+        if extent > 1:
+            line.append("\u2502", "dim")
+    return line
+
+
+def _runs(cells: tuple[Cell, ...], room: int) -> Iterator[tuple[Cell | None, int]]:
+    """Give the cells that own the characters of a strip, each with how many."""
+    owners = []
+    for column in range(room):
+        middle = (column + 0.5) * _FINE
+        at = (n for n, cell in enumerate(cells) if cell.x - _HAIR <= middle < cell.x + cell.width + _HAIR)
+        owners.append(next(at, None))
+    for owner, run in groupby(owners):
+        yield (cells[owner] if owner is not None else None), len(list(run))
+
+
+def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
+    """Return what may stand in a cell, longest first, and its colours."""
+    pale = Style(dim=True)
+    if cell is None or cell.kind in {"free", "rest"} or cell.bench is None:
+        return ("",), pale
+    bench = gpu.benches[cell.bench]
+    kind = bench.label or _MODES[bench.mode]
+    if cell.seat is None:
+        return (f"- {kind} unused", f"- {kind}", "-"), pale
+    look = tone(cell.seat.workload)
+    key = letter(cell.seat.workload)
+    pod = clean(pod_name(cell.seat.pod))
+    what = kind if bench.clients == 1 else gib(cell.seat.memory_mib)
+    short = what.partition(".")[0] if what == bench.label else what
+    return (f"{key} {what} {pod}", f"{key} {what}", f"{key} {short}", key), Style(color=look.ink, bgcolor=look.fill)
+
+
+def _gpus(seen: Fleet) -> Table:
+    table = _table("Node", "GPU", "Model", "Who sits where", "Granted", title="GPUs")
+    table.columns[3].ratio = 1
+    table.columns[4].justify = "right"
+    table.columns[4].no_wrap = True
+    for kind in kinds(seen):
+        for number, run in enumerate(kind.runs):
+            gpu = run.gpus[0]
+            index = f"{gpu.index}" if len(run.gpus) == 1 else f"{gpu.index}-{run.gpus[-1].index}"
+            name = Text(clean(_node_words(kind))) if number == 0 else Text()
+            model = (
+                Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
+            )
+            table.add_row(name, index, model, _Strip(gpu), _granted(gpu))
+    return table
+
+
+def _granted(gpu: GpuView) -> str:
+    amount = f"{gib(gpu.granted_mib).removesuffix(' GiB')} of {gib(gpu.memory_mib)}"
+    return f"{amount} {percent(gpu.granted_mib, gpu.memory_mib):>5}"
+
+
+def _node_words(kind: Kind) -> str:
+    more = len(kind.nodes) - 1
+    return f"{kind.nodes[0].name} and {more} more like it" if more else kind.nodes[0].name
+
+
+def _waiting(seen: Fleet) -> Table:
+    table = _table("", "Workload", "Pods", "Why", title="Waiting")
+    table.columns[2].justify = "right"
+    table.columns[3].ratio = 1
+    table.expand = True
+    for queue in seen.waiting:
+        workload = seen.workloads[queue.workload]
+        why = Text(clean(queue.reason))
+        if workload.kind != "Pod":
+            why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
+        table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
+    return table
+
+
+def _sum(seen: Fleet) -> Text:
+    sums = totals(seen)
+    asked = sums.placed + sums.waiting
+    line = Text()
+    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.waiting else "bold")
+    line.append(f", {sums.waiting:,} waiting" if sums.waiting else "", "bold yellow")
+    parts = (
+        f"{sums.running:,} running before" if sums.running else "",
+        f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",
+        f"{sums.instances:,} MIG instances, {sums.instances_new:,} to be cut" if sums.instances else "",
+        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory granted",
+        f"policy {clean(seen.policy)}",
+        seen.proof,
+    )
+    return line.append("".join(f"; {part}" for part in parts if part))
