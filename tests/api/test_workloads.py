@@ -37,9 +37,9 @@ def workload(kind: str, name: str = "web", spec: str = "", namespace: str = "") 
 
 PODS = {
     "a bare pod": ("kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m}]}\n", ["default/a"]),
-    "a pod whose name is generated": (
-        "kind: Pod\nmetadata: {generateName: run-}\nspec: {containers: [{name: m}]}\n",
-        ["default/run"],
+    "pods whose names are generated": (
+        "---\n".join(["kind: Pod\nmetadata: {generateName: run-}\nspec: {containers: [{name: m}]}\n"] * 2),
+        ["default/run-0", "default/run-1"],
     ),
     "a finished pod is none": (
         "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m}]}\nstatus: {phase: Succeeded}\n",

@@ -16,7 +16,7 @@ import yaml
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Document", "Path", "Plain", "read"]
+__all__ = ["Document", "Path", "Plain", "read", "write"]
 
 Plain = dict[str, "Plain"] | list["Plain"] | str | int | Decimal | bool | None
 """What a document is made of."""
@@ -112,6 +112,26 @@ def read(source: str, text: str | bytes) -> tuple[Document, ...]:
             source, found=found, wanted=f"at most {_MAX_YAML_CHARACTERS}", accepted="JSON, which may be larger"
         )
     return tuple(document for document in _read_yaml(source, characters) if document.data is not None)
+
+
+def write(data: Plain) -> str:
+    """Return a value as one YAML document: keys in the order given, innermost collections on one line."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a literal block, and repeats values rather than alias them."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(f"{_TAG}str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _decode(source: str, text: str | bytes) -> str:

@@ -8,13 +8,15 @@ from typing import TypeVar
 from tessera.api.documents import Document, Path, Plain
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Field", "objects"]
+__all__ = ["Field", "checked_name", "identity", "objects"]
 
 Word = TypeVar("Word", bound=str)
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 """What an error repeats of an object's name; a name beyond it is left out."""
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_]+")
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Source: kubernetes/apimachinery `pkg/util/validation` (`IsDNS1123Subdomain`)."""
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Field:
@@ -181,3 +183,27 @@ def _named(field: Field, kind: str) -> Field:
     label = f"{kind} {'/'.join(parts)}".strip() if _NAME.fullmatch(kind) else ""
     value = {"kind": kind, **field.mapping()} if kind else field.value
     return Field(field.document, value, field.path, root=len(field.path), label=label)
+
+
+def identity(field: Field) -> tuple[str, str]:
+    """Return namespace and name of an object, both checked; the namespace is `default` where there is none.
+
+    Raises:
+        InvalidInput: a name Kubernetes would refuse, or none.
+
+    """
+    metadata = field.get("metadata")
+    return checked_name(metadata.get("namespace"), "default"), checked_name(metadata.get("name"))
+
+
+def checked_name(field: Field, default: str | None = None) -> str:
+    """Return a text that Kubernetes accepts as a name.
+
+    Raises:
+        InvalidInput: another text, or none.
+
+    """
+    name = field.text(default)
+    if not _DNS_NAME.fullmatch(name):
+        raise field.refuse("a name of lower-case letters, digits, - and .", found=shown(name))
+    return name

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from tessera.api.documents import Document
-from tessera.api.fields import Field, objects
+from tessera.api.fields import Field, checked_name, objects
 from tessera.api.gpusharing import auto, in_place, read_model, read_sharing
 from tessera.api.nodes import CPU_MILLI, MEMORY_MIB, read_node, read_taints, share_unit_mib
 from tessera.api.runningpods import read_pods
@@ -23,7 +23,6 @@ _MAX_NODES = 100_000
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
 _SHORT = re.compile(r"(?:(?P<count>[0-9]{1,4})\s*[xX]\s*)?(?P<model>\S.{0,80})")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def read(documents: Iterable[Document]) -> Snapshot:
@@ -60,7 +59,7 @@ def read(documents: Iterable[Document]) -> Snapshot:
             source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
         )
     pods = read_pods([field for field in fields if field.get("kind").value == "Pod"], nodes, share_unit_mib=unit_mib)
-    skipped = sorted({field.label for field in fields if field.get("kind").value not in {"Node", "Pod", "Fleet", None}})
+    skipped = sorted({field.label for field in fields if field.get("kind").value not in ("Node", "Pod", "Fleet", None)})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
         nodes=tuple(nodes.values()), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
@@ -115,7 +114,7 @@ def _objects(document: Document) -> Iterator[Field]:
 
 
 def _is_fleet(field: Field) -> bool:
-    return field.get("kind").value in {"Fleet", None}
+    return field.get("kind").value in ("Fleet", None)
 
 
 # The fleet file
@@ -131,16 +130,9 @@ def _fleet_nodes(field: Field) -> Iterator[Node]:
         read_nodes += count
         if read_nodes > _MAX_NODES:
             raise entry.refuse(f"at most {_MAX_NODES} nodes in all", found=f"{count} more nodes")
-        name = _node_name(entry.get("name"))
+        name = checked_name(entry.get("name"))
         names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
         yield from _entry_nodes(entry, names)
-
-
-def _node_name(field: Field) -> str:
-    name = field.text()
-    if not _NAME.fullmatch(name):
-        raise field.refuse("a name of lower-case letters, digits, - and .")
-    return name
 
 
 def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:

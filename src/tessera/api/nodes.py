@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from tessera.api.asks import SHARE_MEMORY, names_device
-from tessera.api.fields import Field
+from tessera.api.fields import Field, identity
 from tessera.api.gpusharing import auto, in_place, read_model
 from tessera.core import units
 from tessera.core.gpumodels import GpuModel, profile
@@ -82,7 +82,7 @@ def read_node(field: Field) -> tuple[Node, tuple[str, ...]]:
     }
     gpus, notes = _gpus(_Seen(field, labels, extended, capacity.given))
     cpu, memory, pods = (capacity.get(name) for name in ("cpu", "memory", "pods"))
-    name = field.get("metadata", "name").text()
+    _, name = identity(field)
     return Node(
         name=NodeName(name),
         cpu_milli=units.cpu_milli(cpu.value, cpu.subject, capacity=True) if cpu.given else CPU_MILLI,

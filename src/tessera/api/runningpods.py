@@ -10,9 +10,9 @@ import msgspec
 
 from tessera.api.asks import names_device
 from tessera.api.assignments import read_shares
-from tessera.api.fields import Field
+from tessera.api.fields import Field, identity
 from tessera.api.podspecs import read_need
-from tessera.api.workloads import controller, is_finished, pod_identity
+from tessera.api.workloads import controller, is_finished
 from tessera.core.fit import Fleet
 from tessera.core.need import Form, Need, Pod, PodKey
 from tessera.core.pack.packer import Packer
@@ -52,7 +52,7 @@ def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_
     pending: list[tuple[str, Pod]] = []
     seen: set[str] = set()
     for field in fields:
-        key = PodKey("/".join(pod_identity(field)))
+        key = PodKey("/".join(identity(field)))
         if key in seen:
             raise field.refuse("each pod name once", found=f"pod {key} again")
         seen.add(key)

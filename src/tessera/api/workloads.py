@@ -2,7 +2,7 @@
 
 | kind | pods | names |
 |---|---|---|
-| Pod | itself | its own |
+| Pod | itself | its own; `RUN-0`, `RUN-1`, ... for each more of `generateName: RUN-` |
 | Deployment, ReplicaSet, ReplicationController | `spec.replicas`, 1 by default | `NAME-0`, `NAME-1`, ... |
 | StatefulSet | the same | `NAME-0`, ... from `spec.ordinals.start` |
 | Job | `spec.parallelism`, at most `spec.completions`; none while suspended | `NAME-0`, ... |
@@ -11,23 +11,20 @@
 Everything else is named as skipped. Pods of one workload share one `Need` value.
 """
 
-import re
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
 
 from tessera.api.documents import Document
-from tessera.api.fields import Field, objects
+from tessera.api.fields import Field, checked_name, identity, objects
 from tessera.api.podspecs import ignored_constraints, read_need
 from tessera.core.need import Pod, PodKey
-from tessera.errors import shown
 
-__all__ = ["Workloads", "controller", "is_finished", "pod_identity", "read"]
+__all__ = ["Workloads", "controller", "is_finished", "read"]
 
 _MAX_PODS = 1_000_000
 """Most pods read at once; Kubernetes supports 150,000 in a cluster."""
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Source: kubernetes/apimachinery `pkg/util/validation` (`IsDNS1123Subdomain`)."""
 _BUILT_IN_PRIORITY = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Source: kubernetes `pkg/apis/scheduling/types.go`."""
 _MOST_NEGATIVE = -(1 << 31)
@@ -70,6 +67,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
     fields = [field for document in documents for field in objects(document)]
     priorities = _priorities(fields)
     seen: dict[str, Field] = {}
+    generated = Counter[str]()
     for field in fields:
         template = _template(field)
         if template is None:
@@ -77,7 +75,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
             continue
         if len(pods) + template.replicas > _MAX_PODS:
             raise field.refuse(f"at most {_MAX_PODS} pods in all", found=f"{template.replicas} more pods")
-        made = _pods(template, priorities, share_unit_mib)
+        made = _pods(template, priorities, generated, share_unit_mib)
         for pod in made:
             if pod.key in seen:
                 first = seen[pod.key]
@@ -92,29 +90,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
 
 def is_finished(pod: Field) -> bool:
     """Return whether a Pod object has run to its end and holds nothing."""
-    return pod.get("status", "phase").value in {"Succeeded", "Failed"}
-
-
-def pod_identity(field: Field) -> tuple[str, str]:
-    """Return namespace and name of an object, both checked; the namespace is `default` where there is none.
-
-    Raises:
-        InvalidInput: a name Kubernetes would refuse, or none.
-
-    """
-    metadata = field.get("metadata")
-    generated = metadata.get("generateName")
-    name = metadata.get("name")
-    if not name.given and generated.given:
-        return _checked(metadata.get("namespace"), "default"), _checked(generated).removesuffix("-")
-    return _checked(metadata.get("namespace"), "default"), _checked(name)
-
-
-def _checked(field: Field, default: str | None = None) -> str:
-    name = field.text(default)
-    if not _NAME.fullmatch(name.removesuffix("-")):
-        raise field.refuse("a name of lower-case letters, digits, - and .", found=shown(name))
-    return name
+    return pod.get("status", "phase").value in ("Succeeded", "Failed")
 
 
 def _template(field: Field) -> _Template | None:
@@ -146,19 +122,30 @@ def _parallel(job: Field) -> int:
     return min(parallelism, completions.integer()) if completions.given else parallelism
 
 
-def _pods(template: _Template, priorities: dict[str, int], share_unit_mib: int) -> list[Pod]:
+def _pods(template: _Template, priorities: dict[str, int], generated: Counter[str], share_unit_mib: int) -> list[Pod]:
     field = template.field
     kind = field.get("kind").text()
-    namespace, name = pod_identity(field)
+    bare = kind == "Pod"
+    namespace, name = _generated(field, generated) if bare else identity(field)
     need = read_need(template.pod, share_unit_mib=share_unit_mib)
     priority = _priority(template.pod.get("spec"), priorities)
-    bare = kind == "Pod"
     owner = controller(field, namespace) if bare else f"{kind}/{namespace}/{name}"
     names = [name] if bare else [f"{name}-{template.first + index}" for index in range(template.replicas)]
     return [
         Pod(key=PodKey(f"{namespace}/{pod_name}"), need=need, priority=priority, owner=owner)
         for pod_name in names[: template.replicas]
     ]
+
+
+def _generated(pod: Field, generated: Counter[str]) -> tuple[str, str]:
+    """Return namespace and name of a Pod; names to be generated are numbered as they come."""
+    prefix = pod.get("metadata", "generateName")
+    if pod.get("metadata", "name").given or not prefix.given:
+        return identity(pod)
+    namespace = checked_name(pod.get("metadata", "namespace"), "default")
+    base = checked_name(Field(prefix.document, prefix.text().removesuffix("-"), prefix.path, label=prefix.label))
+    generated[f"{namespace}/{base}"] += 1
+    return namespace, f"{base}-{generated[f'{namespace}/{base}'] - 1}"
 
 
 def controller(pod: Field, namespace: str) -> str:

@@ -1,0 +1,112 @@
+"""NVIDIA mig-parted's configuration file, version v1: what its MIG manager applies to the GPUs of a node.
+
+Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; refused is what that program refuses.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.documents import Document, Plain
+from tessera.api.documents import write as write_document
+from tessera.api.fields import Field
+
+__all__ = ["Group", "read", "write"]
+
+_VERSION = "v1"
+_PROFILE = re.compile(r"[1-9][0-9]?(c\.[1-9][0-9]?)?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*)*")
+_MAX_INDEX = 1024
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """What some GPUs of a node shall be cut into."""
+
+    devices: tuple[int, ...] | None = None
+    """GPU indices; None for all GPUs."""
+    enabled: bool
+    """Whether MIG is on."""
+    instances: tuple[tuple[str, int], ...] = ()
+    """Instances by profile name; none where MIG is off."""
+    filters: tuple[str, ...] = ()
+    """PCI device ids the group is limited to; empty for any."""
+
+
+def read(document: Document) -> dict[str, tuple[Group, ...]]:
+    """Return the configurations of a mig-parted file by name.
+
+    Raises:
+        InvalidInput: another version, an unknown or missing field, no configuration, an empty one, MIG devices without
+            MIG, a profile name that is none.
+
+    """
+    root = Field(document, document.data).only("version", "mig-configs")
+    if root.get("version").text() != _VERSION:
+        raise root.get("version").refuse("a version this reader knows", _VERSION)
+    configs = root.get("mig-configs")
+    if not configs.mapping():
+        raise configs.refuse("at least one configuration")
+    return {name: _groups(config) for name, config in configs.members()}
+
+
+def _groups(config: Field) -> tuple[Group, ...]:
+    groups = tuple(_group(element) for element in config.elements())
+    if not groups:
+        raise config.refuse("at least one group of GPUs")
+    return groups
+
+
+def _group(field: Field) -> Group:
+    field.only("device-filter", "devices", "mig-enabled", "mig-devices")
+    enabled, instances = field.get("mig-enabled").boolean(), field.get("mig-devices")
+    if enabled and not instances.given:
+        raise instances.refuse("the instances, {} for none, where mig-enabled is true")
+    counts = tuple((_profile(count, name), count.integer()) for name, count in instances.members())
+    if counts and not enabled:
+        raise instances.refuse("no instances where mig-enabled is false")
+    if counts and not any(count for _, count in counts):
+        raise instances.refuse("at least one instance, or {}", found="counts of 0 alone")
+    return Group(
+        devices=_devices(field.get("devices")),
+        enabled=enabled,
+        instances=counts,
+        filters=_filters(field.get("device-filter")),
+    )
+
+
+def _profile(field: Field, name: str) -> str:
+    if not _PROFILE.fullmatch(name):
+        raise field.refuse("a MIG profile", "1g.10gb, 1g.10gb+me", found=name)
+    return name
+
+
+def _devices(field: Field) -> tuple[int, ...] | None:
+    if field.value == "all":
+        return None
+    if not isinstance(field.value, list):
+        raise field.refuse("all, or a list of GPU indices")
+    return tuple(element.integer(most=_MAX_INDEX) for element in field.elements())
+
+
+def _filters(field: Field) -> tuple[str, ...]:
+    if isinstance(field.value, str):
+        return (field.value,)
+    return tuple(element.text() for element in field.elements())
+
+
+def write(configs: Mapping[str, tuple[Group, ...]]) -> str:
+    """Return the text of a mig-parted file with these configurations, in the order given."""
+    data: Plain = {
+        "version": _VERSION,
+        "mig-configs": {name: [_plain(group) for group in groups] for name, groups in configs.items()},
+    }
+    return write_document(data)
+
+
+def _plain(group: Group) -> Plain:
+    filters: dict[str, Plain] = {"device-filter": list(group.filters)} if group.filters else {}
+    return filters | {
+        "devices": "all" if group.devices is None else list(group.devices),
+        "mig-enabled": group.enabled,
+        "mig-devices": dict(group.instances),
+    }
