@@ -1,23 +1,27 @@
 """The engine against a ledger in plain Python that knows nothing of Tessera: who holds what of which GPU when."""
 
+import functools
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.core.fit import Fleet
+from tessera.core.fit.fragmentation import Fragmentation, typical
 from tessera.core.gpumodels import GpuModel, Profile
 from tessera.core.need import Ask, Form, Need
 from tessera.core.pack import Choice, Packer
 from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Gpu, Node, NodeName
 from tessera.sim.compare import simulate
-from tessera.sim.engine import Rules, run
+from tessera.sim.engine import Log, Rules, run
+from tessera.sim.replay import replay
 from tessera.sim.workloads import Arrival, Trace, Workload
 
 T4 = GpuModel(name="T4", arch="Turing", memory_mib=0)
@@ -66,7 +70,8 @@ class Ledger:
     def __init__(self, gpus: Sequence[int]) -> None:
         self.cpu = [CPU_MILLI for _ in gpus]
         self.left = [[100] * count for count in gpus]
-        self.leaving: list[tuple[float, int, Want, Choice]] = []
+        self.there: dict[int, tuple[Want, Choice]] = {}
+        self.leaving: list[tuple[float, int]] = []
 
     def fits(self, want: Want) -> bool:
         return any(
@@ -76,12 +81,20 @@ class Ledger:
 
     def depart_until(self, now_s: float) -> None:
         while self.leaving and self.leaving[0][0] <= now_s:
-            _, _, want, spot = heapq.heappop(self.leaving)
-            self._change(want, spot, 1)
+            _, number = heapq.heappop(self.leaving)
+            self._change(*self.there.pop(number), 1)
 
     def place(self, number: int, want: Want, spot: Choice, left_s: float) -> None:
+        self.there[number] = want, spot
         self._change(want, spot, -1)
-        heapq.heappush(self.leaving, (left_s, number, want, spot))
+        heapq.heappush(self.leaving, (left_s, number))
+
+    def move(self, moved: int, spot: Choice, make_place: Callable[[], None]) -> None:
+        want, before = self.there[moved]
+        self._change(want, before, 1)
+        make_place()
+        self._change(want, spot, -1)
+        self.there[moved] = want, spot
 
     def _change(self, want: Want, spot: Choice, sign: int) -> None:
         gpus = [share.gpu for share in spot.shares]
@@ -108,12 +121,32 @@ def in_time(pods: Sequence[tuple[Want, int, float]]) -> list[tuple[Want, float, 
     return timed
 
 
-@given(GPUS, PODS, QUEUES)
+def follow(gpus: list[int], pods: list[tuple[Want, float, float]], log: Log) -> None:
+    """Check by the ledger that nothing is granted twice and, without a queue, that nobody is dropped who fits."""
+    ledger = Ledger(gpus)
+    moves = {move.made_for: move for move in log.moves}
+    came_s = [
+        at_s if placed_s == math.inf else placed_s for (_, at_s, _), placed_s in zip(pods, log.placed_s, strict=True)
+    ]
+    for at in sorted(range(len(pods)), key=came_s.__getitem__):
+        ledger.depart_until(came_s[at])
+        want, spot, left_s = pods[at][0], log.spots[at], log.left_s[at]
+        if spot is None:
+            assert log.rules.queue != "drop" or not ledger.fits(want)
+        elif at in moves:
+            assert not ledger.fits(want), "moved without need"
+            place = functools.partial(ledger.place, at, want, spot, left_s)
+            ledger.move(moves[at].moved, moves[at].spot, place)
+        else:
+            ledger.place(at, want, spot, left_s)
+
+
+@given(GPUS, PODS, QUEUES, st.integers(0, 3))
 def test_nothing_is_granted_twice_and_pods_are_conserved(
-    gpus: list[int], gaps: list[tuple[Want, int, float]], queue: str
+    gpus: list[int], gaps: list[tuple[Want, int, float]], queue: str, moves: int
 ) -> None:
     pods = in_time(gaps)
-    rules = msgspec.convert({"queue": queue}, Rules)
+    rules = msgspec.convert({"queue": queue, "moves": moves}, Rules)
     log = simulate(workload_of(gpus, pods), "first-fit", rules)
     assert len(log.spots) == len(log.placed_s) == len(log.left_s) == len(pods)
     for (_, at_s, stay_s), spot, placed_s, left_s in zip(pods, log.spots, log.placed_s, log.left_s, strict=True):
@@ -121,26 +154,25 @@ def test_nothing_is_granted_twice_and_pods_are_conserved(
         assert left_s == placed_s + stay_s
         assert placed_s >= at_s
         assert queue != "drop" or placed_s in {at_s, math.inf}
-    ledger = Ledger(gpus)
-    for at in sorted(range(len(pods)), key=log.placed_s.__getitem__):
-        spot = log.spots[at]
-        if spot is not None:
-            ledger.depart_until(log.placed_s[at])
-            ledger.place(at, pods[at][0], spot, log.left_s[at])
+    assert len(log.moves) <= moves
+    follow(gpus, pods, log)
     assert log == simulate(workload_of(gpus, pods), "first-fit", rules), "the same input gives the same log"
 
 
-@given(GPUS, PODS)
-def test_a_pod_is_dropped_only_if_no_node_fits(gpus: list[int], gaps: list[tuple[Want, int, float]]) -> None:
-    pods = in_time(gaps)
-    log = simulate(workload_of(gpus, pods), "first-fit", Rules())
-    ledger = Ledger(gpus)
-    for at, (want, now_s, _) in enumerate(pods):
-        ledger.depart_until(now_s)
-        spot = log.spots[at]
-        assert ledger.fits(want) == (spot is not None)
-        if spot is not None:
-            ledger.place(at, want, spot, log.left_s[at])
+@given(GPUS, PODS, st.integers(0, 3))
+def test_a_replay_ends_where_the_run_ended(gpus: list[int], gaps: list[tuple[Want, int, float]], moves: int) -> None:
+    """Fragmentation kept up step by step equals that of the packer's fleet; none departs after the last arrival."""
+    pods = [(want, at_s, stay_s if stay_s == 1.0 else math.inf) for want, at_s, stay_s in in_time(gaps)]
+    workload = workload_of(gpus, [*pods, (WANTS[0], pods[-1][1] + 2.0, math.inf)])
+    packer = Packer(Fleet.of(workload.snapshot), "first-fit")
+    log = run(workload, packer, Rules(moves=moves))
+    got = replay(log)
+    fragmentation = Fragmentation(packer.fleet, typical(workload.mix, cover_percent=95))
+    amount = fragmentation.amount(packer.fleet, np.arange(len(gpus))).sum() / fragmentation.weight
+    assert got.fragmented_percent[-1] == pytest.approx(amount / sum(gpus))
+    assert got.idle_percent[-1] == pytest.approx(packer.fleet.left.sum() / sum(gpus))
+    assert got.refused_though_fitting == 0
+    assert len(got.at_s) == len(log.spots) + sum(left_s < math.inf for left_s in log.left_s)
 
 
 @given(GPUS, PODS)
@@ -162,6 +194,30 @@ def test_who_waits(queue: str, want: list[float]) -> None:
     pods = [(WHOLE, 0.0, 10.0), (PAIR, 1.0, 5.0), (WHOLE, 2.0, 1.0)]
     log = simulate(workload_of([2], pods), "first-fit", msgspec.convert({"queue": queue}, Rules))
     assert list(log.placed_s) == want
+
+
+def test_a_pod_dropped_though_a_node_fits_is_found_out() -> None:
+    pods = [(PAIR, 0.0, math.inf), (WHOLE, 1.0, math.inf), (PAIR, 2.0, math.inf), (PAIR, 3.0, math.inf)]
+    log = simulate(workload_of([3], pods), "first-fit", Rules())
+    assert [spot is None for spot in log.spots] == [False, False, True, True]
+    lazy = msgspec.structs.replace(log, spots=(log.spots[0], None, None, None), placed_s=(0.0, *[math.inf] * 3))
+    assert replay(log).refused_though_fitting == 0
+    assert replay(lazy).refused_though_fitting == 1
+
+
+def test_a_pod_that_stays_no_time_leaves_after_it_came() -> None:
+    log = simulate(workload_of([1], [(WHOLE, 0.0, 0.0), (WHOLE, 1.0, 1.0)]), "first-fit", Rules())
+    assert replay(log).idle_percent.tolist() == [0.0, 100.0, 0.0, 100.0]
+
+
+def test_one_pod_moves_so_that_another_fits() -> None:
+    """30 % on one GPU and 70 % on the other leave no whole GPU until the smaller joins the larger."""
+    pods = [(WHOLE, 0.0, 1.0), (Want(100, 1, 30), 0.5, 9.0), (Want(100, 1, 70), 2.0, 9.0), (WHOLE, 3.0, 9.0)]
+    still = simulate(workload_of([1, 1], pods), "first-fit", Rules())
+    assert [spot and spot.node for spot in still.spots] == [0, 1, 0, None]
+    moved = simulate(workload_of([1, 1], pods), "first-fit", Rules(moves=1))
+    assert [spot and spot.node for spot in moved.spots] == [0, 1, 0, 1]
+    assert [(move.at_s, move.made_for, move.moved, move.spot.node) for move in moved.moves] == [(3.0, 3, 1, 0)]
 
 
 def test_departures_come_before_arrivals_of_the_same_moment() -> None:

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tessera.cli.options import output_option, write_output
+from tessera.cli.options import output_option, write_output, write_outputs
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
 from tessera.sim.engine import Log, Rules
 from tessera.sim.metrics import Metrics, measure
+from tessera.sim.replay import replay
 from tessera.sim.report import check_figures, figures, log_lines, table_lines, title
 from tessera.sim.workloads import MILLI, Trace, Workload, departing, filling, openb
 
@@ -160,12 +161,12 @@ def compare(workload: Workload, wanted: Wanted) -> None:
     """Run the policies, write what was asked for, print the comparison."""
     _check_targets(wanted)
     logs = _run(workload, wanted)
-    runs = tuple(measure(log) for log in logs)
+    runs = tuple(measure(log, replay(log)) for log in logs)
     if wanted.log is not None:
         for log in logs:
             write_output(wanted.log_of(log.policy), "".join(log_lines(log)))
     if wanted.plots is not None:
-        _write_figures(wanted.plots, runs)
+        write_outputs(wanted.plots, dict(figures(runs)))
     if wanted.output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(_report(workload, wanted, runs))))
     else:
@@ -180,17 +181,6 @@ def _check_targets(wanted: Wanted) -> None:
         check_figures()
         if wanted.plots.exists() and not wanted.plots.is_dir():
             raise InvalidInput(f"--plots {wanted.plots}", found="a file", wanted="a folder, made where there is none")
-
-
-def _write_figures(folder: Path, runs: Sequence[Metrics]) -> None:
-    drawn = tuple(figures(runs))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = error.strerror or type(error).__name__
-        raise InvalidInput(f"--plots {folder}", found=found, wanted="a folder that can be made") from error
-    for name, content in drawn:
-        write_output(folder / name, content)
 
 
 def _run(workload: Workload, wanted: Wanted) -> tuple[Log, ...]:
@@ -217,10 +207,18 @@ def _report(workload: Workload, wanted: Wanted, runs: Sequence[Metrics]) -> dict
 
 
 def _print_table(runs: Sequence[Metrics]) -> None:
-    headings, *lines = table_lines(runs)
-    shown = Table(title=title(runs[0]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="right" if number else "left")
-    for line in lines:
-        shown.add_row(*line)
-    Console().print(shown)
+    """Print the policies side by side, as many as the terminal is wide, and the others below."""
+    console = Console()
+    lines = table_lines(runs)
+    first = max(len(line[0]) for line in lines) + 2
+    widest = max(len(cell) for line in lines for cell in line[1:]) + 2
+    together = max(1, (console.width - first) // widest)
+    console.print(title(runs[0]), highlight=False)
+    for at in range(1, len(runs) + 1, together):
+        shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+        shown.add_column(lines[0][0])
+        for policy in lines[0][at : at + together]:
+            shown.add_column(policy, justify="right")
+        for line in lines[1:]:
+            shown.add_row(line[0], *line[at : at + together])
+        console.print(shown)

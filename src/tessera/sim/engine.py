@@ -9,34 +9,18 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from tessera.core.need import Need
-from tessera.core.pack import Choice
+from tessera.core.pack import Choice, Packer
 from tessera.sim.cuts import Instances
+from tessera.sim.moves import Mover
 from tessera.sim.workloads import Workload
 
-__all__ = ["Log", "Move", "Placer", "Rules", "run"]
+__all__ = ["Log", "Move", "Rules", "run"]
 
 _PROGRESS_EVERY = 256
-
-
-class Placer(Protocol):
-    """What the engine needs of a packer; `tessera.core.pack.Packer` is one."""
-
-    def intern(self, need: Need, /) -> int:
-        """Return the packer's number of a need."""
-        ...
-
-    def place(self, kind: int, /) -> Choice | None:
-        """Choose a place for one pod and take it; None when no node fits."""
-        ...
-
-    def release(self, kind: int, choice: Choice, /) -> None:
-        """Give back what a pod held."""
-        ...
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,18 +66,18 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(
     workload: Workload,
-    placer: Placer,
+    packer: Packer,
     rules: Rules,
     *,
     policy: str = "",
     progress: Callable[[int], None] = lambda _: None,
 ) -> Log:
-    """Return the log of a run; `placer` is used up by it.
+    """Return the log of a run; `packer` is used up by it.
 
     At one moment, departures come before arrivals. A pod stays for its time from when it starts to run. `progress` is
     called now and then with the number of arrivals done. Cost: about a microsecond an event beside the packer's.
     """
-    state = _Run(workload, placer, rules)
+    state = _Run(workload, packer, rules)
     for index, arrival in enumerate(workload.arrivals):
         if index % _PROGRESS_EVERY == 0:
             progress(index)
@@ -115,12 +99,12 @@ def run(
 class _Run:
     """The state of one run: what is where, what leaves when, who waits."""
 
-    def __init__(self, workload: Workload, placer: Placer, rules: Rules) -> None:
+    def __init__(self, workload: Workload, packer: Packer, rules: Rules) -> None:
         count = len(workload.arrivals)
         self.workload = workload
-        self.placer = placer
+        self.packer = packer
         self.rules = rules
-        self.kinds = [placer.intern(need) for need in workload.kinds]
+        self.kinds = [packer.intern(need) for need in workload.kinds]
         self.spots: list[Choice | None] = [None] * count
         self.placed_s = [math.inf] * count
         self.left_s = [math.inf] * count
@@ -128,22 +112,27 @@ class _Run:
         self.leaving: list[tuple[float, int]] = []
         self.waiting: deque[int] = deque()
         self.moves: list[Move] = []
+        self.stuck: set[int] = set()  # kinds no move helps, until something is given back: placements only take room
         self.instances = Instances(workload.snapshot)
+        self.mover = Mover(packer)
 
     def arrive(self, index: int, kind: int, at_s: float) -> None:
         """Let one pod come in."""
         if self.leaving and self.leaving[0][0] <= at_s:
             self.depart_until(at_s)
         behind = self.rules.queue == "fifo" and bool(self.waiting)
-        started = not behind and self.start(index, kind, at_s)
-        if not started and self.rules.queue != "drop":
+        if not behind:
+            spot = self.packer.place(self.kinds[kind])
+            if spot is None and len(self.moves) < self.rules.moves:
+                spot = self.make_room(index, at_s)
+            if spot is not None:
+                self.start(index, spot, at_s)
+                return
+        if self.rules.queue != "drop":
             self.waiting.append(index)
 
-    def start(self, index: int, kind: int, now_s: float) -> bool:
-        """Place one pod, by moving another if the rules allow; return whether it has a place now."""
-        spot = self.placer.place(self.kinds[kind])
-        if spot is None:
-            return False
+    def start(self, index: int, spot: Choice, now_s: float) -> None:
+        """Note that a pod has its place."""
         self.spots[index] = self.held[index] = spot
         self.placed_s[index] = now_s
         stay_s = self.workload.arrivals[index].stay_s
@@ -151,13 +140,37 @@ class _Run:
         if stay_s < math.inf:
             self.left_s[index] = now_s + delay_s + stay_s
             heapq.heappush(self.leaving, (self.left_s[index], index))
-        return True
+
+    def make_room(self, index: int, now_s: float) -> Choice | None:
+        """Move one running pod so that this one fits; None if no single move helps."""
+        kind = self.kind_of(index)
+        if kind in self.stuck:
+            return None
+        moved = self.mover.find(kind, ((other, self.kind_of(other), spot) for other, spot in self.held.items()))
+        if moved is None:
+            self.stuck.add(kind)
+            return None
+        self.stuck.clear()
+        self.packer.release(self.kind_of(moved), self.held[moved])
+        spot = self.packer.place(kind, again=True)
+        elsewhere = self.packer.place(self.kind_of(moved), again=True)
+        assert spot is not None, "the mover found that it fits"
+        assert elsewhere is not None, "the mover found that it fits elsewhere"
+        self.held[moved] = elsewhere
+        self.instances.hold(elsewhere.node, elsewhere.shares)
+        self.moves.append(Move(now_s, index, moved, elsewhere))
+        return spot
+
+    def kind_of(self, index: int) -> int:
+        """Return the packer's number of an arrival's kind."""
+        return self.kinds[self.workload.arrivals[index].kind]
 
     def depart_until(self, now_s: float) -> None:
         """Let everyone leave whose time has come, and those who wait try again after each."""
         while self.leaving and self.leaving[0][0] <= now_s:
             left_s, index = heapq.heappop(self.leaving)
-            self.placer.release(self.kinds[self.workload.arrivals[index].kind], self.held.pop(index))
+            self.packer.release(self.kind_of(index), self.held.pop(index))
+            self.stuck.clear()
             if self.waiting:
                 self.retry(left_s)
 
@@ -166,15 +179,18 @@ class _Run:
 
         What did not fit once does not fit after others were placed, so each kind is tried until it fails.
         """
-        arrivals = self.workload.arrivals
         strict = self.rules.queue == "fifo"
         failed: set[int] = set()
         still: deque[int] = deque()
         for index in self.waiting:
-            kind = arrivals[index].kind
-            if (strict and failed) or kind in failed or not self.start(index, kind, now_s):
+            kind = self.kind_of(index)
+            if not (strict and failed) and kind not in failed:
+                spot = self.packer.place(kind, again=True)
+                if spot is not None:
+                    self.start(index, spot, now_s)
+                    continue
                 failed.add(kind)
-                still.append(index)
+            still.append(index)
         self.waiting = still
 
     def finish(self) -> None:

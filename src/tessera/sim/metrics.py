@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tessera.sim.engine import Log
+from tessera.sim.replay import Replayed
 from tessera.sim.workloads import MILLI, Demand
 
 __all__ = [
@@ -38,6 +39,8 @@ HEADLINES = (100, 130)
 MOMENTS = 241
 """Points of a curve over time."""
 
+_LEAST_IDLE = 1e-9
+"""Divides where nothing is idle and so nothing fragmented."""
 _MULTI = 3
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -116,8 +119,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         return self.groups[0].dropped
 
 
-def measure(log: Log) -> Metrics:
-    """Return the measures of a run that follow from its log alone; fragmentation needs `replay` too."""
+def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
+    """Return the measures of a run; fragmentation and work conservation only where it was replayed too."""
     workload = log.workload
     capacity = workload.capacity_milli
     demand = np.array([workload.demands[arrival.kind].milli for arrival in workload.arrivals], dtype=np.int64)
@@ -125,7 +128,7 @@ def measure(log: Log) -> Metrics:
     lost, asked = ~placed[workload.warm :], demand[workload.warm :]
     total = int(asked.sum())
     departs = workload.departs
-    curve = _over_time(log, demand) if departs else _over_arrivals(demand, placed, capacity)
+    curve = _over_time(log, demand, replayed) if departs else _over_arrivals(demand, placed, capacity, replayed)
     waits = _waits(log)
     return Metrics(
         workload=workload.name,
@@ -142,6 +145,7 @@ def measure(log: Log) -> Metrics:
         longest_wait_s=max(waits, default=0.0),
         moves=len(log.moves),
         cuts=log.cuts,
+        refused_though_fitting=None if replayed is None else replayed.refused_though_fitting,
         curve=curve,
     )
 
@@ -171,19 +175,42 @@ def moments(log: Log) -> Floats:
     return np.linspace(0.0, end_s, MOMENTS)
 
 
-def _over_arrivals(demand: Ints, placed: NDArray[np.bool_], capacity: int) -> Curve:
+def _over_arrivals(demand: Ints, placed: NDArray[np.bool_], capacity: int, replayed: Replayed | None) -> Curve:
     numbers, positions = bins(100 * np.cumsum(demand) / capacity)
     allocated = np.round(100 * np.cumsum(np.where(placed, demand, 0)) / capacity, 2)
-    x = tuple(map(float, numbers))
-    return Curve(axis="arrived_percent", x=x, allocated_percent=bin_means(positions, allocated))
+    curve = Curve(
+        axis="arrived_percent",
+        x=tuple(map(float, numbers)),
+        allocated_percent=bin_means(positions, allocated),
+    )
+    if replayed is None:
+        return curve
+    return msgspec.structs.replace(
+        curve,
+        fragmented_percent=bin_means(positions, replayed.fragmented_percent),
+        fragmented_of_idle_percent=bin_means(positions, _of_idle(replayed)),
+    )
 
 
-def _over_time(log: Log, demand: Ints) -> Curve:
+def _over_time(log: Log, demand: Ints, replayed: Replayed | None) -> Curve:
     at_s = moments(log)
     came = _held_at(np.array(log.placed_s), demand, at_s)
     went = _held_at(np.array(log.left_s), demand, at_s)
     percent = 100 * (came - went) / log.workload.capacity_milli
-    return Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
+    curve = Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
+    if replayed is None:
+        return curve
+    step = np.maximum(np.searchsorted(replayed.at_s, at_s, side="right") - 1, 0)
+    return msgspec.structs.replace(
+        curve,
+        fragmented_percent=tuple(replayed.fragmented_percent[step].tolist()),
+        fragmented_of_idle_percent=tuple(_of_idle(replayed)[step].tolist()),
+    )
+
+
+def _of_idle(replayed: Replayed) -> Floats:
+    """Return fragmented GPU in percent of idle GPU, after each step."""
+    return 100 * replayed.fragmented_percent / np.maximum(replayed.idle_percent, _LEAST_IDLE)
 
 
 def _held_at(since_s: Floats, demand: Ints, at_s: Floats) -> Ints:

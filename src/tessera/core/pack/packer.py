@@ -92,9 +92,13 @@ class Packer:
         """Return what the fleet knows of an interned need."""
         return self._demands[kind]
 
-    def place(self, kind: int) -> Choice | None:
-        """Choose node and shares for one pod and grant them; None if no node fits."""
-        self._arrive(kind)
+    def place(self, kind: int, *, again: bool = False) -> Choice | None:
+        """Choose node and shares for one pod and grant them; None if no node fits.
+
+        `again` is for a pod that was asked for before, because it waited or moves: it is no arrival to learn from.
+        """
+        if not again:
+            self._arrive(kind)
         if self._full[kind] == self._released:
             return None
         row = self.row(kind)

@@ -6,10 +6,8 @@ from tessera.sim.metrics import HEADLINES, Metrics
 
 __all__ = ["table_lines", "title"]
 
-_SIDE_BY_SIDE = 3
-
-Column = tuple[str, list[str]]
-"""Heading, and a cell for each run."""
+Line = tuple[str, list[str]]
+"""A measure, and a cell for each run."""
 
 
 def title(run: Metrics) -> str:
@@ -18,20 +16,19 @@ def title(run: Metrics) -> str:
 
 
 def table_lines(runs: Sequence[Metrics]) -> tuple[tuple[str, ...], ...]:
-    """Return the measures of several runs of one workload, the headings first; what says nothing about it is left out.
+    """Return the measures of runs of one workload, a line each, a cell for each run; the first line names the policies.
 
-    A few policies stand side by side, a measure each line; more of them have a line each.
+    Measures that say nothing about this workload are left out.
     """
-    columns = [("policy", [run.policy for run in runs]), *_fullness(runs), *_losses(runs), *_extras(runs)]
-    lines = tuple((heading, *cells) for heading, cells in columns)
-    return lines if len(runs) <= _SIDE_BY_SIDE else tuple(zip(*lines, strict=True))
+    lines = [("policy", [run.policy for run in runs]), *_fullness(runs), *_losses(runs), *_extras(runs)]
+    return tuple((measure, *cells) for measure, cells in lines)
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _fullness(runs: Sequence[Metrics]) -> Iterator[Column]:
+def _fullness(runs: Sequence[Metrics]) -> Iterator[Line]:
     for arrived in HEADLINES:
         if arrived in runs[0].unallocated_percent:
             cells = [_percent(run.unallocated_percent.get(arrived)) for run in runs]
@@ -51,7 +48,7 @@ def _fragmented(run: Metrics, *, mean: bool) -> float:
     return sum(values) / len(values) if mean else values[-1]
 
 
-def _losses(runs: Sequence[Metrics]) -> Iterator[Column]:
+def _losses(runs: Sequence[Metrics]) -> Iterator[Line]:
     yield "pods dropped", [f"{run.dropped:,}" for run in runs]
     yield "GPU demand dropped %", [_percent(run.dropped_demand_percent) for run in runs]
     yield "multi-GPU demand dropped %", [_percent(run.dropped_multi_gpu_percent) for run in runs]
@@ -60,8 +57,8 @@ def _losses(runs: Sequence[Metrics]) -> Iterator[Column]:
         yield "first drop at % arrived", [_percent(run.first_drop_percent) for run in runs]
 
 
-def _extras(runs: Sequence[Metrics]) -> Iterator[Column]:
-    """Yield what is worth a column only if there is any."""
+def _extras(runs: Sequence[Metrics]) -> Iterator[Line]:
+    """Yield what is worth a line only if there is any."""
     if any(run.longest_wait_s for run in runs):
         yield "mean wait s", [f"{run.mean_wait_s:,.0f}" for run in runs]
         yield "longest wait s", [f"{run.longest_wait_s:,.0f}" for run in runs]
