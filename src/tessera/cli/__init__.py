@@ -14,6 +14,8 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Un
 __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
 COMMANDS: dict[str, str] = {
+    "plan": "Show how to cut which GPU, where every pod goes, what waits and why.",
+    "explain": "Explain one workload: the ways it could be served, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "simulate": "Replay a workload under several packing policies and compare them.",
 }

@@ -1,0 +1,107 @@
+"""`tessera explain`: one workload, the ways it could be served, where it goes or what stands in its way."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+import rich
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from tessera.cli.inputs import input_options, read_snapshot
+from tessera.cli.options import output_option, write_output
+from tessera.core import explain as core
+from tessera.core.need import Pod
+from tessera.core.pack import POLICIES
+from tessera.core.snapshot import Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["explain"]
+
+_MOST_NODES = 20
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    workload: str
+    fleet: str | None
+    gpus: tuple[str, ...]
+    manifests: tuple[str, ...]
+    policy: str
+    output: str
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera explain vllm --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
+  tessera explain Job/default/embed --gpus 8xH100-80GB -f examples/1-job-of-60-slices/job.yaml
+  kubectl get nodes,pods -A -o json | tessera explain default/notebook-3 --fleet -
+"""
+)
+@click.argument("workload")
+@input_options
+@click.option(
+    "--policy", type=click.Choice(tuple(POLICIES)), default="best-fit", show_default=True, help="As in `tessera plan`."
+)
+@output_option("table", "json")
+def explain(**given: Unpack[_Given]) -> None:
+    """Explain WORKLOAD: what it needs, the ways each GPU could serve it, where it goes, what stands in its way.
+
+    WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. All pending pods are planned
+    with it, as `tessera plan` does.
+    """
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["manifests"])
+    found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
+    if given["output"] == "json":
+        write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    else:
+        rich.print(Group(*(part for each in found for part in _tables(each))))
+
+
+def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
+    """Return the pending pods that a name means: the pod, or those of the workload."""
+    ends = f"/{workload}"
+    chosen = tuple(
+        pod
+        for pod in snapshot.pending
+        if workload in {pod.key, pod.owner} or pod.key.endswith(ends) or pod.owner.endswith(ends)
+    )
+    if not chosen:
+        known = sorted({pod.owner or pod.key for pod in snapshot.pending})
+        raise InvalidInput(
+            f"workload {workload}",
+            found="no pending pod of this name",
+            wanted="a pod or workload of the manifests",
+            accepted=", ".join(known[:_MOST_NODES]) or "give manifests with -f",
+        )
+    return chosen
+
+
+def _tables(found: core.Explanation) -> Iterator[RenderableType]:
+    pods = found.pods[0] if len(found.pods) == 1 else f"{found.pods[0]} and {len(found.pods) - 1} more"
+    yield f"[bold]{escape(pods)}[/bold] needs {escape(found.need)}"
+    ways = [
+        (w.ask, f"{w.gpus} x {w.model}", w.option.mode.value, w.option.profile or "", str(w.option.memory_mib),
+         str(w.option.compute_percent), w.option.mode.isolation.value, "there" if w.option.exists else "to be made")
+        for w in found.ways
+    ]  # fmt: skip
+    yield _table("Ways to serve it, the preferred first", "ask GPUs mode profile MiB compute% isolation device", ways)
+    yield f"{len(found.placed)} placed, {len(found.waiting)} waiting"
+    nodes = [(v.node, v.obstacle or "has room", v.detail) for v in found.nodes[:_MOST_NODES]]
+    yield _table("One more such pod after the plan", "node verdict detail", nodes)
+    if len(found.nodes) > _MOST_NODES:
+        yield f"and {len(found.nodes) - _MOST_NODES} more nodes; all with -o json"
+
+
+def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns.split():
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table

@@ -1,0 +1,114 @@
+"""What `plan`, `explain` and `simulate` read: fleets and manifests, from files, folders and standard input."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from tessera.api import documents, fleets, workloads
+from tessera.api.documents import Document
+from tessera.core.snapshot import Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["input_options", "read_snapshot"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_ENDINGS = {".yaml", ".yml", ".json"}
+_MOST_BYTES = 256 << 20
+"""A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
+
+
+def input_options(command: _Command) -> _Command:
+    """Add the options that say what to plan for: `--fleet`, `--gpus` and `-f`."""
+    for option in reversed(
+        (
+            click.option(
+                "--fleet",
+                metavar="FILE",
+                help="Nodes: a fleet file, Kubernetes Node objects, or kubectl's JSON; - reads standard input.",
+            ),
+            click.option(
+                "--gpus",
+                multiple=True,
+                metavar="NxMODEL",
+                help="A node in short form, such as 8xH100-80GB; repeat for more nodes.",
+            ),
+            click.option(
+                "-f",
+                "--filename",
+                "manifests",
+                multiple=True,
+                metavar="PATH",
+                help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Iterable[str]) -> Snapshot:
+    """Return the fleet with the manifests' pods pending; what is no workload is named on standard error.
+
+    Raises:
+        InvalidInput: no fleet, no workload, a pod twice, or anything unreadable in the files.
+
+    """
+    observed = fleets.read(_documents(fleet)) if fleet else Snapshot(nodes=())
+    short = tuple(fleets.short(text, index) for index, text in enumerate(gpus))
+    nodes = (*observed.nodes, *short)
+    if not nodes:
+        raise InvalidInput(
+            "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
+        )
+    read = workloads.read(tuple(document for path in manifests for document in _documents(path)))
+    for note in (*observed.notes, *read.notes, *(f"{each} runs no pods and is left out" for each in read.skipped)):
+        click.echo(f"note: {note}", err=True)
+    twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"node {twice}", found="it both in --fleet and in --gpus", wanted="each node once")
+    there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
+    for key in (pod.key for pod in read.pods if pod.key in there):
+        click.echo(f"note: pod {key} is in the fleet already and is planned as it is there", err=True)
+    pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
+    return Snapshot(nodes=nodes, running=observed.running, pending=pending)
+
+
+def _documents(path: str) -> tuple[Document, ...]:
+    return tuple(each for file in _files(path) for each in documents.read(*read_bytes(file)))
+
+
+def _files(path: str) -> Iterator[str]:
+    """Yield a file, or the manifests below a folder, sorted, hidden ones left out."""
+    folder = Path(path)
+    if path == "-" or not folder.is_dir():
+        yield path
+        return
+    found = sorted(p for p in folder.rglob("*") if p.suffix in _ENDINGS and not p.name.startswith(".") and p.is_file())
+    if not found:
+        raise InvalidInput(path, found="a folder without manifests", wanted="files ending in .yaml, .yml or .json")
+    yield from map(str, found)
+
+
+def read_bytes(path: str) -> tuple[str, bytes]:
+    """Return the name to use in errors and the bytes of a file; `-` is standard input.
+
+    Raises:
+        InvalidInput: the file is missing, unreadable or absurdly large.
+
+    """
+    try:
+        data = sys.stdin.buffer.read(_MOST_BYTES + 1) if path == "-" else _read(Path(path))
+    except OSError as error:
+        raise InvalidInput(path, found=error.strerror or str(error), wanted="a file that can be read") from error
+    if len(data) > _MOST_BYTES:
+        raise InvalidInput(path, found="more than 256 MiB", wanted="manifests")
+    return ("standard input" if path == "-" else path), data
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES + 1)

@@ -1,0 +1,83 @@
+"""`tessera plan`: how to cut which GPU, where every pod goes, what waits and why."""
+
+from typing import TypedDict, Unpack
+
+import click
+import rich
+
+from tessera.api import adminfiles, plans
+from tessera.cli.drawing import svg
+from tessera.cli.inputs import input_options, read_snapshot
+from tessera.cli.options import output_option, write_output, write_outputs
+from tessera.cli.tables import plan_tables
+from tessera.core import plan as core
+from tessera.core.pack import POLICIES
+
+__all__ = ["plan"]
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    fleet: str | None
+    gpus: tuple[str, ...]
+    manifests: tuple[str, ...]
+    policy: str
+    exact: bool
+    limit: float
+    output: str
+    draw: str | None
+    write: str | None
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera plan --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
+  tessera plan --fleet fleet.yaml -f manifests/ --draw plan.svg
+  kubectl get nodes,pods -A -o json | tessera plan --fleet - -f new-deployment.yaml
+  tessera plan --fleet fleet.yaml -f manifests/ --write out/   # what an administrator applies
+"""
+)
+@input_options
+@click.option(
+    "--policy",
+    type=click.Choice(tuple(POLICIES)),
+    default="best-fit",
+    show_default=True,
+    help="How nodes and GPUs are chosen.",
+)
+@click.option("--exact", is_flag=True, help="Solve for the most pods (HiGHS) instead of a policy; small fleets.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --exact: stop each priority class here and report the bound.",
+)
+@output_option("table", "json", "yaml")
+@click.option("--draw", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw every GPU with who sits where.")
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write a mig-parted file, node labels and a sharing configuration for each node.",
+)
+def plan(**given: Unpack[_Given]) -> None:
+    """Show how to cut which GPU, where every pod goes, what waits and why. Changes nothing anywhere.
+
+    The fleet comes from a file (--fleet: a fleet file, Kubernetes nodes, or `kubectl get nodes,pods -A -o json`,
+    whose running pods stay where they are) or in short form (--gpus, one node each). Workloads come from -f.
+    """
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["manifests"])
+    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
+    if given["draw"]:
+        write_output(given["draw"], svg(made, snapshot, title="Tessera plan"))
+    if given["write"]:
+        write_outputs(given["write"], adminfiles.render(made, snapshot))
+    if given["output"] == "table":
+        rich.print(plan_tables(made, snapshot))
+    else:
+        write_output("-", plans.to_json(made) if given["output"] == "json" else plans.to_yaml(made))

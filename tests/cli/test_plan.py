@@ -1,0 +1,171 @@
+"""The command `plan` and `explain` on good and bad input: outputs, exit codes, nothing half-written."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from tessera.cli import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOB = str(EXAMPLES / "1-job-of-60-slices/job.yaml")
+
+
+def run(*arguments: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=given, catch_exceptions=False)
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  containers:
+    - name: main
+      resources: {limits: {LIMITS}}
+"""
+
+
+def pod(limits: str, name: str = "a") -> str:
+    return POD.replace("NAME", name).replace("LIMITS", limits)
+
+
+# Keyed by a sentence: arguments, standard input, what the error must name.
+BAD: dict[str, tuple[list[str], str, list[str]]] = {
+    "an unknown GPU": (["--gpus", "8xH100-81GB"], "", ["H100-81GB", "H100-80GB"]),
+    "an absurd number of GPUs": (["--gpus", "99999999xT4"], "", ["99999999xT4"]),
+    "no GPUs at all": (["-f", JOB], "", ["--fleet", "--gpus"]),
+    "an empty fleet": (["--fleet", "-"], "nodes: []", ["standard input", "no node"]),
+    "an empty file as fleet": (["--fleet", "-"], "", ["no node"]),
+    "a profile that the model does not offer": (
+        ["--fleet", "-"],
+        "nodes:\n- {name: a, gpus: [{model: A100-40GB, sharing: {mig: {1g.10gb: 1, 9g.90gb: 1}}}]}",
+        ["line 2", "9g.90gb", "1g.5gb"],
+    ),
+    "instances that do not fit together": (
+        ["--fleet", "-"],
+        "nodes:\n- {name: a, gpus: [{model: A100-40GB, sharing: {mig: {3g.20gb: 3}}}]}",
+        ["line 2", "3g.20gb"],
+    ),
+    "two nodes of one name": (["--fleet", "-"], "nodes:\n- {name: a}\n- {name: a}", ["standard input", "node a"]),
+    "an unknown field of a fleet": (["--fleet", "-"], "nodes:\n- {name: a, gpu: 8xT4}", ["line 2", "gpu"]),
+    "broken YAML": (["--gpus", "T4", "-f", "-"], "kind: Pod\nmetadata: {name: a", ["standard input", "line"]),
+    "broken YAML in the second document": (
+        ["--gpus", "T4", "-f", "-"],
+        f"{pod('nvidia.com/gpu: 1')}---\nkind: [Pod\n",
+        ["standard input", "document 2", "line"],
+    ),
+    "a negative quantity": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: -1"), ["line 8", "nvidia.com/gpu", "-1"]),
+    "a fraction of a device": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: 0.5"), ["nvidia.com/gpu", "0.5"]),
+    "an absurd quantity": (["--gpus", "T4", "-f", "-"], pod("nvidia.com/gpu: 1e400"), ["nvidia.com/gpu", "1e400"]),
+    "a pod twice in one file": (
+        ["--gpus", "T4", "-f", "-"],
+        f"{pod('nvidia.com/gpu: 1')}---{pod('nvidia.com/gpu: 1')}",
+        ["default/a", "document 2"],
+    ),
+    "a file that is not there": (["--gpus", "T4", "-f", "missing.yaml"], "", ["missing.yaml", "No such file"]),
+    "an unknown policy": (["--gpus", "T4", "--policy", "best"], "", ["best", "best-fit"]),
+    "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_bad_input_is_one_clear_error(sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, given, named = BAD[sentence]
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--draw", "out.svg", "--write", "out"] if "--draw" not in arguments else []):
+        result = run("plan", *arguments, *more, given=given)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        errors = [line for line in result.stderr.splitlines() if not line.startswith("note:")]
+        assert len(errors) == 1
+        assert errors[0].startswith("error: ")
+        assert [word for word in named if word not in errors[0]] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_say_the_same() -> None:
+    common = ("plan", "--gpus", "8xH100-80GB", "-f", JOB)
+    as_json = json.loads(run(*common, "-o", "json").stdout)
+    assert yaml.safe_load(run(*common, "-o", "yaml").stdout) == as_json
+    table = run(*common).stdout
+    assert "56" in table
+    assert "unit 7 free" in " ".join(table.split())
+
+
+def test_drawing_and_files_of_an_administrator(tmp_path: Path) -> None:
+    result = run(
+        "plan", "--gpus", "1xA100-40GB", "-f", "-", "-o", "json",
+        "--draw", str(tmp_path / "plan.svg"), "--write", str(tmp_path / "out"),
+        given=pod("nvidia.com/mig-3g.20gb: 1"),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert ET.parse(tmp_path / "plan.svg").getroot().tag.endswith("svg")
+    parted = yaml.safe_load((tmp_path / "out/mig-parted/node-0.yaml").read_text())
+    assert parted["version"] == "v1"
+    (config,) = parted["mig-configs"].values()
+    assert config == [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 1}}]
+
+
+def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(pod("nvidia.com/gpu: 1"))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/b.yml").write_text("kind: Service\napiVersion: v1\nmetadata: {name: web}\n")
+    (tmp_path / ".hidden.yaml").write_text("not: [yaml")
+    result = run("plan", "--gpus", "T4", "-f", str(tmp_path), "-o", "json")
+    assert [each["pod"] for each in json.loads(result.stdout)["assignments"]] == ["default/a"]
+    assert "Service web" in result.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert run("plan", "--gpus", "T4", "-f", str(empty)).exit_code == 2
+
+
+def test_running_pods_stay_where_they_are() -> None:
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2"}},
+        "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "2"}},
+    }
+    running = yaml.safe_load(pod("nvidia.com/gpu: 1", "old"))
+    running["spec"]["nodeName"] = "n"
+    running["status"] = {"phase": "Running"}
+    cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
+    result = run(
+        "plan", "--fleet", "-", "-f", str(EXAMPLES / "5-memory-shares/shares.yaml"), "-o", "json", given=cluster
+    )
+    got = json.loads(result.stdout)
+    holders = [pod for layout in got["layouts"] for piece in layout["slices"] for pod in piece["pods"]]
+    assert "default/old" in holders
+    assert "default/old" not in {each["pod"] for each in got["assignments"]}
+
+
+def test_a_pod_that_runs_already_is_not_planned_again(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(pod("nvidia.com/gpu: 1"))
+    running = yaml.safe_load(pod("nvidia.com/gpu: 1"))
+    running["spec"]["nodeName"] = "n"
+    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}}
+    cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
+    result = run("plan", "--fleet", "-", "-f", str(tmp_path / "a.yaml"), "-o", "json", given=cluster)
+    assert json.loads(result.stdout)["summary"]["placed"] == 0
+    assert "default/a is in the fleet already" in result.stderr
+
+
+def test_a_node_both_in_the_fleet_and_in_short_form() -> None:
+    result = run("plan", "--fleet", "-", "--gpus", "T4", given="nodes: [{name: node-0}]")
+    assert result.exit_code == 2
+    assert "node node-0" in result.stderr
+
+
+def test_explain() -> None:
+    vllm = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", str(EXAMPLES / "2-vllm-replicas/vllm.yaml"))
+    table = " ".join(run(*vllm).stdout.split())
+    assert "3g.40gb" in table
+    assert "16 placed, 0 waiting" in table
+    (found,) = json.loads(run(*vllm, "-o", "json").stdout)
+    assert len(found["placed"]) == 16
+    wrong = run("explain", "vlm", *vllm[2:])
+    assert wrong.exit_code == 2
+    assert "Deployment/default/vllm" in wrong.stderr
