@@ -15,7 +15,7 @@ __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
 COMMANDS: dict[str, str] = {
     "plan": "Show how to cut which GPU, where every pod goes, what waits and why.",
-    "explain": "Explain one workload: the ways it could be served, where it goes, what stands in its way.",
+    "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "simulate": "Replay a workload under several packing policies and compare them.",
 }

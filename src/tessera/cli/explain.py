@@ -50,7 +50,7 @@ Examples:
 )
 @output_option("table", "json")
 def explain(**given: Unpack[_Given]) -> None:
-    """Explain WORKLOAD: what it needs, the ways each GPU could serve it, where it goes, what stands in its way.
+    """Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.
 
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. All pending pods are planned
     with it, as `tessera plan` does.
