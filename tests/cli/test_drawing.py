@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +20,10 @@ from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gi
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Bench, GpuView, Seat, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
+from tessera.core.gpumodels import model
 from tessera.core.need import PodKey
 from tessera.core.plan import Plan
-from tessera.core.sharing import Mode
+from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Snapshot
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -340,9 +342,9 @@ def test_broken_lines_fit_and_lose_nothing(text: str, room: float) -> None:
 
 ELIDED = {
     "what fits is left alone": ("batch-12", 200.0, "batch-12"),
-    "the end tells pods apart": ("a-very-long-batch-name-12", 90.0, "a-very-long…-12"),
-    "only the end fits": ("inference-12", 30.0, "…-12"),
-    "only the number fits": ("inference-12", 14.0, "12"),
+    "the end tells pods apart": ("a-very-long-batch-name-12", 90.0, "a-very-lon…-12"),
+    "only the end fits": ("inference-12", 32.0, "…-12"),
+    "only the number fits": ("inference-12", 15.0, "12"),
     "nothing fits": ("inference-12", 5.0, ""),
 }
 
@@ -400,3 +402,33 @@ def test_twenty_four_workloads_look_different() -> None:
     looks = {(tone(n).fill, tone(n).striped) for n in range(24)}
     assert len(looks) == 24
     assert tone(24) == tone(0)
+
+
+FREE = {
+    "what the largest opening takes is named": (Sharing(), 4, "4 units free", "fits 3g.40gb"),
+    "a unit no instance can start at fits nothing": (Sharing(), 7, "1 unit free", "nothing fits"),
+    "where the layout is fixed nothing is promised": (Sharing(recut=False), 7, "1 unit free", ""),
+}
+
+
+@pytest.mark.parametrize(("sharing", "taken", "first", "second"), FREE.values(), ids=FREE)
+def test_free_units_say_what_fits(sharing: Sharing, taken: int, first: str, second: str) -> None:
+    scene = Scene()
+    node = scene.node("n", "H100-80GB")
+    gpu = msgspec.structs.replace(scene.nodes[0].gpus[0], model=model("H100-80GB"), sharing=sharing)
+    scene.nodes[0] = msgspec.structs.replace(scene.nodes[0], gpus=(gpu,))
+    if taken == 4:
+        scene.instance((node, 0), "3g.40gb", 0, [scene.pod("half")])
+    else:
+        for n in range(taken):
+            scene.instance((node, 0), "1g.10gb", n, [scene.pod(f"p-{n}")])
+    words = [line.text for line in classed(drawn(scene), "free")[0].iter(f"{SVG}text")]
+    assert words == [part for part in (first, second) if part]
+
+
+def test_many_warnings_are_counted() -> None:
+    scene = Scene()
+    scene.warnings = tuple(f"warning {n}" for n in range(MOST_REASONS + 2))
+    words = " ".join(drawn(scene).itertext())
+    assert "and 2 more warnings" in words
+    assert f"warning {MOST_REASONS + 1}" in words

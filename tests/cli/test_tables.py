@@ -7,6 +7,7 @@ from rich.console import Console
 
 from scenes import SCENES, Scene
 from tessera.cli.drawing.lettering import clean
+from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.tables import letter, plan_tables
 from tessera.core.plan import Plan
 from tessera.core.snapshot import Snapshot
@@ -135,3 +136,13 @@ def test_colours_are_those_of_the_drawing() -> None:
 
 def test_letters_run_out_honestly() -> None:
     assert [letter(n) for n in (0, 25, 26, 51, 52, 400)] == ["A", "Z", "a", "z", "#", "#"]
+
+
+def test_many_reasons_and_warnings_are_counted() -> None:
+    scene = Scene()
+    for n in range(MOST_REASONS + 3):
+        scene.wait(scene.pod(f"pod-{n}", f"Job/default/{n}"), f"reason {n}")
+    scene.warnings = tuple(f"warning {n}" for n in range(MOST_REASONS + 1))
+    words = squeezed(printed(scene))
+    assert "others 3 other reasons; all are in the JSON output" in words
+    assert "and 1 more warning" in words

@@ -1,5 +1,6 @@
 """A plan as tables for a terminal: what was placed, every GPU as one line, what waits and why, warnings, the sum."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
@@ -18,6 +19,7 @@ from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
+from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
 from tessera.core.plan import Plan
 from tessera.core.sharing import Mode
@@ -56,8 +58,14 @@ def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
         parts.append(_gpus(seen))
     if seen.waiting:
         parts.append(_waiting(seen))
-    parts += [Padding(Text.assemble(("Warning: ", "bold yellow"), clean(w)), (0, 1)) for w in seen.warnings]
+    parts += [_warning(one) for one in seen.warnings[:MOST_REASONS]]
+    if len(seen.warnings) > MOST_REASONS:
+        parts.append(_warning(f"and {counted(len(seen.warnings) - MOST_REASONS, 'more warning')}"))
     return Group(*parts, Padding(_sum(seen), (1 if seen.warnings else 0, 1, 0, 1)))
+
+
+def _warning(words: str) -> Padding:
+    return Padding(Text.assemble(("Warning: ", "bold yellow"), clean(words)), (0, 1))
 
 
 def letter(workload: int) -> str:
@@ -133,9 +141,10 @@ def _ranges(numbers: set[int]) -> str:
 
 
 class _Strip(msgspec.Struct, frozen=True):
-    """A GPU's strip that takes the room it is given."""
+    """A GPU's strip that takes the room it is given, in whole steps of `grain` characters where there is room."""
 
     gpu: GpuView
+    grain: int
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """Return the least and the most characters it takes."""
@@ -145,7 +154,8 @@ class _Strip(msgspec.Struct, frozen=True):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Give one line of text."""
         del console
-        yield _strip(self.gpu, max(1, min(_WIDEST, options.max_width)))
+        room = max(1, min(_WIDEST, options.max_width))
+        yield _strip(self.gpu, room - room % self.grain if room >= 2 * self.grain else room)
 
 
 def _strip(gpu: GpuView, room: int) -> Text:
@@ -195,6 +205,7 @@ def _gpus(seen: Fleet) -> Table:
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
+    grain = math.lcm(*(gpu.units for gpu in seen.gpus if gpu.units))
     for kind in kinds(seen):
         for number, run in enumerate(kind.runs):
             gpu = run.gpus[0]
@@ -203,7 +214,7 @@ def _gpus(seen: Fleet) -> Table:
             model = (
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
             )
-            table.add_row(name, index, model, _Strip(gpu), _granted(gpu))
+            table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
     return table
 
 
@@ -222,12 +233,15 @@ def _waiting(seen: Fleet) -> Table:
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
     table.expand = True
-    for queue in seen.waiting:
+    for queue in seen.waiting[:MOST_REASONS]:
         workload = seen.workloads[queue.workload]
         why = Text(clean(queue.reason))
         if workload.kind != "Pod":
             why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
         table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
+    rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
+    if rest:
+        table.add_row("", "others", f"{rest:,}", "other reasons; all are in the JSON output")
     return table
 
 
@@ -240,7 +254,9 @@ def _sum(seen: Fleet) -> Text:
     parts = (
         f"{sums.running:,} running before" if sums.running else "",
         f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",
-        f"{sums.instances:,} MIG instances, {sums.instances_new:,} to be cut" if sums.instances else "",
+        f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be cut"
+        if sums.instances
+        else "",
         f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory granted",
         f"policy {clean(seen.policy)}",
         seen.proof,

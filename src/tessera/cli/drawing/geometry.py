@@ -34,6 +34,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the GPU's devices it belongs to."""
     amount: int = 0
     """Units or MiB that are free."""
+    start: int = 0
+    """First of the units that are free."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +184,8 @@ def _free(gpu: GpuView, frames: tuple[Frame, ...], width: float, height: float) 
             end += 1
         if end > start:
             extent = (end - start) * step - _GAP
-            cells.append(
-                Cell(kind="free", x=start * step + _GAP / 2, y=0, width=extent, height=height, amount=end - start)
-            )
+            x = start * step + _GAP / 2
+            free = Cell(kind="free", x=x, y=0, width=extent, height=height, amount=end - start, start=start)
+            cells.append(free)
         start = max(end, start + 1)
     return cells

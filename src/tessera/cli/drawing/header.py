@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from tessera.cli.drawing.elements import Block, corner, group, lock, phrase, rect, stack, text, title
 from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, width
-from tessera.cli.drawing.palette import tone
+from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.seating import MIG_MODES, Fleet, GpuView, Workload
 from tessera.cli.drawing.totals import Totals, totals
 from tessera.core.need import Isolation
@@ -15,7 +15,7 @@ __all__ = ["INNER", "chip", "header"]
 INNER = 1152.0
 """Width between the margins of the sheet."""
 _MOST_CHIPS = 36
-_COLUMN = INNER / 24
+_COLUMN = INNER / 48
 
 
 def header(fleet: Fleet, heading: str) -> Block:
@@ -104,7 +104,7 @@ def chip(workload: int, x: float, y: float, size: float = 12) -> str:
     """Return a square in a workload's colour."""
     look = tone(workload)
     stripe = rect((x, y, size / 3, size), fill=look.edge) if look.striped else ""
-    return rect((x, y, size, size), rx=3, fill=look.fill) + stripe
+    return rect((x, y, size, size), rx=3, fill=look.fill, **deep(look)) + stripe
 
 
 def _legend(fleet: Fleet) -> Block:

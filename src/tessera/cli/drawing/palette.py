@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["Tone", "tone"]
+__all__ = ["Tone", "deep", "tone"]
 
 
 class Tone(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,11 @@ _PALETTE = (
     ("#aaaa00", _DARK_INK, "#4d4d00"),
     ("#aa4499", "#ffffff", "#f6c6ee"),
 )
+
+
+def deep(look: Tone) -> dict[str, str]:
+    """Return the class of fills that need an edge on a dark background."""
+    return {"class_": "deep"} if look.ink != _DARK_INK else {}
 
 
 def tone(number: int) -> Tone:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.cli.drawing.lettering import gib
+from tessera.core.mig import Placement, is_legal, open_placements
 from tessera.core.need import Ask, Form, Isolation, Need, Pod, PodKey
 from tessera.core.plan import GpuLayout, Plan, Slice
 from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, Node, NodeName, Share, Snapshot
+from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 
 __all__ = ["Bench", "Fleet", "GpuView", "NodeView", "Queue", "Seat", "Workload", "fleet", "pod_name"]
 
@@ -78,6 +79,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     granted_mib: int
     mig: bool
     benches: tuple[Bench, ...] = ()
+    openings: tuple[Placement, ...] | None = None
+    """MIG instances that could be cut beside those planned, each alone; None where nothing may be cut."""
 
     @property
     def used(self) -> bool:
@@ -152,16 +155,20 @@ def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
         held[assignment.node].append((assignment, False))
     known = {node.name: node for node in snapshot.nodes}
     selected = frozenset(key for pod in pods.values() for key, _ in pod.need.node_selector)
-    names = dict.fromkeys((*known, *layouts, *held))
+    nodes = {name: known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0) for name in (*known, *layouts, *held)}
     return Fleet(
         policy=plan.policy,
         proof=_proof(plan),
         workloads=workloads,
         nodes=tuple(
-            _Reader(pods=pods, numbers=numbers, held=tuple(held[name]), selected=selected).node(
-                known.get(name) or Node(name=name, cpu_milli=0, memory_mib=0), layouts[name]
-            )
-            for name in names
+            _Reader(
+                pods=pods,
+                numbers=numbers,
+                held=tuple(held[name]),
+                selected=selected,
+                gpus={gpu.index: gpu for gpu in nodes[name].gpus},
+            ).node(nodes[name], layouts[name])
+            for name in nodes
         ),
         waiting=_queues(plan, numbers),
         warnings=plan.warnings,
@@ -266,7 +273,7 @@ def _marks(node: Node, selected: frozenset[str]) -> tuple[str, ...]:
     labels = tuple(
         f"{key.rpartition('/')[2]}={value}"
         for key, value in node.labels
-        if key in _TELLING_LABELS or key in selected or key.startswith("tessera.dev/")
+        if value != node.name and (key in _TELLING_LABELS or key in selected or key.startswith("tessera.dev/"))
     )
     taints = tuple(f"taint {t.key}{'=' if t.value else ''}{t.value}:{t.effect}" for t in node.taints)
     return (*(("cordoned",) if node.unschedulable else ()), *labels, *taints)
@@ -279,6 +286,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
     numbers: dict[PodKey, int]
     held: tuple[tuple[Assignment, bool], ...]
     selected: frozenset[str]
+    gpus: dict[int, Gpu]
 
     def node(self, node: Node, layouts: list[GpuLayout]) -> NodeView:
         seats: defaultdict[tuple[int, int | None, PodKey], deque[Seat]] = defaultdict(deque)
@@ -343,7 +351,16 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             granted_mib=layout.granted_mib,
             mig=layout.mig,
             benches=tuple(benches),
+            openings=_openings(layout, self.gpus.get(layout.gpu)),
         )
+
+
+def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | None:
+    """Return what could still be cut; None where the GPU is not in MIG mode, is not known, or is fixed as it is."""
+    planned = tuple(part.placement for part in layout.slices if part.placement)
+    if not layout.mig or gpu is None or not gpu.sharing.recut or not is_legal(gpu.model, planned):
+        return None
+    return open_placements(gpu.model, planned)
 
 
 def _bench(part: Slice, seats: Iterable[Seat]) -> Bench:

@@ -17,7 +17,7 @@ from tessera.core.snapshot import Snapshot
 __all__ = ["MOST_REASONS", "svg"]
 
 MOST_REASONS = 40
-"""So many groups of waiting pods are listed; the others are counted."""
+"""So many groups of waiting pods are listed, and so many warnings; the others are counted."""
 _WIDTH = 1200
 _MARGIN = 24
 _PAD = 16
@@ -184,4 +184,9 @@ def _paragraph(body: str, words: str, y: float) -> Block:
 def _warnings(seen: Fleet) -> Block:
     head = Block(text("Warnings", 0, 14, 14.5, class_="h alarm"), 20)
     dot = element("circle", cx=6, cy=7, r=3, class_="warm")
-    return _on_card(stack([head, *(_paragraph(dot, warning, 11) for warning in seen.warnings)], 6), "alert")
+    blocks = [head, *(_paragraph(dot, warning, 11) for warning in seen.warnings[:MOST_REASONS])]
+    rest = seen.warnings[MOST_REASONS:]
+    if rest:
+        words = text(f"and {counted(len(rest), 'more warning')}", 20, 11, 12, class_="b")
+        blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))
+    return _on_card(stack(blocks, 6), "alert")

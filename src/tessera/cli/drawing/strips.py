@@ -2,9 +2,10 @@
 
 from tessera.cli.drawing.elements import Block, corner, element, group, lock, rect, text, title
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
-from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, percent, width
-from tessera.cli.drawing.palette import tone
+from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
+from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.seating import MIG_MODES, Bench, Fleet, GpuView, Seat, pod_name
+from tessera.core.mig import Placement
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
 
@@ -15,6 +16,7 @@ STRIP_X = 112
 STRIP = 888
 """A multiple of 8, 12 and 4, so that placement units are whole pixels."""
 _STRIPE = 4.0
+_PAD = 6.0
 _ROOMY = 70.0
 _TWO_LINES = 20.0
 _OUTLINED = 5.0
@@ -97,10 +99,8 @@ def _band(bench: Bench, room: float) -> str:
     kind = f"{MODES[bench.mode]}{times}"
     name = f"{bench.label} \u00b7 " if bench.label else ""
     short = f"{bench.label}{times}" if bench.label else kind
-    for words in (f"{name}{kind} \u00b7 {_GRADES[bench.isolation]}", f"{name}{kind}", short, bench.label):
-        if width(words, 9.5) * BOLD <= room:
-            return words
-    return ""
+    wordings = (f"{name}{kind} \u00b7 {_GRADES[bench.isolation]}", f"{name}{kind}", short, bench.label)
+    return first_fitting(wordings, room / BOLD, 9.5)
 
 
 def _is_new(bench: Bench) -> bool:
@@ -114,7 +114,9 @@ def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
     assert cell.bench is not None
     bench = gpu.benches[cell.bench]
     if cell.kind == "rest":
-        body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", f"{gib(cell.amount)} free"), "")
+        amount = gib(cell.amount)
+        words = first_fitting((f"{amount} free", amount), cell.width - 2 * _PAD, 11)
+        body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", words), "")
         return group(title(f"{gib(cell.amount)} not granted") + body, class_="rest")
     if cell.seat is None:
         return _open(bench, cell)
@@ -124,12 +126,23 @@ def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
 def _free(gpu: GpuView, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if not gpu.benches:
-        long, words = "nothing is granted here", f"free \u00b7 {gib(gpu.memory_mib)}"
+        long, words = "nothing is granted here", ("", f"free \u00b7 {gib(gpu.memory_mib)}")
     else:
-        units = f"{cell.amount} unit{'s' if cell.amount > 1 else ''}"
-        long, words = f"{units} of {gpu.units} in no MIG instance", f"{units} free"
-    body = rect(area, rx=4, fill="url(#hatch)") + _words(cell, ("", words), "")
+        units = counted(cell.amount, "unit")
+        long, words = f"{units} of {gpu.units} in no MIG instance", ("", f"{units} free")
+        if gpu.openings is not None:
+            fits = _fitting(gpu.openings, cell)
+            long += f"; {', '.join(fits) or 'nothing'} can be cut here"
+            words = (f"{units} free", f"fits {fits[0]}" if fits else "nothing fits")
+    body = rect(area, rx=4, fill="url(#hatch)") + _words(cell, words, "")
     return group(title(long) + body, class_="free")
+
+
+def _fitting(openings: tuple[Placement, ...], cell: Cell) -> list[str]:
+    """Return the profiles that could be cut within free units, the largest first."""
+    end = cell.start + cell.amount
+    inside = [place for place in openings if place.start >= cell.start and place.start + place.size <= end]
+    return list(dict.fromkeys(place.profile for place in sorted(inside, key=lambda place: -place.size)))
 
 
 def _open(bench: Bench, cell: Cell) -> str:
@@ -148,7 +161,7 @@ def _seat(fleet: Fleet, gpu: GpuView, bench: Bench, cell: Cell) -> str:
     look = tone(seat.workload)
     area = (cell.x, cell.y, cell.width, cell.height)
     radius = min(4.0, cell.height / 4)
-    body = [title(seat_words(fleet, gpu, bench, seat)), rect(area, rx=radius, fill=look.fill)]
+    body = [title(seat_words(fleet, gpu, bench, seat)), rect(area, rx=radius, fill=look.fill, **deep(look))]
     if look.striped:
         body.append(rect((cell.x, cell.y, min(_STRIPE, cell.width / 2), cell.height), fill=look.edge))
     if seat.running and min(cell.width, cell.height) > _OUTLINED:
@@ -170,9 +183,9 @@ def _seat(fleet: Fleet, gpu: GpuView, bench: Bench, cell: Cell) -> str:
 def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -> str:
     """Return the text of a cell, shortened to fit and cut off at the cell's edge whatever font is used."""
     first, second = words
-    pad = indent + (6.0 if cell.width - indent > _ROOMY else 3.0)
+    pad = indent + (_PAD if cell.width - indent > _ROOMY else _PAD / 2)
     room = cell.width - 2 * pad + indent
-    paint = {"style": f"fill:{ink}"} if ink else {"class_": "mute"}
+    paint = {"style": f"fill:{ink}"} if ink else {"class_": "mute halo"}
     if cell.height < _TWO_LINES:
         size = min(9.5, cell.height - 2.5)
         body = text(elide(second, room, size), pad, cell.height / 2 + size * 0.35, size, **paint)
