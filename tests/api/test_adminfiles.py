@@ -58,6 +58,15 @@ def test_gpus_that_differ_are_told_apart_and_named_after_their_content() -> None
     assert list(labels(files)) == ["a-0"]
 
 
+def test_a_configuration_without_a_name_gets_one_from_its_content() -> None:
+    fleet = "nodes: [{name: a, gpus: 2xA100-40GB, sharing: {mig: {3g.20gb: 1}}}]"
+    (name, groups), *_ = migparted.read(
+        documents.read("f", render(fleet, pods("m", "{cpu: 1}", 1))["mig-parted/a.yaml"])[0]
+    ).items()
+    assert name.startswith("tessera-")
+    assert groups == (migparted.Group(devices=(0, 1), enabled=True, instances=(("3g.20gb", 1),)),)
+
+
 def test_one_name_for_two_configurations_becomes_two_names() -> None:
     fleet = "nodes: [{name: a, gpus: [{model: A100-40GB, sharing: {mig: all-balanced}}]}, \
                      {name: h, gpus: [{model: H100-80GB, sharing: {mig: all-balanced}}]}]"

@@ -145,6 +145,12 @@ def test_constraints_that_are_not_considered_are_noted() -> None:
     )
 
 
+def test_a_priority_class_that_is_nowhere_is_noted() -> None:
+    text = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m}], priorityClassName: high}\n"
+    want = "pods.yaml, document 1, line 1: Pod a: PriorityClass high is not among the documents, so the priority is 0"
+    assert pods_of(text).notes == (want,)
+
+
 PRIORITIES = {
     "none": ("{}", 0),
     "a number": ("{priority: 7}", 7),
@@ -256,6 +262,12 @@ def test_shares_in_mib_where_the_cluster_counts_so() -> None:
     assert pods_of(text, share_unit_mib=1).pods[0].need.asks[0].memory_mib == 8138
 
 
+def test_a_request_equal_to_its_limit_is_one_ask() -> None:
+    resources = "{requests: {nvidia.com/gpu: 2}, limits: {nvidia.com/gpu: 2}}"
+    text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: m, resources: {resources}}}]}}"
+    assert [ask.count for ask in pods_of(text).pods[0].need.asks] == [2]
+
+
 def test_claims_are_asks_nobody_offers_yet() -> None:
     more = """
     resourceClaims:
@@ -329,9 +341,10 @@ def test_where_a_pod_may_run() -> None:
             - {key: gen, operator: Gt, values: ["-3"]}
           - matchFields: [{key: metadata.name, operator: NotIn, values: [node-1]}]
     """
-    got = need("{}", annotations="{tessera.dev/gpu-model: }", more=more)
+    got = need("{}", annotations="{tessera.dev/gpu-model: ' NVIDIA-H100-80GB-HBM3, A100-80GB,'}", more=more)
     assert got == Need(
         node_name="node-3",
+        models=("A100-80GB", "H100-80GB"),
         node_selector=(("a", "1"), ("b", "2")),
         tolerations=(
             Toleration(operator="Exists"),
@@ -399,6 +412,11 @@ BAD_NEEDS = {
             "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: found 'strong', wanted one of "
             "the words accepted; accepted: hardware, driver, none"
         ),
+    ),
+    "an unknown GPU model": (
+        "{}",
+        "{tessera.dev/gpu-model: H1000}",
+        'metadata.annotations[tessera.dev/gpu-model]: GPU model: found "H1000", wanted a GPU model that Tessera knows',
     ),
     "an annotation of ours that is none": ("{}", "{tessera.dev/isolaton: none}", "wanted an annotation Tessera knows"),
     "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "found true, wanted one of the words"),
@@ -512,6 +530,10 @@ BAD_DOCUMENTS = {
         "line 2: Pod A_b: metadata.name: found 'A_b', wanted",
     ),
     "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: found 'a\nb'"),
+    "an annotation where no pod would carry it": (
+        workload("Job").replace("{name: web}", "{name: web, annotations: {a: b, tessera.dev/isolation: none}}"),
+        "found tessera.dev/isolation on the workload, wanted the annotation on the pods",
+    ),
     "a pod twice": (
         workload("Job") + "---\nkind: Pod\nmetadata: {name: web-0}\nspec: {containers: [{name: m}]}\n",
         "document 2, line 7: Pod web-0: found pod default/web-0 again, after Job web at pods.yaml, document 1, line 1",

@@ -79,7 +79,7 @@ def short(text: str, index: int) -> Node:
     """
     subject = f"--gpus {shown(text)}"
     count, name = _counted(text, subject)
-    gpu_model = model(name)
+    gpu_model = in_place(subject, partial(model, name))
     gpus = tuple(
         Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=auto(gpu_model)) for i in range(count)
     )

@@ -25,8 +25,8 @@ _NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
 """Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
 
 
-def in_place(field: Field, read: Callable[[], Value]) -> Value:
-    """Return what `read` returns; its errors are given the place of the field they are about.
+def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
+    """Return what `read` returns; its errors are given the place of the field, or the words, they are about.
 
     Raises:
         InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path.
@@ -35,7 +35,7 @@ def in_place(field: Field, read: Callable[[], Value]) -> Value:
     try:
         return read()
     except InvalidInput as error:
-        subject = f"{field.subject}: {error.subject}"
+        subject = f"{place if isinstance(place, str) else place.subject}: {error.subject}"
         raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
 
 

@@ -4,11 +4,14 @@ Source of the fields and their checks: k8s.io/api core/v1 `PodSpec`; kubernetes 
 """
 
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from tessera.api.asks import AskRules, container_need, quantities
 from tessera.api.fields import Field
+from tessera.api.gpusharing import in_place
 from tessera.core import units
+from tessera.core.gpumodels import model
 from tessera.core.need import (
     Ask,
     ContainerNeed,
@@ -86,8 +89,9 @@ def _ask_rules(annotations: Field, share_unit_mib: int) -> AskRules:
 
 
 def _models(annotation: Field) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in annotation.text("").split(","))
-    return tuple(sorted({name for name in names if name}))
+    """Return the catalogue names of the GPU models an annotation lists, separated by commas."""
+    names = (name.strip() for name in annotation.text("").split(","))
+    return tuple(sorted({in_place(annotation, partial(model, name)).name for name in names if name}))
 
 
 # Containers

@@ -1,7 +1,8 @@
 """The pods of a live cluster: those that run with the devices they hold, and those that wait.
 
 Which device a pod holds is recorded nowhere in Kubernetes unless a scheduler extender wrote it on the pod. Where it is
-not recorded, the pod is given the first devices of its node that fit, in order of pod name, after all recorded ones.
+not recorded, the pod is given devices of its node as the packer would choose them (the tightest GPU that fits, then the
+first), in order of pod name and after all recorded ones.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,13 +12,13 @@ Everything else is named as skipped. Pods of one workload share one `Need` value
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, checked_name, identity, objects
-from tessera.api.podspecs import ignored_constraints, read_need
+from tessera.api.podspecs import PREFIX, ignored_constraints, read_need
 from tessera.core.need import Pod, PodKey
 
 __all__ = ["Workloads", "controller", "is_finished", "read"]
@@ -73,6 +73,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
         if template is None:
             skipped.append(field.label or field.place)
             continue
+        _refuse_misplaced(template)
         if len(pods) + template.replicas > _MAX_PODS:
             raise field.refuse(f"at most {_MAX_PODS} pods in all", found=f"{template.replicas} more pods")
         made = _pods(template, priorities, generated, share_unit_mib)
@@ -84,8 +85,27 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
                 )
             seen[pod.key] = field
         pods.extend(made)
-        notes.extend(f"{field.subject}: {name} is not considered" for name in ignored_constraints(template.pod))
+        notes.extend(f"{field.subject}: {what}" for what in _notes(template.pod, priorities))
     return Workloads(pods=tuple(pods), skipped=tuple(skipped), notes=tuple(notes))
+
+
+def _notes(pod: Field, priorities: dict[str, int]) -> Iterator[str]:
+    for name in ignored_constraints(pod):
+        yield f"{name} is not considered"
+    spec = pod.get("spec")
+    name = spec.get("priorityClassName").text("")
+    if name and name not in priorities and not spec.get("priority").given:
+        yield f"PriorityClass {name} is not among the documents, so the priority is {priorities.get('', 0)}"
+
+
+def _refuse_misplaced(template: _Template) -> None:
+    """Refuse Tessera's annotations on a workload itself, where no pod would carry them."""
+    if template.field is template.pod:
+        return
+    for key, annotation in template.field.get("metadata", "annotations").members():
+        if key.startswith(PREFIX):
+            wanted = "the annotation on the pods"
+            raise annotation.refuse(wanted, "metadata.annotations of the pod template", found=f"{key} on the workload")
 
 
 def is_finished(pod: Field) -> bool:
