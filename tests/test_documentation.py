@@ -1,13 +1,27 @@
-"""What the documentation points at is there."""
+"""What the documentation points at is there, and the commands it shows on the examples work."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from tessera.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")))
 LINK = re.compile(r"\[[^]]*\]\(([^)#]*)(?:#([^)]*))?\)")
+
+COMMAND = re.compile(r"^[ #$]*(?:\.venv/bin/)?tessera (.*\bexamples/.*?)(?: +#.*)?$", re.MULTILINE)
+SHOWN = sorted(
+    {
+        command
+        for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("examples", "**/*.*"), ("src/tessera/cli", "*.py"))
+        for path in (ROOT / folder).glob(pattern)
+        for command in COMMAND.findall(path.read_text())
+    }
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -34,3 +48,15 @@ def test_every_decision_is_in_the_index() -> None:
     records = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert [name for name in records if f"]({name})" not in index] == []
     assert [name[:4] for name in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
+
+
+def test_commands_are_found() -> None:
+    assert len(SHOWN) >= 8
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_command_shown_on_an_example_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, shlex.split(command))
+    assert result.exit_code == 0, result.stderr
