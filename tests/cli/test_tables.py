@@ -10,6 +10,7 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.tables import letter, plan_tables
 from tessera.core.plan import Plan
+from tessera.core.sharing import Mode
 from tessera.core.snapshot import Snapshot
 
 each_scene = pytest.mark.parametrize("scene", [pytest.param(build(), id=name) for name, build in SCENES.items()])
@@ -146,3 +147,12 @@ def test_many_reasons_and_warnings_are_counted() -> None:
     words = squeezed(printed(scene))
     assert "others 3 other reasons; all are in the JSON output" in words
     assert "and 1 more warning" in words
+
+
+def test_many_nodes_are_counted() -> None:
+    scene = Scene()
+    for n in range(53):
+        pod = scene.pod(f"p-{n}", f"Job/default/{n}")
+        scene.whole((scene.node(f"n-{n}", "T4"), 0), Mode.WHOLE, 1, {pod: 15360})
+    words = squeezed(printed(scene))
+    assert "and 3 more nodes all are in the JSON output" in words

@@ -33,6 +33,8 @@ _FINE = 8
 _HAIR = 1.0
 """The gap between cells, which is less than a character."""
 _NAMED = 6
+_MOST_NODES = 50
+"""So many nodes, or kinds of nodes, have their GPUs listed; the others are counted."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _MODES = {
     Mode.WHOLE: "whole GPU",
@@ -206,7 +208,9 @@ def _gpus(seen: Fleet) -> Table:
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
     grain = math.lcm(*(gpu.units for gpu in seen.gpus if gpu.units))
-    for kind in kinds(seen):
+    groups = kinds(seen)
+    left = sum(len(kind.nodes) for kind in groups[_MOST_NODES:])
+    for kind in groups[:_MOST_NODES]:
         for number, run in enumerate(kind.runs):
             gpu = run.gpus[0]
             index = f"{gpu.index}" if len(run.gpus) == 1 else f"{gpu.index}-{run.gpus[-1].index}"
@@ -215,6 +219,8 @@ def _gpus(seen: Fleet) -> Table:
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
             )
             table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
+    if left:
+        table.add_row(f"and {counted(left, 'more node')}", "", "", Text("all are in the JSON output"), "")
     return table
 
 

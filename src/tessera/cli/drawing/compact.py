@@ -65,7 +65,9 @@ def _cell(cell: Cell) -> str:
     area = (cell.x, 0.0, cell.width, _HEIGHT)
     if cell.seat is None:
         return rect(area, class_="bed") if cell.kind == "open" else ""
-    return rect(area, fill=tone(cell.seat.workload).fill)
+    look = tone(cell.seat.workload)
+    stripe = rect((cell.x, 0.0, cell.width, 3.0), fill=look.edge) if look.striped else ""
+    return rect(area, fill=look.fill) + stripe
 
 
 def who(node: NodeView) -> str:

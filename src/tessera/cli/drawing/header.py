@@ -18,8 +18,8 @@ _MOST_CHIPS = 36
 _COLUMN = INNER / 48
 
 
-def header(fleet: Fleet, heading: str) -> Block:
-    """Return title, totals and legend."""
+def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
+    """Return title, totals and legend, with or without the marks that only large strips bear."""
     sums = totals(fleet)
     line = " \u00b7 ".join(
         part
@@ -37,7 +37,7 @@ def header(fleet: Fleet, heading: str) -> Block:
     )
     blocks = [head, _tiles(sums)]
     if fleet.workloads:
-        blocks.append(_legend(fleet))
+        blocks.append(_legend(fleet, marked=marks))
     return stack(blocks, 14)
 
 
@@ -107,13 +107,13 @@ def chip(workload: int, x: float, y: float, size: float = 12) -> str:
     return rect((x, y, size, size), rx=3, fill=look.fill, **deep(look)) + stripe
 
 
-def _legend(fleet: Fleet) -> Block:
+def _legend(fleet: Fleet, *, marked: bool) -> Block:
     entries = [_entry(workload) for workload in fleet.workloads[:_MOST_CHIPS]]
     more = len(fleet.workloads) - _MOST_CHIPS
     if more > 0:
         entries.append((text(f"and {more} more workloads", 0, 10.5, 11.5, class_="mute"), 160.0))
     marks = [(icon + text(words, 18, 10.5, 11, class_="mute"), 18 + width(words, 11)) for icon, words in _marks(fleet)]
-    return stack([_flow(entries), _flow(marks)] if marks else [_flow(entries)], 8)
+    return stack([_flow(entries), _flow(marks)] if marks and marked else [_flow(entries)], 8)
 
 
 def _entry(workload: Workload) -> tuple[str, float]:

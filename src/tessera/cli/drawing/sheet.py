@@ -32,8 +32,9 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
     """
     seen = fleet(plan, snapshot)
     groups = kinds(seen)
-    blocks = [header(seen, title)]
-    if sum(len(kind.runs) for kind in groups) > MOST_STRIPS:
+    small = sum(len(kind.runs) for kind in groups) > MOST_STRIPS
+    blocks = [header(seen, title, marks=not small)]
+    if small:
         blocks.append(compact(groups))
     else:
         blocks += [_card(seen, kind) for kind in groups]
