@@ -128,7 +128,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
     lost, asked = ~placed[workload.warm :], demand[workload.warm :]
     total = int(asked.sum())
     departs = workload.departs
-    curve = _over_time(log, demand, replayed) if departs else _over_arrivals(demand, placed, capacity, replayed)
+    curve = _over_time(log, demand, replayed) if departs else _over_arrivals(log, demand, placed, replayed)
     waits = _waits(log)
     return Metrics(
         workload=workload.name,
@@ -175,9 +175,11 @@ def moments(log: Log) -> Floats:
     return np.linspace(0.0, end_s, MOMENTS)
 
 
-def _over_arrivals(demand: Ints, placed: NDArray[np.bool_], capacity: int, replayed: Replayed | None) -> Curve:
+def _over_arrivals(log: Log, demand: Ints, placed: NDArray[np.bool_], replayed: Replayed | None) -> Curve:
+    capacity = log.workload.capacity_milli
     numbers, positions = bins(100 * np.cumsum(demand) / capacity)
-    allocated = np.round(100 * np.cumsum(np.where(placed, demand, 0)) / capacity, 2)
+    held = log.workload.held_milli + np.cumsum(np.where(placed, demand, 0))
+    allocated = np.round(100 * held / capacity, 2)
     curve = Curve(
         axis="arrived_percent",
         x=tuple(map(float, numbers)),
@@ -196,7 +198,7 @@ def _over_time(log: Log, demand: Ints, replayed: Replayed | None) -> Curve:
     at_s = moments(log)
     came = _held_at(np.array(log.placed_s), demand, at_s)
     went = _held_at(np.array(log.left_s), demand, at_s)
-    percent = 100 * (came - went) / log.workload.capacity_milli
+    percent = 100 * (log.workload.held_milli + came - went) / log.workload.capacity_milli
     curve = Curve(axis="time_s", x=tuple(at_s.tolist()), allocated_percent=tuple(percent.tolist()))
     if replayed is None:
         return curve
@@ -256,4 +258,4 @@ def _mean_unallocated(log: Log, demand: Ints) -> float:
     end_s = float(moments(log)[-1])
     held_s = np.clip(np.minimum(left_s, end_s) - np.minimum(placed_s, end_s), 0, None)
     whole = log.workload.capacity_milli * end_s
-    return 100 - 100 * float((held_s * demand).sum()) / whole if whole else 0.0
+    return 100 - 100 * (log.workload.held_milli * end_s + float((held_s * demand).sum())) / whole if whole else 0.0

@@ -14,7 +14,7 @@ from tessera.core.need import Ask, Need
 from tessera.core.snapshot import Gpu, Node, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload"]
+__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload", "demands"]
 
 MILLI = 1000
 """GPU milli of one GPU."""
@@ -55,6 +55,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of each pod, in the order of `names`."""
     kinds: tuple[Need, ...]
     """Distinct needs, in order of first appearance."""
+    demands: tuple[Demand, ...]
+    """What each kind asks of GPUs."""
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], pods: Iterable[tuple[str, Need]]) -> "Trace":
@@ -63,7 +65,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         numbers: dict[Need, int] = {}
         kind_of = tuple(numbers.setdefault(need, len(numbers)) for _, need in ordered)
         names = tuple(pod for pod, _ in ordered)
-        return cls(name=name, nodes=tuple(nodes), names=names, kind_of=kind_of, kinds=tuple(numbers))
+        return cls(
+            name=name,
+            nodes=tuple(nodes),
+            names=names,
+            kind_of=kind_of,
+            kinds=tuple(numbers),
+            demands=demands(tuple(numbers), nodes),
+        )
 
     @property
     def mix(self) -> tuple[tuple[Need, int], ...]:
@@ -74,11 +83,6 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     def capacity_milli(self) -> int:
         """GPU capacity of the fleet, 1000 for each GPU."""
         return MILLI * sum(len(node.gpus) for node in self.nodes)
-
-    @property
-    def demands(self) -> tuple[Demand, ...]:
-        """What each kind asks of GPUs."""
-        return demands(self.kinds, self.nodes)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Arrivals at the front that only fill the cluster; they are not measured."""
     end_s: float = math.inf
     """When measuring stops."""
+    held_milli: int = 0
+    """GPU demand of the pods that run at time 0."""
 
     @classmethod
     def of(cls, trace: Trace, seed: int, arrivals: Iterable[Arrival], rank: Sequence[int] = ()) -> "Workload":

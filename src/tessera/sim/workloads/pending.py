@@ -1,0 +1,37 @@
+"""The pods that wait in a snapshot as a workload: what happens when manifests are applied to a fleet, one by one."""
+
+from collections import Counter
+
+from tessera.core.snapshot import Snapshot
+from tessera.errors import InvalidInput
+from tessera.sim.workloads.records import Arrival, Workload, demands
+
+__all__ = ["in_order"]
+
+
+def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
+    """Return the pending pods as arrivals, in their order, one each virtual second; none departs.
+
+    Running pods stay where they are. Ties go in the order of the nodes; the seed is for policies that draw.
+
+    Raises:
+        InvalidInput: no pod waits.
+
+    """
+    if not snapshot.pending:
+        raise InvalidInput("workload", found="no pods", wanted="at least one pod that waits")
+    numbers = {need: number for number, need in enumerate(dict.fromkeys(pod.need for pod in snapshot.pending))}
+    kinds = tuple(numbers)
+    held = demands([running.pod.need for running in snapshot.running], snapshot.nodes)
+    counts = Counter(pod.need for pod in snapshot.pending)
+    return Workload(
+        name="manifests",
+        seed=seed,
+        snapshot=Snapshot(nodes=snapshot.nodes, running=snapshot.running),
+        kinds=kinds,
+        demands=demands(kinds, snapshot.nodes),
+        arrivals=tuple(Arrival(pod.key, numbers[pod.need], float(at)) for at, pod in enumerate(snapshot.pending)),
+        rank=tuple(range(len(snapshot.nodes))),
+        mix=tuple(counts.most_common()),
+        held_milli=sum(demand.milli for demand in held),
+    )

@@ -1,0 +1,42 @@
+"""Pending pods as a workload, on a fleet where others run already."""
+
+import pytest
+
+from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Assignment, NodeName, Running, Share, Snapshot
+from tessera.errors import InvalidInput
+from tessera.sim.compare import simulate
+from tessera.sim.engine import Rules
+from tessera.sim.metrics import measure
+from tessera.sim.workloads.pending import in_order
+from tessera.sim.workloads.synthetic import plain_nodes
+
+WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+SHARE = Share(
+    gpu=0,
+    mode=Mode.WHOLE,
+    memory_mib=0,
+    compute_percent=100,
+    isolation=Isolation.HARDWARE,
+    resource="nvidia.com/gpu",
+)
+
+
+def test_pods_arrive_in_their_order_beside_what_runs() -> None:
+    (node,) = plain_nodes(1)
+    running = Pod(key=PodKey("default/old"), need=WHOLE)
+    assignment = Assignment(pod=running.key, node=NodeName(node.name), shares=(SHARE,))
+    pending = tuple(Pod(key=PodKey(f"default/{name}"), need=WHOLE) for name in "zyxwvuts")
+    there = (Running(pod=running, assignment=assignment),)
+    workload = in_order(Snapshot(nodes=(node,), running=there, pending=pending))
+    assert [arrival.pod for arrival in workload.arrivals] == [pod.key for pod in pending]
+    assert (workload.mix, workload.held_milli) == (((WHOLE, 8),), 1000)
+    log = simulate(workload, "first-fit", Rules())
+    assert [spot.shares[0].gpu for spot in log.spots if spot] == [1, 2, 3, 4, 5, 6, 7]
+    assert measure(log).curve.allocated_percent[-1] == 100.0
+
+
+def test_nothing_to_simulate_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="workload: found no pods"):
+        in_order(Snapshot(nodes=plain_nodes(1)))
