@@ -9,9 +9,22 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tessera.cli import main
+from tessera.core.pack import POLICIES
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,4,T4\nn1,16000,65536,2,G2\nn2,8000,65536,1,T4\n"
 SIZES = [(1, 1000, ""), (1, 460, ""), (1, 810, "T4"), (2, 1000, ""), (0, 0, ""), (1, 190, "G2|T4"), (4, 1000, "")]
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  containers:
+  - name: main
+    image: image
+    resources: {{limits: {{nvidia.com/{resource}: 1}}}}
+"""
 
 
 @pytest.fixture
@@ -71,7 +84,7 @@ def check(folder: Path, log: Path) -> int:
     return placed
 
 
-@pytest.mark.parametrize("policy", ["first-fit", "random"])
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_log_can_be_checked_without_tessera(folder: Path, tmp_path: Path, policy: str) -> None:
     log = tmp_path / "run.jsonl"
     got = tessera("openb", folder, "--trace", "tiny", "--policy", policy, "--log", log, "-o", "json")
@@ -104,6 +117,41 @@ def test_pods_come_and_go_under_a_load(folder: Path) -> None:
     run = json.loads(tessera("openb", folder, *words, "--load", "0.9", "--queue", "backfill").output)["runs"][0]
     assert run["curve"]["axis"] == "time_s"
     assert 0 < run["mean_unallocated_percent"] < 100
+
+
+def test_without_a_policy_the_best_published_one_is_run(folder: Path) -> None:
+    assert "fgd" in tessera("openb", folder, "--trace", "tiny").output
+
+
+def test_manifests_arrive_in_the_order_written(tmp_path: Path) -> None:
+    """Two of three pods get an H100 slice each; instances must be cut, and the last pod finds no GPU left."""
+    pods = [("b", "mig-4g.40gb"), ("a", "mig-3g.40gb"), ("c", "gpu")]
+    (tmp_path / "pods.yaml").write_text(
+        "---\n".join(POD.format(name=name, resource=resource) for name, resource in pods)
+    )
+    log = tmp_path / "run.jsonl"
+    words = ("--gpus", "1xH100-80GB", "-f", tmp_path / "pods.yaml", "--policy", "first-fit", "--log", log)
+    got = tessera("manifests", *words, "--cut-s", 10, "-o", "json")
+    assert got.exit_code == 0, got.output
+    run = json.loads(got.output)["runs"][0]
+    assert (run["arrived"], run["dropped"], run["cuts"]) == (3, 1, 2)
+    assert run["curve"]["allocated_percent"][-1] == 100.0
+    assert [json.loads(line) for line in log.read_text().splitlines()] == [
+        {"pod": "default/b", "node": "node-0", "gpus": [0]},
+        {"pod": "default/a", "node": "node-0", "gpus": [0]},
+        {"pod": "default/c", "node": None, "gpus": []},
+    ]
+
+
+def test_a_made_up_workload_runs_on_plain_nodes_and_on_a_given_fleet() -> None:
+    plain = tessera("synthetic", "--nodes", 3, "--policy", "first-fit", "-o", "json")
+    assert json.loads(plain.output)["gpus"] == 24
+    given = tessera("synthetic", "--gpus", "4xT4", "--policy", "first-fit", "-o", "json", "--demand", 1, 1, 0)
+    assert json.loads(given.output)["gpus"] == 4
+    shares = json.loads(given.output)["runs"][0]["groups"]
+    assert (shares[1]["arrived"] > 0, shares[3]["arrived"]) == (True, 0)
+    wrong = tessera("synthetic", "--demand", 0, 0, 0)
+    assert (wrong.exit_code, len(wrong.stderr.splitlines())) == (2, 1)
 
 
 def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> None:

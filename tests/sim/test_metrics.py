@@ -8,7 +8,8 @@ import pytest
 from tessera.core.gpumodels import GpuModel
 from tessera.core.need import Ask, Form, Need
 from tessera.core.pack import Choice
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Gpu, Node, NodeName, Share
 from tessera.sim.engine import Log, Rules
 from tessera.sim.metrics import MOMENTS, Metrics, measure
 from tessera.sim.workloads import Arrival, Trace, Workload
@@ -20,7 +21,28 @@ NEEDS = {
     "one": Need(asks=(Ask(resource="nvidia.com/gpu"),)),
     "two": Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)),
 }
-THERE = Choice(0, ())
+MODES: dict[str, tuple[Mode, ...]] = {
+    "none": (),
+    "half": (Mode.MEMORY_SHARE,),
+    "one": (Mode.WHOLE,),
+    "two": (Mode.WHOLE, Mode.WHOLE),
+}
+
+
+def there(name: str) -> Choice:
+    """Return a place for a pod; on which GPU does not matter here."""
+    shares = (
+        Share(
+            gpu=number,
+            mode=mode,
+            memory_mib=0,
+            compute_percent=50 if mode is Mode.MEMORY_SHARE else 100,
+            isolation=mode.isolation,
+            resource="",
+        )
+        for number, mode in enumerate(MODES[name])
+    )
+    return Choice(0, tuple(shares))
 
 
 def measured(pods: list[str], placed: list[bool]) -> Metrics:
@@ -37,11 +59,9 @@ def log_of(pods: list[str], placed: list[bool], stays_s: list[float], gpus: int)
         workload=Workload.of(trace, 0, arrivals),
         policy="hand",
         rules=Rules(),
-        spots=tuple(THERE if there else None for there in placed),
-        placed_s=tuple(float(at) if there else math.inf for at, there in enumerate(placed)),
-        left_s=tuple(
-            at + stay_s if there else math.inf for at, (there, stay_s) in enumerate(zip(placed, stays_s, strict=True))
-        ),
+        spots=tuple(there(name) if got else None for name, got in zip(pods, placed, strict=True)),
+        placed_s=tuple(float(at) if got else math.inf for at, got in enumerate(placed)),
+        left_s=tuple(at + stays_s[at] if got else math.inf for at, got in enumerate(placed)),
     )
 
 

@@ -13,7 +13,7 @@ from tessera.api.documents import Document
 from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["input_options", "read_snapshot"]
+__all__ = ["fleet_options", "input_options", "read_snapshot"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _ENDINGS = {".yaml", ".yml", ".json"}
@@ -21,8 +21,8 @@ _MOST_BYTES = 256 << 20
 """A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
 
 
-def input_options(command: _Command) -> _Command:
-    """Add the options that say what to plan for: `--fleet`, `--gpus` and `-f`."""
+def fleet_options(command: _Command) -> _Command:
+    """Add the options that say which fleet: `--fleet` and `--gpus`."""
     for option in reversed(
         (
             click.option(
@@ -36,18 +36,23 @@ def input_options(command: _Command) -> _Command:
                 metavar="NxMODEL",
                 help="A node in short form, such as 8xH100-80GB; repeat for more nodes.",
             ),
-            click.option(
-                "-f",
-                "--filename",
-                "manifests",
-                multiple=True,
-                metavar="PATH",
-                help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
-            ),
         )
     ):
         command = option(command)
     return command
+
+
+def input_options(command: _Command) -> _Command:
+    """Add the options that say what to plan for: `--fleet`, `--gpus` and `-f`."""
+    manifests = click.option(
+        "-f",
+        "--filename",
+        "manifests",
+        multiple=True,
+        metavar="PATH",
+        help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
+    )
+    return fleet_options(manifests(command))
 
 
 def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Iterable[str]) -> Snapshot:

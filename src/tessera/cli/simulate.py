@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tessera.cli.inputs import fleet_options, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output, write_outputs
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
@@ -21,6 +22,8 @@ from tessera.sim.metrics import Metrics, measure
 from tessera.sim.replay import replay
 from tessera.sim.report import check_figures, figures, log_lines, table_lines, title
 from tessera.sim.workloads import MILLI, Trace, Workload, departing, filling, openb
+from tessera.sim.workloads.pending import in_order
+from tessera.sim.workloads.synthetic import PUBLISHED_MIX, ClassMix, make, plain_nodes
 
 __all__ = ["simulate"]
 
@@ -31,6 +34,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What the options that all workloads share say: which policies, by which rules, and what to write."""
 
     policy: tuple[str, ...]
+    seed: int
     queue: Literal["drop", "fifo", "backfill"]
     moves: int
     cut_s: float
@@ -61,7 +65,7 @@ def run_options(command: _Command) -> _Command:
             "--policy",
             type=click.Choice(list(POLICIES)),
             multiple=True,
-            default=("fgd", "tessera"),
+            default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
             show_default=True,
             help="Packing policy; repeat it to compare several.",
         ),
@@ -129,7 +133,16 @@ def arrival_options(command: _Command) -> _Command:
     return command
 
 
-@click.group()
+@click.group(
+    epilog="""
+\b
+Examples:
+  tessera simulate openb FOLDER --policy fgd --policy tessera --plots plots/
+  tessera simulate openb FOLDER --trace gpuspec33 --load 1.0 --queue backfill
+  tessera simulate manifests --gpus 8xH100-80GB -f manifests/
+  tessera simulate synthetic --nodes 200 --demand 60 36.7 3.3
+"""
+)
 def simulate() -> None:
     """Replay a workload under several packing policies and compare them.
 
@@ -142,19 +155,67 @@ def simulate() -> None:
 @click.option("--trace", default="default", show_default=True, help="Name of the pod list: openb_pod_list_NAME.csv.")
 @arrival_options
 @run_options
-def simulate_openb(folder: Path, trace: str, seed: int, ratio: float, load: float | None, **options: Any) -> None:
+def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     """Replay an openb trace: 1,213 GPU nodes of a production cluster and the pods seen on them.
 
     FOLDER holds the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
     packing policies: in random order, more than the cluster can hold, and none departs.
     """
-    lifetimes = options.pop("lifetimes")
-    compare(arrivals(openb.read(folder, trace), seed, ratio, load, lifetimes), Wanted(**options))
+    compare(arrivals(openb.read(folder, trace), options), Wanted(**options))
 
 
-def arrivals(trace: Trace, seed: int, ratio: float, load: float | None, lifetimes: float) -> Workload:
-    """Return the arrivals the options ask for."""
-    return filling(trace, seed, ratio) if load is None else departing(trace, seed, load, lifetimes=lifetimes)
+@simulate.command("manifests")
+@input_options
+@run_options
+def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], manifests: tuple[str, ...], **options: Any) -> None:
+    """Let the pods of Kubernetes manifests arrive one by one, in the order written; none departs."""
+    compare(in_order(read_snapshot(fleet, gpus, manifests), options["seed"]), Wanted(**options))
+
+
+@simulate.command("synthetic")
+@fleet_options
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Without a fleet: so many nodes of 8 GPUs, 136 cores and 640 GiB.",
+)
+@click.option(
+    "--demand",
+    type=float,
+    nargs=3,
+    default=(PUBLISHED_MIX.part, PUBLISHED_MIX.one, PUBLISHED_MIX.several),
+    show_default=True,
+    metavar="PART ONE SEVERAL",
+    help="Weights of GPU demand by what a pod asks for: a part of a GPU, one, several.",
+)
+@click.option(
+    "--without-gpu",
+    type=float,
+    default=PUBLISHED_MIX.without_percent,
+    show_default=True,
+    metavar="PERCENT",
+    help="Percent of the pods that ask for no GPU.",
+)
+@arrival_options
+@run_options
+def simulate_synthetic(
+    fleet: str | None, gpus: tuple[str, ...], nodes: int, demand: tuple[float, float, float], **options: Any
+) -> None:
+    """Make up pods with the class mix of the published trace, or another, for a fleet of your own."""
+    part, one, several = demand
+    mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
+    given = read_snapshot(fleet, gpus, ()).nodes if fleet or gpus else plain_nodes(nodes)
+    compare(arrivals(make(given, options["seed"], mix), options), Wanted(**options))
+
+
+def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
+    """Return the arrivals that `arrival_options` ask for, and take these options out."""
+    ratio, load, lifetimes = options.pop("ratio"), options.pop("load"), options.pop("lifetimes")
+    if load is None:
+        return filling(trace, options["seed"], ratio)
+    return departing(trace, options["seed"], load, lifetimes=lifetimes)
 
 
 def compare(workload: Workload, wanted: Wanted) -> None:

@@ -33,6 +33,8 @@ def _fullness(runs: Sequence[Metrics]) -> Iterator[Line]:
         if arrived in runs[0].unallocated_percent:
             cells = [_percent(run.unallocated_percent.get(arrived)) for run in runs]
             yield f"unallocated % at {arrived} % arrived", cells
+    if runs[0].curve.axis == "arrived_percent" and runs[0].curve.x[-1] not in HEADLINES:
+        yield "unallocated % at the end", [_percent(100 - run.curve.allocated_percent[-1]) for run in runs]
     if runs[0].mean_unallocated_percent is not None:
         yield "mean unallocated %", [_percent(run.mean_unallocated_percent) for run in runs]
     if runs[0].curve.fragmented_percent:

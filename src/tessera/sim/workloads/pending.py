@@ -4,7 +4,7 @@ from collections import Counter
 
 from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
-from tessera.sim.workloads.records import Arrival, Workload, demands
+from tessera.sim.workloads.records import Arrival, Workload, demands, granted_milli
 
 __all__ = ["in_order"]
 
@@ -22,7 +22,8 @@ def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
         raise InvalidInput("workload", found="no pods", wanted="at least one pod that waits")
     numbers = {need: number for number, need in enumerate(dict.fromkeys(pod.need for pod in snapshot.pending))}
     kinds = tuple(numbers)
-    held = demands([running.pod.need for running in snapshot.running], snapshot.nodes)
+    gpus = {node.name: {gpu.index: gpu for gpu in node.gpus} for node in snapshot.nodes}
+    assigned = [running.assignment for running in snapshot.running]
     counts = Counter(pod.need for pod in snapshot.pending)
     return Workload(
         name="manifests",
@@ -33,5 +34,5 @@ def in_order(snapshot: Snapshot, seed: int = 0) -> Workload:
         arrivals=tuple(Arrival(pod.key, numbers[pod.need], float(at)) for at, pod in enumerate(snapshot.pending)),
         rank=tuple(range(len(snapshot.nodes))),
         mix=tuple(counts.most_common()),
-        held_milli=sum(demand.milli for demand in held),
+        held_milli=sum(granted_milli(gpus[each.node], each.shares) for each in assigned),
     )

@@ -5,16 +5,17 @@ Pods are numbered by kind: equal needs are one kind, so that a policy scores a k
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from tessera.core.need import Ask, Need
-from tessera.core.snapshot import Gpu, Node, Snapshot
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Gpu, Node, Share, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload", "demands"]
+__all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload", "demands", "granted_milli"]
 
 MILLI = 1000
 """GPU milli of one GPU."""
@@ -106,7 +107,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float = math.inf
     """When measuring stops."""
     held_milli: int = 0
-    """GPU demand of the pods that run at time 0."""
+    """What the pods that run at time 0 hold of GPUs."""
 
     @classmethod
     def of(cls, trace: Trace, seed: int, arrivals: Iterable[Arrival], rank: Sequence[int] = ()) -> "Workload":
@@ -142,6 +143,24 @@ def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:
     models = {(gpu.model, gpu.memory_mib, gpu.sharing): gpu for node in nodes for gpu in node.gpus}
     gpus = sorted(models.values(), key=lambda gpu: (gpu.memory_mib, gpu.model.name))
     return tuple(_demand(need, gpus) for need in kinds)
+
+
+def granted_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
+    """Return what shares take of a node's GPUs, given by index, in thousandths of a GPU.
+
+    A MIG instance takes its part of the placement units, amounts and replicas the larger part of memory and compute.
+    """
+    return sum(_granted(gpus[share.gpu], share) for share in shares)
+
+
+def _granted(gpu: Gpu, share: Share) -> int:
+    if share.mode is Mode.WHOLE:
+        return MILLI
+    if share.mode is Mode.MIG:
+        size = next(profile.size for profile in gpu.model.profiles if profile.name == share.profile)
+        return MILLI * size // gpu.model.units
+    memory = MILLI * share.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
+    return max(memory, MILLI * share.compute_percent // 100)
 
 
 def _demand(need: Need, gpus: Sequence[Gpu]) -> Demand:

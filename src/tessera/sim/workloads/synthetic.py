@@ -76,12 +76,12 @@ _DEMAND = 0.98
 
 
 def plain_nodes(count: int) -> tuple[Node, ...]:
-    """Return nodes as most of the published cluster's: 8 GPUs, 96 cores, 384 GiB."""
+    """Return nodes of 8 GPUs, 136 cores and 640 GiB: cpu and memory for each GPU as in the published cluster."""
     model = GpuModel(name="GPU", arch="any", memory_mib=0)
     sharing = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
     gpus = tuple(Gpu(index=index, model=model, memory_mib=0, sharing=sharing) for index in range(8))
     return tuple(
-        Node(name=NodeName(f"node-{number:05}"), cpu_milli=96_000, memory_mib=393_216, gpus=gpus)
+        Node(name=NodeName(f"node-{number:05}"), cpu_milli=136_000, memory_mib=655_360, gpus=gpus)
         for number in range(count)
     )
 
