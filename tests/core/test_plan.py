@@ -127,6 +127,15 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
             )
         ],
     ),
+    "a GPU given to another mode is no room": (
+        only((gpu(0, T4),), (*pods(plain_share(9000), 1, "s"), *pods(amount(800, Isolation.DRIVER), 1, "d"))),
+        [
+            (
+                "needs 800 MiB, driver isolation; 1 node could serve it but every place is held "
+                "(n: 1 GPU given to other modes than mps)"
+            )
+        ],
+    ),
     "whole GPUs tell how many are free": (
         only(
             (gpu(0, T4), gpu(1, T4)),
@@ -180,6 +189,12 @@ def test_refusals_of_nodes_are_counted_and_named() -> None:
         "needs 1 milli cpu and 0 MiB memory; 3 nodes full of pods (c: 0 run, d: 0 run and 1 more); 1 node cordoned "
         "(a); 1 node with the taint k=v:NoExecute that the pod does not tolerate (b)"
     )
+
+
+def test_the_nearest_misses_are_told() -> None:
+    nodes = tuple(node(name, gpu(0, T4), cpu_milli=cpu) for name, cpu in (("a", 100), ("b", 300), ("c", 200)))
+    got = plan(Snapshot(nodes=nodes, pending=pods(Need(cpu_milli=400), 1))).waiting[0].reason
+    assert "3 nodes short of cpu (b: 300 of 400 milli left, c: 200 of 400 milli left and 1 more)" in got
 
 
 def test_large_pods_go_while_there_is_room() -> None:

@@ -26,6 +26,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """What keeps the pod off, in the same words for the same obstacle; empty where nothing does."""
     detail: str = ""
     """What was found on this node."""
+    near: int = 0
+    """How near a miss it is, among nodes with the same obstacle; the nearest are told as examples."""
 
 
 def describe(ask: Ask) -> str:
@@ -64,6 +66,7 @@ def reason(snapshot: Snapshot, need: Need) -> str:
 
 
 def _tell(what: str, nodes: Sequence[Verdict]) -> str:
+    nodes = sorted(nodes, key=lambda verdict: -verdict.near)
     examples = ", ".join(f"{each.node}: {each.detail}" if each.detail else each.node for each in nodes[:_EXAMPLES])
     rest = f" and {len(nodes) - _EXAMPLES} more" if len(nodes) > _EXAMPLES else ""
     return f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'} {what} ({examples}{rest})"
@@ -100,21 +103,21 @@ def _verdict(need: Need, node: Node, running: Sequence[Running], gpus: Sequence[
     return Verdict(node.name, *found)
 
 
-def _device_obstacle(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, str] | None:
+def _device_obstacle(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, str, int] | None:
     able = [gpu for gpu in gpus if gpu.gpu.options(ask)]
     if not able:
-        return _LACKS, _offers(gpus)
-    return (_FULL, _nearest(ask, able)) if _room(ask, able) < ask.count else None
+        return _LACKS, _offers(gpus), 0
+    return (_FULL, *_nearest(ask, able)) if _room(ask, able) < ask.count else None
 
 
-def _node_obstacle(need: Need, node: Node, running: Sequence[Running]) -> tuple[str, ...]:
+def _node_obstacle(need: Need, node: Node, running: Sequence[Running]) -> tuple[()] | tuple[str, str, int]:
     cpu = node.cpu_milli - sum(each.pod.need.cpu_milli for each in running)
     memory = node.memory_mib - sum(each.pod.need.memory_mib for each in running)
     if need.cpu_milli > cpu:
-        return "short of cpu", f"{cpu} of {need.cpu_milli} milli left"
+        return "short of cpu", f"{cpu} of {need.cpu_milli} milli left", cpu
     if need.memory_mib > memory:
-        return "short of memory", f"{memory} of {need.memory_mib} MiB left"
-    return ("full of pods", f"{node.max_pods} run") if len(running) >= node.max_pods else ()
+        return "short of memory", f"{memory} of {need.memory_mib} MiB left", memory
+    return ("full of pods", f"{node.max_pods} run", 0) if len(running) >= node.max_pods else ()
 
 
 def _offers(gpus: Iterable[Occupancy]) -> str:
@@ -155,24 +158,34 @@ def _used(held: Occupancy) -> tuple[Placement, ...]:
     return tuple(place for place in held.instances if held.clients(place))
 
 
-def _nearest(ask: Ask, gpus: Sequence[Occupancy]) -> str:
+def _nearest(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, int]:
     """Describe the nearest miss on a node, by the way its GPUs would serve the ask first; unlike GPUs one by one."""
     kinds: dict[Option, list[Occupancy]] = {}
     for gpu in gpus:
         kinds.setdefault(gpu.gpu.options(ask)[0], []).append(gpu)
-    return ", ".join(_near(ask, option, alike) for option, alike in kinds.items())
+    told = [_near(ask, option, alike) for option, alike in kinds.items()]
+    return ", ".join(text for text, _ in told), max(near for _, near in told)
 
 
-def _near(ask: Ask, option: Option, gpus: Sequence[Occupancy]) -> str:
+def _near(ask: Ask, option: Option, gpus: Sequence[Occupancy]) -> tuple[str, int]:
     if option.exists:
         clients = sum(d.clients for gpu in gpus for d in gpu.gpu.devices if d.option in gpu.gpu.options(ask))
-        return f"all {clients} taken on {_count(gpus)}"
+        return f"all {clients} taken on {_count(gpus)}", 0
     if option.mode is Mode.WHOLE:
-        return f"{sum(not gpu.holdings for gpu in gpus)} of {_count(gpus)} free"
+        free = sum(not gpu.holdings for gpu in gpus)
+        return f"{free} of {_count(gpus)} free", free
     if option.amount:
-        best = max(gpus, key=lambda gpu: (gpu.left_mib, gpu.left_percent))
-        return f"most left in one GPU is {best.left_mib} MiB and {best.left_percent} % compute"
-    return _blocked(option.profile or "", max(gpus, key=lambda gpu: (_free_units(gpu).bit_count(), -gpu.gpu.index)))
+        return _most_left(option.mode, gpus)
+    best = max(gpus, key=lambda gpu: (_free_units(gpu).bit_count(), -gpu.gpu.index))
+    return _blocked(option.profile or "", best), _free_units(best).bit_count()
+
+
+def _most_left(mode: Mode, gpus: Sequence[Occupancy]) -> tuple[str, int]:
+    shared = [gpu for gpu in gpus if gpu.amounts == mode or not gpu.holdings]
+    if not shared:
+        return f"{_count(gpus)} given to other modes than {mode}", 0
+    best = max(shared, key=lambda gpu: (gpu.left_mib, gpu.left_percent))
+    return f"most left in one GPU is {best.left_mib} MiB and {best.left_percent} % compute", best.left_mib
 
 
 def _count(gpus: Sequence[Occupancy]) -> str:
