@@ -432,3 +432,10 @@ def test_many_warnings_are_counted() -> None:
     words = " ".join(drawn(scene).itertext())
     assert "and 2 more warnings" in words
     assert f"warning {MOST_REASONS + 1}" in words
+
+
+def test_an_instance_that_a_pod_runs_on_is_there() -> None:
+    scene = Scene()
+    node = scene.node("n", "H100-80GB")
+    scene.instance((node, 0), "3g.40gb", 0, [scene.pod("runs", running=True)], exists=False)
+    assert "to be cut" not in " ".join(drawn(scene).itertext()).replace("none to be cut", "")

@@ -1,7 +1,6 @@
 """Who sits where: a plan and its snapshot joined into the records that the drawing and the tables are made from."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
 
 import msgspec
 
@@ -56,6 +55,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     """Seats there are; 0 where amounts of memory decide."""
     exists: bool
+    """Whether nothing must be cut: the plan says so, or a pod runs on it."""
     seats: tuple[Seat, ...] = ()
 
     @property
@@ -363,7 +363,7 @@ def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | Non
     return open_placements(gpu.model, planned)
 
 
-def _bench(part: Slice, seats: Iterable[Seat]) -> Bench:
+def _bench(part: Slice, seats: list[Seat]) -> Bench:
     placement = part.placement
     return Bench(
         label=placement.profile if placement else "",
@@ -372,6 +372,6 @@ def _bench(part: Slice, seats: Iterable[Seat]) -> Bench:
         mode=part.mode,
         memory_mib=part.memory_mib,
         clients=part.clients,
-        exists=part.exists,
+        exists=part.exists or any(seat.running for seat in seats),
         seats=tuple(sorted(seats, key=lambda seat: not seat.running)),
     )
