@@ -1,61 +1,30 @@
 """Tables of MIG placement policies, checked against enumeration and HiGHS on small GPUs."""
 
 import itertools
-from typing import Literal
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core import mig
+from tessera.core.gpumodels import GpuModel, model
+from tessera.core.gpumodels.names import CATALOGUE
 from tessera.core.linear import Program
 from tessera.core.mig import Placement
 from tessera.core.pack import migscore
 from tessera.core.pack.migscore import NEVER, MigPolicy, occupy, release, state_of, states, tables
 
-
-def _profile(
-    name: str, slices: int, size: int, starts: tuple[int, ...], media: Literal["default", "me", "full"] = "default"
-) -> Profile:
-    return Profile(
-        name=name,
-        compute_slices=slices,
-        size=size,
-        starts=starts,
-        max_instances=len(starts),
-        memory_mib=size * 1024,
-        media=media,
-        placement="observed",
-    )
-
-
-SEVEN = GpuModel(
-    name="seven",
-    arch="Hopper",
-    memory_mib=8 * 1024,
-    units=8,
-    compute_slices=7,
-    at_most_one=("me",),
-    profiles=(
-        _profile("1g", 1, 1, (0, 1, 2, 3, 4, 5, 6)),
-        _profile("1g+me", 1, 1, (0, 1, 2, 3, 4, 5, 6), "me"),
-        _profile("1g2m", 1, 2, (0, 2, 4, 6)),
-        _profile("2g", 2, 2, (0, 2, 4)),
-        _profile("3g", 3, 4, (0, 4)),
-        _profile("4g", 4, 4, (0,)),
-        _profile("7g", 7, 8, (0,), "full"),
-    ),
-)
-UNKNOWN = GpuModel(
-    name="unknown", arch="", memory_mib=1, at_most_one=("me",), profiles=(_profile("1g", 1, 0, ()),), compute_slices=4
-)
+SEVEN = model("H100-80GB")
+UNKNOWN = model("RTX-PRO-5000-Blackwell-48GB")
 COMPUTE = (1, 0, 1, 1, 1, 1, 1)
 MIXES = {
-    "uniform": COMPUTE,
-    "small": (12, 0, 6, 8, 4, 2, 1),
-    "large": (1, 0, 1, 2, 4, 3, 2),
-    "no double memory": (4, 0, 0, 3, 2, 0, 0),
+    "nothing yet": (0, 0, 0, 0, 0, 0, 0),
+    "uniform": tuple(100 * weight for weight in COMPUTE),
+    "small": (1200, 0, 600, 800, 400, 200, 100),
+    "with media engines": (400, 300, 0, 300, 200, 0, 10),
+    "no double memory": (400, 0, 0, 300, 200, 0, 0),
 }
 mixes = st.tuples(*(st.integers(0, 20) for _ in SEVEN.profiles))
 
@@ -84,7 +53,7 @@ def test_a_state_has_a_bit_per_unit_and_per_media_kind() -> None:
     assert state == 0b0_1111_0000
     assert occupy(SEVEN, state, 1, 2) == 0b1_1111_0100
     assert release(SEVEN, 0b1_1111_0100, 1, 2) == state
-    layout = (Placement(start=2, size=1, profile="1g+me"), Placement(start=4, size=4, profile="3g"))
+    layout = (Placement(start=2, size=1, profile="1g.10gb+me"), Placement(start=4, size=4, profile="3g.40gb"))
     assert state_of(SEVEN, layout) == 0b1_1111_0100
 
 
@@ -102,7 +71,7 @@ def test_a_start_is_given_exactly_where_the_profile_fits(policy: MigPolicy, mix:
 
 @pytest.mark.parametrize("policy", MigPolicy)
 def test_a_model_without_known_placements_never_fits(policy: MigPolicy) -> None:
-    got = tables(UNKNOWN, policy, (3,))
+    got = tables(UNKNOWN, policy, (3,) * len(UNKNOWN.profiles))
     assert (got.score == NEVER).all()
     assert (got.start == -1).all()
 
@@ -114,40 +83,50 @@ def test_tables_are_kept_and_cannot_be_written() -> None:
         got.score[0, 0] = 1
 
 
-def test_without_arrivals_every_profile_counts_once() -> None:
-    nothing, once = ((n,) * 7 for n in (0, 1))
-    for policy in MigPolicy:
-        assert (tables(SEVEN, policy, nothing).score == tables(SEVEN, policy, once).score).all()
+def test_few_arrivals_are_joined_by_one_of_each_profile() -> None:
+    shape = migscore._shape(SEVEN)
+    assert migscore._weights(shape, (0, 0, 0, 0, 0, 0, 0)).tolist() == [1, 0, 1, 1, 1, 1, 1]
+    assert migscore._weights(shape, (62, 1, 0, 0, 0, 0, 0)).tolist() == [63, 1, 1, 1, 1, 1, 1]
+    assert migscore._weights(shape, (63, 1, 0, 0, 0, 0, 0)).tolist() == [63, 1, 0, 0, 0, 0, 0]
+
+
+def test_large_counts_are_scaled_down() -> None:
+    weights = migscore._weights(migscore._shape(SEVEN), (3 << 40, 0, 0, 1 << 40, 0, 0, 0))
+    assert weights.tolist() == [3 << 18, 0, 0, 1 << 18, 0, 0, 0]
+
+
+def test_models_with_equal_placements_share_the_work() -> None:
+    assert migscore._shape(model("A100-40GB")) is migscore._shape(SEVEN)
 
 
 @settings(max_examples=30, deadline=None)
-@given(mixes)
+@given(mixes.filter(any))
 def test_prices_are_the_optimal_duals_of_cutting_stock(mix: tuple[int, ...]) -> None:
     shape = migscore._shape(SEVEN)
-    weights = migscore._weights(shape, mix)
-    prices = migscore._prices(shape, weights)
-    gpu = max(int(np.dot(prices, pattern)) for pattern in shape.patterns)
-    program = Program()
-    price = [program.variable() for _ in weights]
-    for pattern in shape.patterns:
-        program.row(dict(zip(price, pattern, strict=True)), high=1)
-    want = program.maximise(dict(zip(price, weights, strict=True)))
-    assert (prices >= 0).all()
-    assert np.dot(prices, weights) / gpu == pytest.approx(want.objective)
-    assert all(weights[kind] or not prices[kind] for kind in range(7))
+    near = migscore._near(np.array(mix, np.int64))
+    for weights, prices, gpu in zip(near, *migscore._prices(shape, near), strict=True):
+        program = Program()
+        price = [program.variable() for _ in weights]
+        for pattern in shape.patterns:
+            program.row({price[kind]: float(count) for kind, count in enumerate(pattern)}, high=1)
+        want = program.maximise({price[kind]: float(weight) for kind, weight in enumerate(weights)})
+        assert all(np.dot(prices, pattern) <= gpu for pattern in shape.patterns)
+        assert np.dot(prices, weights) / gpu == pytest.approx(want.objective)
+        assert (prices >= 0).all()
+        assert not prices[weights == 0].any()
 
 
 def test_patterns_are_the_maximal_counts_of_layouts() -> None:
-    every = _completions(0)
-    want = {c for c in every if not any(c != d and all(map(int.__le__, c, d)) for d in every)}
+    names = [profile.name for profile in SEVEN.profiles]
+    want = {tuple(dict(counts).get(name, 0) for name in names) for counts in mig.maximal_counts(SEVEN)}
     assert set(migscore._shape(SEVEN).patterns) == want
-    assert len({c for c in want if not c[1]} | {(c[0] + c[1], 0, *c[2:]) for c in want}) >= 28
+    assert len([counts for counts in want if not counts[1]]) == 28
 
 
 def test_price_loses_exactly_the_best_completion() -> None:
     mix = MIXES["no double memory"]
     shape = migscore._shape(SEVEN)
-    prices = migscore._prices(shape, migscore._weights(shape, mix))
+    prices = migscore._prices(shape, [migscore._weights(shape, mix)])[0][0]
     best = [max(int(np.dot(prices, counts)) for counts in _completions(state)) for state in range(0, 512, 7)]
     got = tables(SEVEN, MigPolicy.PRICE, mix)
     for state, before in zip(range(0, 512, 7), best, strict=True):
@@ -158,12 +137,12 @@ def test_price_loses_exactly_the_best_completion() -> None:
 
 
 def test_fragmentation_is_what_each_profile_cannot_use() -> None:
-    got = tables(SEVEN, MigPolicy.FRAGMENTATION_MIN, (0, 0, 0, 0, 1, 0, 1))
-    # empty GPU: 3g strands nothing of itself, 7g loses all 8; a 1g at 0 strands 3 + 7 units, at 4 as many
-    assert got.score[0, 0] == -(3 + 7)
+    got = tables(SEVEN, MigPolicy.FRAGMENTATION_MIN, (0, 0, 0, 0, 100, 0, 100))
+    # on an empty GPU 3g and 7g can use all; beside a 1g, anywhere, 3g cannot use 3 of the 7 free units and 7g none
+    assert got.score[0, 0] == -100 * (3 + 7)
     assert got.start[0, 0] == 0
-    # beside it the second 1g strands one unit less of both
-    assert got.score[0, 1] == 2
+    # a second 1g beside it takes a unit that neither could use
+    assert got.score[0, 1] == 100 * 2
     assert got.start[0, 1] == 1
 
 
@@ -179,3 +158,65 @@ def test_simple_policies(name: str) -> None:
     policy, profile, state, want_score, want_start = SCORES[name]
     got = tables(SEVEN, policy, COMPUTE)
     assert (got.score[profile, state], got.start[profile, state]) == (want_score, want_start)
+
+
+def _want_tessera(mix: tuple[int, ...], filling: Fraction) -> dict[tuple[int, int, int], Fraction]:
+    """By profile, state and start, what `_tessera` documents, in exact fractions and over enumerated completions."""
+    shape = migscore._shape(SEVEN)
+    near = migscore._near(np.array(mix, np.int64))
+    prices, gpu = migscore._prices(shape, near)
+
+    def value(state: int) -> Fraction:
+        counts = np.array(sorted(_completions(state)))
+        worth = [Fraction(int((counts @ price).max()), int(whole)) for price, whole in zip(prices, gpu, strict=True)]
+        free = 8 - (state & 255).bit_count()
+        wasted = [weight * (free - profile.size * counts[:, p].max()) for p, (weight, profile) in terms]
+        return (12 + 240 * filling) * sum(worth) / len(worth) - Fraction(int(sum(wasted)), sum(mix))
+
+    terms = list(enumerate(zip(mix, SEVEN.profiles, strict=True)))
+    want = {}
+    for state in (0, 0b1, 0b1100, 0b1_0000_0001, 0b1111_0000, 0b0101_0110):
+        before = value(state) + (Fraction(1, 5) + Fraction(3, 10) * filling) * (8 - (state & 255).bit_count())
+        for p, profile in enumerate(SEVEN.profiles):
+            for start in profile.starts:
+                if not state & occupy(SEVEN, 0, p, start):
+                    want[p, state, start] = value(occupy(SEVEN, state, p, start)) - before
+    return want
+
+
+@pytest.mark.parametrize(("churn_permille", "filling"), [(0, Fraction(1)), (250, Fraction(1, 2)), (950, Fraction(0))])
+@pytest.mark.parametrize("mix", [MIXES["small"], MIXES["with media engines"]])
+def test_tessera_is_what_it_documents(mix: tuple[int, ...], churn_permille: int, filling: Fraction) -> None:
+    got = tables(SEVEN, MigPolicy.TESSERA, mix, churn_permille=churn_permille)
+    want = _want_tessera(mix, filling)
+    for p, state in {key[:2] for key in want}:
+        best = max(gain for key, gain in want.items() if key[:2] == (p, state))
+        assert got.score[p, state] == pytest.approx(float(best * 1_000_000), rel=1e-4, abs=2)
+        assert want[p, state, int(got.start[p, state])] == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in CATALOGUE if gpu.profiles], ids=lambda gpu: gpu.name)
+def test_every_model_has_tables_of_small_integers(gpu: GpuModel) -> None:
+    mix = tuple(10**9 * (number + 1) for number in range(len(gpu.profiles)))
+    for policy in MigPolicy:
+        got = tables(gpu, policy, mix)
+        assert got.score.shape == (len(gpu.profiles), states(gpu))
+        assert (abs(got.score[got.score > NEVER]) < 1 << 40).all()
+
+
+def _unused(policy: MigPolicy) -> int:
+    """Compute slices that 24 GPUs have left after a fixed order of instances, twice what they hold."""
+    mix = (400, 0, 0, 300, 200, 0, 0)
+    got = tables(SEVEN, policy, mix)
+    fleet, used = [0] * 24, 0
+    for p in [0, 3, 0, 4, 3, 0, 4, 3, 0] * 24:
+        gpu = max(range(24), key=lambda gpu: got.score[p, fleet[gpu]])
+        if got.score[p, fleet[gpu]] > NEVER:
+            fleet[gpu] = occupy(SEVEN, fleet[gpu], p, int(got.start[p, fleet[gpu]]))
+            used += SEVEN.profiles[p].compute_slices
+    return 7 * 24 - used
+
+
+def test_tessera_fills_what_others_leave() -> None:
+    assert _unused(MigPolicy.TESSERA) == 0
+    assert _unused(MigPolicy.FRAGMENTATION_MIN) > 3
