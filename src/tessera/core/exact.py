@@ -63,6 +63,7 @@ class _Model:
         self.program = Program()
         self.pods: dict[tuple[int, int], int] = {}
         self.serves: dict[_Key, int] = {}
+        self.on_gpu = defaultdict[tuple[int, int], list[_Key]](list)
         self.cuts: dict[tuple[int, int, Placement], int] = {}
         self.opened: list[int] = []
         self.held = held_shares(snapshot)
@@ -111,6 +112,7 @@ class _Model:
             for gpu in node.gpus:
                 keys = [_Key(k, a, n, gpu.index, option) for option in _ways(need, ask, gpu)]
                 self.serves |= {key: self.program.variable(integer=True) for key in keys}
+                self.on_gpu[n, gpu.index] += keys
                 here = {self.serves[key]: 1.0 for key in keys}
                 total |= here
                 if ask.form is not Form.EXACT and ask.count > 1:
@@ -119,7 +121,7 @@ class _Model:
 
     def _gpu(self, n: int, gpu: Gpu) -> None:
         shares = self.held[n, gpu.index]
-        here = [(key.option, key, v) for key, v in self.serves.items() if (key.node, key.gpu) == (n, gpu.index)]
+        here = [(key.option, key, self.serves[key]) for key in self.on_gpu[n, gpu.index]]
         for option, free in free_devices(gpu, shares).items():
             self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
         modes = {m: self.program.variable(_holds(shares, m), 1, integer=True) for m in _made(gpu)}
@@ -211,7 +213,9 @@ class _Supply:
 
     def __init__(self, model: _Model, values: tuple[float, ...]) -> None:
         self.snapshot = model.snapshot
-        self.left = Counter({key: round(values[v]) for key, v in model.serves.items() if round(values[v])})
+        self.left = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
+        for key, v in model.serves.items():
+            self.left[key.kind, key.ask, key.node][key] += round(values[v])
         self.starts = defaultdict[tuple[int, int, str | None, bool], list[int]](list)
         for n, node in enumerate(model.snapshot.nodes):
             for gpu in node.gpus:
@@ -233,13 +237,13 @@ class _Supply:
 
     def take(self, k: int, a: int, n: int, ask: Ask) -> Iterator[Share]:
         """Yield the shares of one pod's ask, from the GPUs with most left for it; shares and needs on distinct GPUs."""
-        left = Counter({key: count for key, count in self.left.items() if (key.kind, key.ask, key.node) == (k, a, n)})
+        left = self.left[k, a, n]
+        taken = set[int]()
         for _ in range(ask.count):
-            key = max((key for key in left if left[key] > 0), key=lambda key: (self._of(left, key.gpu), -key.gpu))
-            self.left[key] -= 1
+            open_keys = (key for key, count in left.items() if count > 0 and key.gpu not in taken)
+            key = max(open_keys, key=lambda key: (self._of(left, key.gpu), -key.gpu))
             left[key] -= 1
-            if ask.form is not Form.EXACT:
-                left = Counter({other: count for other, count in left.items() if other.gpu != key.gpu})
+            taken |= {key.gpu} if ask.form is not Form.EXACT else set()
             gpu = next(g for g in self.snapshot.nodes[n].gpus if g.index == key.gpu)
             starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
             yield gpu.share(ask, key.option, starts.pop() if key.option.profile else None)

@@ -76,9 +76,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(snapshot: Snapshot, *, policy: str = "first-fit", exact: bool = False, limit_s: float = math.inf) -> Plan:
     """Return where every pending pod goes; running pods stay where they are, with what they hold.
 
-    Pods are placed by priority, then the hardest to place first (whole GPUs, then by part of a GPU asked), then in
-    order of arrival: all are known, so the large ones go while there is room. `exact` asks the integer program
-    instead of `policy`, for at most `limit_s` seconds a priority class.
+    Pods are placed by priority. All are known, so among equals those come first that are hard to place: the largest,
+    or, where that places more, those that the fewest GPUs can serve; then in order of arrival. `exact` asks the integer
+    program instead of `policy`, for at most `limit_s` seconds a priority class.
     """
     assignments, bound = assign(snapshot, limit_s=limit_s) if exact else (_packed(snapshot, policy), None)
     held = occupancy(snapshot, assignments)
@@ -103,10 +103,25 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
+    """Return the better of two plans: the largest pods first, or those first that the fewest GPUs can serve."""
+    mix = Counter(pod.need for pod in snapshot.pending)
+    kinds = Counter(
+        Gpu(index=0, model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing)
+        for node in snapshot.nodes
+        for gpu in node.gpus
+    )
+    large = {need: _ease(need, tuple(kinds)) for need in mix}
+    best = _in_order(snapshot, policy, large)
+    if len(best) < len(snapshot.pending):
+        scarce = {need: (float(_able(need, kinds)), *large[need]) for need in mix}
+        best = max(best, _in_order(snapshot, policy, scarce), key=lambda found: _worth(snapshot, found))
+    return best
+
+
+def _in_order(snapshot: Snapshot, policy: str, ease: Mapping[Need, tuple[float, ...]]) -> tuple[Assignment, ...]:
+    """Return the assignments the packer makes when the needs that are least easy come first."""
     mix = Counter(pod.need for pod in snapshot.pending)
     packer = Packer(Fleet.of(snapshot), policy, mix=tuple(mix.items()))
-    kinds = {(gpu.model, gpu.memory_mib, gpu.sharing): gpu for node in snapshot.nodes for gpu in node.gpus}
-    ease = {need: _ease(need, tuple(kinds.values())) for need in mix}
     chosen: dict[PodKey, Assignment] = {}
     for pod in sorted(snapshot.pending, key=lambda pod: (-pod.priority, ease[pod.need])):
         choice = packer.place(packer.intern(pod.need))
@@ -116,9 +131,29 @@ def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
     return tuple(chosen[pod.key] for pod in snapshot.pending if pod.key in chosen)
 
 
-def _ease(need: Need, gpus: Sequence[Gpu]) -> tuple[float, float, int]:
+def _worth(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[tuple[int, ...], int]:
+    """Order plans: most pods of the highest priority, then of the next; then fewest GPUs."""
+    placed = {assignment.pod for assignment in assignments}
+    by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in placed)
+    priorities = sorted({pod.priority for pod in snapshot.pending}, reverse=True)
+    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
+    return tuple(by_priority[priority] for priority in priorities), -len(gpus)
+
+
+def _able(need: Need, kinds: Mapping[Gpu, int]) -> int:
+    """Return how many GPUs of the fleet could serve each ask of a need."""
+    asks = (sum(count for gpu, count in kinds.items() if _allows(need, gpu) and gpu.options(ask)) for ask in need.asks)
+    return min(asks, default=sum(kinds.values()) + 1)
+
+
+def _allows(need: Need, gpu: Gpu) -> bool:
+    return not need.models or gpu.model.name in need.models
+
+
+def _ease(need: Need, gpus: Sequence[Gpu]) -> tuple[float, float, float]:
     """Order needs for planning: the largest single device first, then most in sum, then most cpu."""
-    parts = [(ask.count, min((_part(ask, gpu) for gpu in gpus), default=0.0)) for ask in need.asks]
+    allowed = [gpu for gpu in gpus if _allows(need, gpu)]
+    parts = [(ask.count, min((_part(ask, gpu) for gpu in allowed), default=0.0)) for ask in need.asks]
     return -max((part for _, part in parts), default=0.0), -sum(n * part for n, part in parts), -need.cpu_milli
 
 
