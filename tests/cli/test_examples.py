@@ -90,7 +90,7 @@ def test_fourteen_notebooks_share_a_t4_and_the_plan_warns() -> None:
     assert got["summary"]["placed"] == 14
     assert [each["pod"] for each in got["waiting"]] == ["default/notebook-14"]
     assert len(got["warnings"]) == 1
-    assert "not isolated" in got["warnings"][0]
+    assert "does not isolate" in got["warnings"][0]
     assert all(f"default/notebook-{i}" in got["warnings"][0] for i in range(14))
 
 

@@ -9,7 +9,7 @@ import msgspec
 from tessera.core.exact import Bound, assign
 from tessera.core.fit import Fleet
 from tessera.core.mig import Placement
-from tessera.core.need import Ask, Need, Pod, PodKey
+from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.core.occupancy import Occupancy, occupancy
 from tessera.core.pack import Packer
 from tessera.core.reasons import reason
@@ -84,11 +84,12 @@ def plan(snapshot: Snapshot, *, policy: str = "first-fit", exact: bool = False, 
     held = occupancy(snapshot, assignments)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
+    running = {each.pod.key for each in snapshot.running}
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
         waiting=tuple(_waiting(snapshot, assignments, left)),
-        layouts=tuple(_layout(name, gpu) for name, gpus in held.items() for gpu in gpus),
+        layouts=tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus),
         warnings=tuple(_warnings(held)),
         bound=bound,
     )
@@ -177,9 +178,9 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
     return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
 
 
-def _layout(node: NodeName, held: Occupancy) -> GpuLayout:
+def _layout(node: NodeName, held: Occupancy, running: set[PodKey]) -> GpuLayout:
     gpu = held.gpu
-    slices = tuple(_slices(held))
+    slices = tuple(_slices(held, running))
     return GpuLayout(
         node=node,
         gpu=gpu.index,
@@ -192,18 +193,19 @@ def _layout(node: NodeName, held: Occupancy) -> GpuLayout:
     )
 
 
-def _slices(held: Occupancy) -> Iterator[Slice]:
+def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
     offered = {device.placement: device for device in held.gpu.devices}
     memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
     for place in held.instances:
         device = offered.get(place)
+        pods = held.clients(place)
         yield Slice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
             memory_mib=memory[place.profile],
             clients=device.clients if device else 1,
-            pods=held.clients(place),
-            exists=device is not None,
+            pods=pods,
+            exists=device is not None or not running.isdisjoint(pods),
         )
     whole = held.clients(None)
     if whole or None in offered:
@@ -226,12 +228,17 @@ def _whole(held: Occupancy, device: Device | None, pods: tuple[PodKey, ...]) -> 
 def _warnings(held: Mapping[NodeName, tuple[Occupancy, ...]]) -> Iterator[str]:
     for node, gpus in held.items():
         for gpu in gpus:
-            for piece in _slices(gpu):
-                if piece.mode.isolation.value == "none" and len(piece.pods) > 1:
-                    where = f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name})"
-                    device = f"{piece.placement.profile} at unit {piece.placement.start}" if piece.placement else "GPU"
-                    yield (
-                        f"{where}: {len(piece.pods)} pods share the {device} by {piece.mode} and its memory of "
-                        f"{piece.memory_mib} MiB is not isolated; any of them can exhaust it for all: "
-                        f"{', '.join(piece.pods)}"
-                    )
+            pieces = [p for p in _slices(gpu, set()) if p.mode.isolation is Isolation.NONE and len(p.pods) > 1]
+            if pieces:
+                yield f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name}): {_shared(pieces)}"
+
+
+def _shared(pieces: Sequence[Slice]) -> str:
+    pods = [pod for piece in pieces for pod in piece.pods]
+    instances = [f"{p.placement.profile} at unit {p.placement.start}" for p in pieces if p.placement]
+    where = f"on {', '.join(instances)}" if instances else f"in {pieces[0].memory_mib} MiB"
+    whom = "its neighbours on the instance" if instances else "all"
+    return (
+        f"{len(pods)} pods share memory that {pieces[0].mode} does not isolate, {where}; "
+        f"any of them can exhaust it for {whom}: {', '.join(pods)}"
+    )
