@@ -140,14 +140,14 @@ def test_constraints_that_are_not_considered_are_noted() -> None:
       topologySpreadConstraints: [{whenUnsatisfiable: ScheduleAnyway}, {whenUnsatisfiable: DoNotSchedule}]
     """
     assert pods_of(text).notes == (
-        "pods.yaml, document 1, line 2: Pod a: podAntiAffinity is not considered",
-        "pods.yaml, document 1, line 2: Pod a: topologySpreadConstraints is not considered",
+        "Pod a: podAntiAffinity is not considered",
+        "Pod a: topologySpreadConstraints is not considered",
     )
 
 
 def test_a_priority_class_that_is_nowhere_is_noted() -> None:
     text = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m}], priorityClassName: high}\n"
-    want = "pods.yaml, document 1, line 1: Pod a: PriorityClass high is not among the documents, so the priority is 0"
+    want = "Pod a: PriorityClass high is not among the documents, so the priority is 0"
     assert pods_of(text).notes == (want,)
 
 

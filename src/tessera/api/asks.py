@@ -100,7 +100,7 @@ def quantities(resources: Field) -> dict[str, Fraction]:
 def _amount(field: Field) -> Fraction | None:
     if not field.given:
         return None
-    amount = units.quantity(field.value, field.subject)
+    amount = field.read(units.quantity)
     if amount < 0:
         raise field.refuse("a quantity of zero or more")
     return amount
@@ -114,11 +114,11 @@ def _extended(resources: Field) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name, limit in resources.get("limits").members():
         if _is_extended(limit, name):
-            counts[name] = units.count(limit.value, limit.subject)
+            counts[name] = limit.read(units.count)
     for name, request in resources.get("requests").members():
         if not _is_extended(request, name):
             continue
-        count = units.count(request.value, request.subject)
+        count = request.read(units.count)
         if name not in counts:
             raise request.refuse(f"a limit of {name}, as every extended resource needs")
         if count != counts[name]:

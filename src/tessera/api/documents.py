@@ -8,8 +8,9 @@ nesting, aliases that multiply, text that is not UTF-8.
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 
 import msgspec
 import yaml
@@ -31,7 +32,8 @@ _MAX_NODES = 2_000_000
 _MAX_YAML_CHARACTERS = 64 << 20
 _MAX_JSON_CHARACTERS = 512 << 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_RESOLVE: Callable[[type, str, tuple[bool, bool]], str] = yaml.resolver.Resolver().resolve
+_RESOLVE: Callable[[type, str, tuple[bool, bool]], str] = lru_cache(1 << 14)(yaml.resolver.Resolver().resolve)
+"""Return the tag of a scalar that has none; the same few thousand texts make up most manifests."""
 _TAG = "tag:yaml.org,2002:"
 _UNPAIRED = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -168,6 +170,8 @@ def _no_constant(name: str) -> Plain:
     raise ValueError(f"{name} is not JSON")
 
 
+_PLAIN_JSON = json.JSONDecoder()
+"""Skips over values that were read before."""
 _JSON = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
@@ -222,31 +226,35 @@ def _json_offset(text: str, start: int, path: Path) -> int:
     """Return the offset of the value at `path` in a JSON value at `start`; siblings are skipped at C speed."""
     at = start
     for step in path:
-        for name, value_at in _json_members(text, at):
-            if name == step:
-                at = value_at
-                break
-        else:
+        members = _json_members(text, at)
+        if step not in members:
             return at
+        at = members[step]
     return at
 
 
-def _json_members(text: str, at: int) -> Iterator[tuple[str | int, int]]:
-    """Yield key or index and offset of each member of the valid JSON value at `at`; a scalar has none."""
+@lru_cache(maxsize=64)
+def _json_members(text: str, at: int) -> Mapping[str | int, int]:
+    """Return the offset of each member of the valid JSON value at `at` by key or index; a scalar has none.
+
+    Kept for a few values, so that many errors in one large list do not each go through it again.
+    """
     opened, index = text[at], 0
+    members: dict[str | int, int] = {}
     if opened not in "{[":
-        return
+        return members
     at = _skip(text, at + 1)
     while text[at] not in "}]":
         name: str | int = index
         if opened == "{":
-            name, at = _JSON.raw_decode(text, at)
+            name, at = _PLAIN_JSON.raw_decode(text, at)
             at = _skip(text, _skip(text, at) + 1)
-        yield name, at
-        _, at = _JSON.raw_decode(text, at)
+        members[name] = at
+        _, at = _PLAIN_JSON.raw_decode(text, at)
         at = _skip(text, at)
         at = _skip(text, at + 1) if text[at] == "," else at
         index += 1
+    return members
 
 
 # YAML
@@ -309,6 +317,8 @@ class _Yaml:
         assert event.start_mark is not None
         line = event.start_mark.line + 1
         match event:
+            case yaml.ScalarEvent():
+                self._scalar(event, line)
             case yaml.DocumentStartEvent():
                 self.number += 1
                 self.first_line, self.root, self.anchors = line, None, {}
@@ -318,8 +328,6 @@ class _Yaml:
                 self._begin(_Sequence(), event, line)
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 self._end()
-            case yaml.ScalarEvent():
-                self._scalar(event, line)
             case yaml.AliasEvent():
                 self._alias(event, line)
             case _:

@@ -1,7 +1,7 @@
 """A value in a document together with its place, so that whatever is wrong with it can be named exactly."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["Field", "checked_name", "identity", "objects"]
 
 Word = TypeVar("Word", bound=str)
+Number = TypeVar("Number")
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 """What an error repeats of an object's name; a name beyond it is left out."""
@@ -107,6 +108,18 @@ class Field:
                     field.subject, found="an unknown field", wanted="a known one", accepted=", ".join(keys)
                 )
         return self
+
+    def read(self, reader: Callable[[object, str], Number], default: Number | None = None) -> Number:
+        """Return the value as `reader` reads it, a function of value and subject as in `core.units`.
+
+        The subject, whose line may take a search, is made only for an error.
+        """
+        if self.value is None and default is not None:
+            return default
+        try:
+            return reader(self.value, "")
+        except InvalidInput as error:
+            raise self.refuse(error.wanted, error.accepted, found=error.found) from error
 
     def text(self, default: str | None = None) -> str:
         """Return the text; a number or truth value in its place is refused, as Kubernetes does."""

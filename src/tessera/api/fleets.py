@@ -10,9 +10,16 @@ from functools import partial
 from tessera.api.documents import Document
 from tessera.api.fields import Field, checked_name, objects
 from tessera.api.gpusharing import auto, in_place, read_model, read_sharing
-from tessera.api.nodes import CPU_MILLI, MEMORY_MIB, read_node, read_taints, share_unit_mib
+from tessera.api.nodes import (
+    CPU_MILLI,
+    MEMORY_MIB,
+    cpu_capacity,
+    memory_capacity,
+    read_node,
+    read_taints,
+    share_unit_mib,
+)
 from tessera.api.runningpods import read_pods
-from tessera.core import units
 from tessera.core.gpumodels import GpuModel, model
 from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 from tessera.errors import InvalidInput, shown
@@ -136,9 +143,8 @@ def _fleet_nodes(field: Field) -> Iterator[Node]:
 
 
 def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:
-    cpu, memory = entry.get("cpu"), entry.get("memory")
-    cpu_milli = units.cpu_milli(cpu.value, cpu.subject, capacity=True) if cpu.given else CPU_MILLI
-    memory_mib = units.memory_mib(memory.value, memory.subject, capacity=True) if memory.given else MEMORY_MIB
+    cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
+    memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
     gpus = _gpus(entry)
     labels = {key: value.text() for key, value in entry.get("labels").members()}
     taints = _taints(entry.get("taints"))
@@ -221,7 +227,7 @@ def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
     """Return a GPU's usable memory: what the file says, at most what its model has by name, else the catalogue's."""
     if not field.given:
         return gpu_model.memory_mib
-    memory_mib = units.memory_mib(field.value, field.subject, capacity=True)
+    memory_mib = field.read(memory_capacity)
     if not 0 < memory_mib <= 2 * gpu_model.memory_mib:
         raise field.refuse(f"memory that a {gpu_model.name} can have", f"{gpu_model.memory_mib}Mi")
     return memory_mib

@@ -21,11 +21,15 @@ from tessera.core.mig import Layout, place
 from tessera.core.sharing import GPU_RESOURCE, Mode, Sharing, mig_resource
 from tessera.core.snapshot import Gpu, Node, NodeName, Taint
 
-__all__ = ["CPU_MILLI", "MEMORY_MIB", "read_node", "read_taints", "share_unit_mib"]
+__all__ = ["CPU_MILLI", "MEMORY_MIB", "cpu_capacity", "memory_capacity", "read_node", "read_taints", "share_unit_mib"]
 
 CPU_MILLI = 4096 * 1000
 MEMORY_MIB = 64 << 20
 """What a node has that states no cpu or memory: 4096 cores and 64 TiB, which never bind."""
+
+cpu_capacity = partial(units.cpu_milli, capacity=True)
+memory_capacity = partial(units.memory_mib, capacity=True)
+"""Readers of capacities for `Field.read`."""
 
 MODEL_LABELS = ("tessera.dev/gpu-model", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 """Labels that name the GPU model, the first that is there counts."""
@@ -58,7 +62,7 @@ class _Seen(msgspec.Struct, frozen=True):
         for key in keys:
             if key in self.labels:
                 label = self.label(key)
-                return min(units.count(label.value, label.subject), _MAX_COUNT)
+                return min(label.read(units.count), _MAX_COUNT)
         return None
 
     def named(self, key: str) -> str:
@@ -75,20 +79,15 @@ def read_node(field: Field) -> tuple[Node, tuple[str, ...]]:
     status = field.get("status")
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
-    extended = {
-        name: min(units.count(value.value, value.subject), _MAX_COUNT)
-        for name, value in capacity.members()
-        if "/" in name
-    }
+    extended = {name: min(value.read(units.count), _MAX_COUNT) for name, value in capacity.members() if "/" in name}
     gpus, notes = _gpus(_Seen(field, labels, extended, capacity.given))
-    cpu, memory, pods = (capacity.get(name) for name in ("cpu", "memory", "pods"))
     _, name = identity(field)
     return Node(
         name=NodeName(name),
-        cpu_milli=units.cpu_milli(cpu.value, cpu.subject, capacity=True) if cpu.given else CPU_MILLI,
-        memory_mib=units.memory_mib(memory.value, memory.subject, capacity=True) if memory.given else MEMORY_MIB,
+        cpu_milli=capacity.get("cpu").read(cpu_capacity, CPU_MILLI),
+        memory_mib=capacity.get("memory").read(memory_capacity, MEMORY_MIB),
         gpus=gpus,
-        max_pods=units.count(pods.value, pods.subject) if pods.given else 110,
+        max_pods=capacity.get("pods").read(units.count, 110),
         labels=tuple(sorted(labels.items())),
         taints=tuple(read_taints(field.get("spec", "taints").elements())),
         unschedulable=field.get("spec", "unschedulable").boolean(default=False),
@@ -109,8 +108,7 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
 
 def share_unit_mib(field: Field, node: Node) -> int:
     """Return the MiB in one `aliyun.com/gpu-mem` of a Node object: 1 where its GPUs have less GiB, else 1024."""
-    amount = field.get("status", "allocatable", SHARE_MEMORY)
-    total = units.count(amount.value, amount.subject) if amount.given else 0
+    total = field.get("status", "allocatable", SHARE_MEMORY).read(units.count, 0)
     return 1 if total * 512 > sum(gpu.model.memory_mib for gpu in node.gpus) else 1024
 
 

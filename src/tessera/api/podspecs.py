@@ -142,7 +142,7 @@ def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], togethe
 
 
 def _overhead(field: Field) -> Fraction:
-    amount = units.quantity(field.value if field.given else 0, field.subject if field.given else "")
+    amount = field.read(units.quantity, Fraction(0))
     if amount < 0:
         raise field.refuse("a quantity of zero or more")
     return amount

@@ -85,7 +85,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024) -> Worklo
                 )
             seen[pod.key] = field
         pods.extend(made)
-        notes.extend(f"{field.subject}: {what}" for what in _notes(template.pod, priorities))
+        notes.extend(f"{field.label}: {what}" for what in _notes(template.pod, priorities))
     return Workloads(pods=tuple(pods), skipped=tuple(skipped), notes=tuple(notes))
 
 
