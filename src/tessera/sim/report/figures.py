@@ -72,7 +72,7 @@ def _allocation(runs: Sequence[Metrics]) -> "Figure":
     for run, values in zip(runs, unallocated, strict=True):
         _draw(whole, run, run.curve.allocated_percent)
         _draw(close, run, values)
-    seen = [y for values in unallocated for at, y in zip(x, values, strict=False) if at >= start]
+    seen = [y for values in unallocated for at, y in zip(x, values, strict=True) if at >= start]
     whole.set(xlim=(x[0], x[-1]), ylim=(0, 103))
     close.set(xlim=(start, x[-1]), ylim=(0, max(seen) * 1.05 or 1))
     _label(close, runs, unallocated)

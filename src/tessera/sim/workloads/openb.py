@@ -5,6 +5,7 @@ Source: cluster-trace-gpu-v2023 of alibaba/clusterdata, the data of "Beware of F
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 from tessera.core.gpumodels import GpuModel
@@ -87,8 +88,7 @@ def _node(row: Row) -> Node:
     gpus: tuple[Gpu, ...] = ()
     if count:
         name = row.text("model", "the name of a GPU model")
-        model = GpuModel(name=name, arch=_ARCH.get(name, "undisclosed"), memory_mib=0)
-        gpus = tuple(Gpu(index=index, model=model, memory_mib=0, sharing=_SHARING) for index in range(count))
+        gpus = tuple(Gpu(index=index, model=_model(name), memory_mib=0, sharing=_SHARING) for index in range(count))
     return Node(
         name=NodeName(row.text("sn", "the name of a node")),
         cpu_milli=row.number("cpu_milli", _CPU),
@@ -96,6 +96,11 @@ def _node(row: Row) -> Node:
         gpus=gpus,
         max_pods=_MAX_PODS,
     )
+
+
+@cache
+def _model(name: str) -> GpuModel:
+    return GpuModel(name=name, arch=_ARCH.get(name, "undisclosed"), memory_mib=0)
 
 
 def read_pods(path: Path) -> tuple[tuple[str, Need], ...]:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.need import Ask, Need
-from tessera.core.sharing import Mode
+from tessera.core.fit.admission import refusal
+from tessera.core.need import Ask, Form, Need
+from tessera.core.sharing import Mode, Option
 from tessera.core.snapshot import Gpu, Node, Share, Snapshot
 from tessera.errors import InvalidInput
 
@@ -27,7 +28,7 @@ class Demand(NamedTuple):
     gpus: int
     """Devices asked for; 0 for a pod without GPU."""
     milli: int
-    """Thousandths of a GPU, all devices together; the larger of the memory and the compute part."""
+    """Thousandths of a GPU, all devices together; see `demands`."""
 
     @property
     def milli_each(self) -> int:
@@ -135,14 +136,19 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:
-    """Return what each kind asks of GPUs, in thousandths of the smallest GPU of the fleet that could serve it.
+    """Return what each kind asks of GPUs, in thousandths of a GPU of this fleet.
 
-    A device counts for the larger part of memory and compute it would be granted, so a whole GPU is 1000 and half its
-    memory 500. An ask that no GPU of the fleet can serve counts as whole GPUs.
+    A device counts as `granted_milli` counts it where it would be served first: an exact ask on the GPU that gives most
+    under its name, a share or need on the GPU of which it takes least, of those on nodes that admit the pod. An ask
+    that no GPU serves counts as whole GPUs.
     """
-    models = {(gpu.model, gpu.memory_mib, gpu.sharing): gpu for node in nodes for gpu in node.gpus}
-    gpus = sorted(models.values(), key=lambda gpu: (gpu.memory_mib, gpu.model.name))
-    return tuple(_demand(need, gpus) for need in kinds)
+    alike = {(node.labels, node.taints, node.unschedulable, tuple(map(_looks, node.gpus))): node for node in nodes}
+    return tuple(_demand(need, nodes if need.node_name else tuple(alike.values())) for need in kinds)
+
+
+def _looks(gpu: Gpu) -> tuple[int, int, int]:
+    """Return what tells GPU types apart, quickly: records read together share their models."""
+    return id(gpu.model), gpu.memory_mib, id(gpu.sharing)
 
 
 def granted_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
@@ -150,31 +156,30 @@ def granted_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
 
     A MIG instance takes its part of the placement units, amounts and replicas the larger part of memory and compute.
     """
-    return sum(_granted(gpus[share.gpu], share) for share in shares)
+    return sum(_milli(gpus[share.gpu], share) for share in shares)
 
 
-def _granted(gpu: Gpu, share: Share) -> int:
-    if share.mode is Mode.WHOLE:
+def _milli(gpu: Gpu, part: Share | Option) -> int:
+    if part.mode is Mode.WHOLE:
         return MILLI
-    if share.mode is Mode.MIG:
-        size = next(profile.size for profile in gpu.model.profiles if profile.name == share.profile)
+    if part.mode is Mode.MIG:
+        size = next(profile.size for profile in gpu.model.profiles if profile.name == part.profile)
         return MILLI * size // gpu.model.units
-    memory = MILLI * share.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
-    return max(memory, MILLI * share.compute_percent // 100)
+    memory = MILLI * part.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
+    return max(memory, MILLI * part.compute_percent // 100)
 
 
-def _demand(need: Need, gpus: Sequence[Gpu]) -> Demand:
-    allowed = [gpu for gpu in gpus if not need.models or gpu.model.name in need.models]
+def _demand(need: Need, nodes: Sequence[Node]) -> Demand:
+    gpus = {_looks(gpu): gpu for node in nodes if refusal(need, node) is None for gpu in node.gpus}
+    allowed = [gpu for gpu in gpus.values() if not need.models or gpu.model.name in need.models]
     devices = sum(ask.count for ask in need.asks)
-    return Demand(devices, sum(ask.count * _milli(ask, allowed) for ask in need.asks))
+    return Demand(devices, sum(ask.count * _asked(ask, allowed) for ask in need.asks))
 
 
-def _milli(ask: Ask, gpus: Sequence[Gpu]) -> int:
-    for gpu in gpus:
-        for option in gpu.options(ask):
-            memory = MILLI * option.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
-            return min(MILLI, max(memory, MILLI * option.compute_percent // 100))
-    return MILLI
+def _asked(ask: Ask, gpus: Sequence[Gpu]) -> int:
+    served = [_milli(gpu, options[0]) for gpu in gpus for options in [gpu.options(ask)] if options]
+    pick = max if ask.form is Form.EXACT else min
+    return pick(served, default=MILLI)
 
 
 def positive(name: str, value: float, most: float) -> float:

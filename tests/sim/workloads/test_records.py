@@ -1,0 +1,67 @@
+"""What pods ask of GPUs and what they hold, in thousandths of a GPU."""
+
+import pytest
+
+from tessera.core.gpumodels import model
+from tessera.core.need import Ask, Form, Need, SelectorTerm
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.snapshot import Gpu, Node, NodeName, Share
+from tessera.sim.workloads import Demand
+from tessera.sim.workloads.records import demands, granted_milli
+
+
+def node(name: str, product: str, sharing: Sharing = AUTO) -> Node:
+    found = model(product)
+    gpu = Gpu(index=0, model=found, memory_mib=found.memory_mib, sharing=sharing)
+    return Node(name=NodeName(name), cpu_milli=1, memory_mib=1, gpus=(gpu,), labels=(("gpu", name),))
+
+
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 5),))
+NODES = (node("h100", "H100-80GB"), node("a100", "A100-40GB"), node("t4", "T4", SLICED))
+WHOLE = Ask(resource="nvidia.com/gpu", count=2)
+MEMORY = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=9_000)
+
+# sentence: (need, what it asks for)
+ASKED = {
+    "no GPU": (Need(cpu_milli=5), Demand(0, 0)),
+    "a whole GPU wherever one can be had whole": (Need(asks=(WHOLE,)), Demand(2, 2000)),
+    "a replica where only replicas admit the pod": (
+        Need(asks=(WHOLE,), node_selector=(("gpu", "t4"),)),
+        Demand(2, 400),
+    ),
+    "a replica on the node it is pinned to": (Need(asks=(WHOLE,), node_name="t4"), Demand(2, 400)),
+    "a slice by its part of the placement units": (
+        Need(asks=(Ask(resource="nvidia.com/mig-3g.40gb"),)),
+        Demand(1, 500),
+    ),
+    "memory on the GPU where it is the least": (Need(asks=(MEMORY,)), Demand(1, 110)),
+    "memory on a model": (Need(asks=(MEMORY,), models=("A100-40GB",)), Demand(1, 219)),
+    "whole GPUs where nothing serves": (Need(asks=(Ask(resource="amd.com/gpu", count=3),)), Demand(3, 3000)),
+    "whole GPUs where no node admits": (Need(asks=(MEMORY,), affinity=(SelectorTerm(),)), Demand(1, 1000)),
+    "several asks together": (Need(asks=(WHOLE, MEMORY)), Demand(3, 2110)),
+}
+
+
+@pytest.mark.parametrize(("need", "want"), ASKED.values(), ids=ASKED.keys())
+def test_what_a_pod_asks_of_gpus(need: Need, want: Demand) -> None:
+    assert demands((need,), NODES) == (want,)
+
+
+def test_what_shares_hold() -> None:
+    def share(mode: Mode, profile: str | None, memory_mib: int, compute_percent: int) -> Share:
+        return Share(
+            gpu=0,
+            mode=mode,
+            profile=profile,
+            memory_mib=memory_mib,
+            compute_percent=compute_percent,
+            isolation=mode.isolation,
+            resource="",
+        )
+
+    gpus = {0: NODES[0].gpus[0]}
+    memory_mib = gpus[0].memory_mib
+    assert granted_milli(gpus, [share(Mode.WHOLE, None, memory_mib, 100)]) == 1000
+    assert granted_milli(gpus, [share(Mode.MIG, "3g.40gb", 40_448, 42)]) == 500
+    assert granted_milli(gpus, [share(Mode.MPS, None, memory_mib // 4, 10), share(Mode.MPS, None, 0, 30)]) == 549
+    assert granted_milli(gpus, []) == 0
