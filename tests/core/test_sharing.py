@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core.gpumodels import GpuModel, Profile, model
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Form, Isolation
 from tessera.core.sharing import Mode, Sharing, devices, mig_resource, options
@@ -187,3 +187,13 @@ def test_options(sentence: str) -> None:
         assert option.memory_mib >= ask.memory_mib
         assert option.mode.isolation.covers(ask.isolation)
         assert option.amount is (not option.exists and option.mode in {Mode.MPS, Mode.MEMORY_SHARE})
+
+
+def test_an_exact_ask_that_names_a_grade_gets_no_weaker_device() -> None:
+    sharing = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),))
+    t4 = model("T4")
+    found = {
+        grade: len(options(Ask(resource="nvidia.com/gpu", isolation=grade), t4, t4.memory_mib, sharing))
+        for grade in Isolation
+    }
+    assert found == {Isolation.HARDWARE: 0, Isolation.DRIVER: 0, Isolation.NONE: 1}

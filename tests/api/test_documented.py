@@ -1,0 +1,44 @@
+"""What the documentation shows is read as it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tessera.api import documents, fleets, workloads
+from tessera.api.nodes import MODEL_LABELS
+from tessera.api.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+
+
+def blocks(page: str) -> list[str]:
+    found: list[str] = BLOCK.findall((DOCS / page).read_text())
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("text", blocks("requests.md"))
+def test_requests_that_are_shown_are_read(text: str) -> None:
+    got = workloads.read(documents.read("requests.md", text))
+    assert got.pods
+    assert (got.skipped, got.notes) == ((), ())
+    assert all(pod.need.asks for pod in got.pods)
+
+
+@pytest.mark.parametrize("text", blocks("fleet.md"))
+def test_fleets_that_are_shown_are_read(text: str) -> None:
+    got = fleets.read(documents.read("fleet.md", text))
+    assert all(node.gpus for node in got.nodes)
+    assert got.notes == ()
+
+
+@pytest.mark.parametrize("name", [GPU_MODEL, ISOLATION, MEMORY_UNIT])
+def test_annotations_are_documented(name: str) -> None:
+    assert f"`{name}`" in (DOCS / "requests.md").read_text()
+
+
+@pytest.mark.parametrize("name", MODEL_LABELS)
+def test_labels_are_documented(name: str) -> None:
+    assert f"`{name}`" in (DOCS / "fleet.md").read_text()
