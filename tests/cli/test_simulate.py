@@ -167,6 +167,10 @@ WRONG = {
     "an unknown policy lists those there are": (["--trace", "tiny", "--policy", "best"], "'first-fit'"),
     "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "above 0"),
     "a negative seed": (["--trace", "tiny", "--seed", "-1"], "--seed"),
+    "two logs in one stream": (
+        ["--trace", "tiny", "--policy", "random", "--policy", "fgd", "--log", "-"],
+        "found 2 policies",
+    ),
     "a log in no folder": (["--trace", "tiny", "--policy", "random", "--log", "no/where/run"], "no folder no/where"),
 }
 

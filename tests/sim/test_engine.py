@@ -218,6 +218,14 @@ def test_one_pod_moves_so_that_another_fits() -> None:
     moved = simulate(workload_of([1, 1], pods), "first-fit", Rules(moves=1))
     assert [spot and spot.node for spot in moved.spots] == [0, 1, 0, 1]
     assert [(move.at_s, move.made_for, move.moved, move.spot.node) for move in moved.moves] == [(3.0, 3, 1, 0)]
+    assert replay(moved).idle_percent.tolist() == [50.0, 35.0, 85.0, 50.0, 0.0, 15.0, 50.0, 100.0]
+
+
+def test_a_pod_that_would_not_fit_without_its_neighbour_stays() -> None:
+    """The 40 % pod could join the one on the other GPU, but its node would still lack cpu for the last pod."""
+    pods = [(Want(6000, 0, 0), 0.0, math.inf), (Want(500, 1, 40), 0.0, math.inf), (Want(4000, 1, 50), 1.0, math.inf)]
+    log = simulate(workload_of([1, 1], [*pods, (Want(5000, 1, 70), 2.0, math.inf)]), "first-fit", Rules(moves=1))
+    assert [spot and spot.node for spot in log.spots] == [0, 0, 1, None]
 
 
 def test_departures_come_before_arrivals_of_the_same_moment() -> None:

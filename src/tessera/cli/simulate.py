@@ -238,6 +238,8 @@ def _check_targets(wanted: Wanted) -> None:
     """Find out before a long run what could not be written after it."""
     if wanted.log is not None and not wanted.log.parent.is_dir():
         raise InvalidInput(f"--log {wanted.log}", found=f"no folder {wanted.log.parent}", wanted="a file in a folder")
+    if str(wanted.log) == "-" and len(wanted.policies) > 1:
+        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", wanted="one, or a file for each log")
     if wanted.plots is not None:
         check_figures()
         if wanted.plots.exists() and not wanted.plots.is_dir():
