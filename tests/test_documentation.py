@@ -42,6 +42,16 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
+def test_pages_that_the_source_names_are_there() -> None:
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("bench/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
+    named = {
+        page
+        for path in sources
+        for page in re.findall(r"(?<![\w/])docs/(?:decisions/)?[a-z0-9-]+\.md", path.read_text())
+    }
+    assert sorted(page for page in named if not (ROOT / page).exists()) == []
+
+
 def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
