@@ -8,7 +8,7 @@ from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, s
 from tessera.core.gpumodels import GpuModel
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Isolation, Need, Pod
-from tessera.core.plan import GpuLayout, applied, plan
+from tessera.core.plan import PLAN_POLICIES, GpuLayout, applied, plan
 from tessera.core.sharing import AUTO, Mode, Sharing
 from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 
@@ -222,6 +222,31 @@ def test_layout_keeps_what_exists_and_is_not_in_the_way() -> None:
     assert ("2g.10gb", True, False) in got
     assert ("3g.20gb", False, True) in got or ("1g.5gb", False, True) in got
     assert made.layouts[0].mig
+
+
+def test_an_unused_instance_gives_way_where_its_media_engines_are_needed() -> None:
+    sharing = Sharing(layout=(Placement(2, 1, "1g.6gb+me"), Placement(3, 1, "1g.6gb")))
+    before = only((gpu(0, A30, sharing),), pods(slices("2g.12gb.me"), 1))
+    made = plan(before)
+    check(before, made.assignments)
+    got = [(s.placement.profile, s.pods, s.exists) for s in made.layouts[0].slices if s.placement]
+    assert got == [("2g.12gb+me", ("default/p-0",), False), ("1g.6gb", (), True)]
+
+
+@pytest.mark.parametrize("policy", PLAN_POLICIES)
+def test_every_policy_plans_every_fleet(policy: str) -> None:
+    """Also one without a GPU, and pods without one."""
+    pending = (*pods(WHOLE, 1, "gpu"), *pods(Need(cpu_milli=1000), 1, "cpu"))
+    made = plan(Snapshot(nodes=(node("n"),), pending=pending), policy=policy)
+    assert [assignment.pod for assignment in made.assignments] == ["default/cpu-0"]
+    assert [waiting.pod for waiting in made.waiting] == ["default/gpu-0"]
+
+
+def test_the_optimum_names_existing_devices_as_policies_do() -> None:
+    before = only((gpu(0, A100, CUT),), pods(amount(9000), 1))
+    packed, best = plan(before).assignments, plan(before, exact=True).assignments
+    assert [share.resource for share in packed[0].shares] == ["nvidia.com/mig-2g.10gb"]
+    assert packed == best
 
 
 def test_a_fixed_layout_is_shown_with_its_free_instances() -> None:

@@ -14,7 +14,7 @@ from tessera.cli.inputs import input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
 from tessera.core import explain as core
 from tessera.core.need import Pod
-from tessera.core.pack import POLICIES
+from tessera.core.plan import PLAN_POLICIES
 from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
 
@@ -46,7 +46,7 @@ Examples:
 @click.argument("workload")
 @input_options
 @click.option(
-    "--policy", type=click.Choice(tuple(POLICIES)), default="best-fit", show_default=True, help="As in `tessera plan`."
+    "--policy", type=click.Choice(PLAN_POLICIES), default="best-fit", show_default=True, help="As in `tessera plan`."
 )
 @output_option("table", "json")
 def explain(**given: Unpack[_Given]) -> None:

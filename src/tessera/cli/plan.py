@@ -11,7 +11,6 @@ from tessera.cli.inputs import input_options, read_snapshot
 from tessera.cli.options import output_option, write_output, write_outputs
 from tessera.cli.tables import plan_tables
 from tessera.core import plan as core
-from tessera.core.pack import POLICIES
 
 __all__ = ["plan"]
 
@@ -43,7 +42,7 @@ Examples:
 @input_options
 @click.option(
     "--policy",
-    type=click.Choice(tuple(POLICIES)),
+    type=click.Choice(core.PLAN_POLICIES),
     default="best-fit",
     show_default=True,
     help="How nodes and GPUs are chosen.",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.mig import Placement
+from tessera.core.mig import Placement, open_placements
 from tessera.core.need import PodKey
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Assignment, Gpu, NodeName, Share, Snapshot
@@ -60,11 +60,8 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
         there = self.gpu.sharing.layout or ()
         if any(h.share.profile is None for h in self.holdings):
             return ()
-        used = [p for p in there if p in held] + [p for p in held if p not in there]
-        mask = 0
-        for place in used:
-            mask |= place.mask
-        return tuple(sorted(used + [p for p in there if p not in held and not p.mask & mask]))
+        room = open_placements(self.gpu.model, tuple(sorted(held))) if there else ()
+        return tuple(sorted(held.union(p for p in there if p in room)))
 
     @property
     def _placements(self) -> tuple[Placement | None, ...]:

@@ -11,12 +11,15 @@ from tessera.core.fit import Fleet
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.core.occupancy import Occupancy, occupancy
-from tessera.core.pack import Packer
+from tessera.core.pack import POLICIES, Packer
 from tessera.core.reasons import reason
 from tessera.core.sharing import Device, Mode
 from tessera.core.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 
-__all__ = ["GpuLayout", "Plan", "Slice", "Waiting", "applied", "plan"]
+__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Slice", "Waiting", "applied", "plan"]
+
+PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
+"""The policies a plan may use: not `random`, because equal snapshots have equal plans."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib=option.memory_mib,
             compute_percent=option.compute_percent,
             isolation=option.mode.isolation,
-            resource=ask.resource,
+            resource=option.resource or ask.resource,
             container=ask.container,
         )
 

@@ -76,7 +76,7 @@ class Gradient:
             return cpu_only
         if self._count == 1:
             gain += self._opening(state)
-            best: Ints = np.maximum.reduce(np.where(room[0], gain, _NOWHERE))
+            best: Ints = np.maximum.reduce(np.where(room[0], gain, _NOWHERE), initial=_NOWHERE)
             return cpu_only + best
         gain = np.where(np.logical_or.reduce(room), gain, _NOWHERE)
         gain.sort(axis=0)
