@@ -49,7 +49,7 @@ class Scene:
             for index, model in enumerate(models)
         )
         fields = {"cpu_milli": 64_000, "memory_mib": 262_144, **more}
-        node = Node(name=NodeName(name), gpus=gpus, **fields)  # type: ignore[arg-type]
+        node = Node(name=NodeName(name), gpus=gpus, **fields)  # type: ignore[arg-type]  # fields by name
         self.nodes.append(node)
         return node.name
 
@@ -75,7 +75,7 @@ class Scene:
         node, gpu = place
         size = SIZES[profile]
         fields: dict[str, object] = {"mode": Mode.MIG, "clients": 1, "memory_mib": 9856 * size, **more}
-        part = Slice(placement=Placement(start, size, profile), pods=tuple(pods), **fields)  # type: ignore[arg-type]
+        part = Slice(placement=Placement(start, size, profile), pods=tuple(pods), **fields)  # type: ignore[arg-type]  # fields by name
         self.slices.setdefault((node, gpu), []).append(part)
         for pod in part.pods:
             self.give(pod, node, _share(gpu, part, part.memory_mib // max(1, part.clients)))

@@ -43,7 +43,7 @@ def test_json_has_what_programs_need() -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_yaml_says_the_same_as_json(exact: bool) -> None:  # noqa: FBT001 - a pytest parameter
+def test_yaml_says_the_same_as_json(exact: bool) -> None:
     made = plan(SNAPSHOT, policy="first-fit", exact=exact)
     assert yaml.safe_load(to_yaml(made)) == json.loads(to_json(made))
     assert ("optimal" in json.loads(to_json(made))["summary"]) is exact

@@ -17,6 +17,10 @@ _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
 """Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`, gpushare-device-plugin
 `cmd/inspect/nodeinfo.go`: JSON of container index, GPU index, units of memory."""
 
+_INDEX_DIGITS = 3
+"""No node has a thousand GPUs."""
+_WHOLE_PERCENT = 100
+
 _DECODER = msgspec.json.Decoder(tuple[Share, ...])
 _ALLOCATION = msgspec.json.Decoder(dict[str, dict[str, int]])
 
@@ -43,7 +47,7 @@ def read_shares(pod: Field, need: Need, *, share_unit_mib: int = 1024) -> tuple[
     if not index.given or not memory_mib:
         return None
     text = index.text()
-    if not (text.isascii() and text.isdecimal() and len(text) < 4):  # noqa: PLR2004
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INDEX_DIGITS):
         raise index.refuse("the index of a GPU")
     return (_share(int(text), memory_mib),)
 
@@ -54,7 +58,7 @@ def _own(field: Field) -> tuple[Share, ...]:
     except msgspec.DecodeError as error:
         raise field.refuse("a list of shares in JSON", found=shown(error)) from error
     for share in shares:
-        if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= 100:  # noqa: PLR2004
+        if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= _WHOLE_PERCENT:
             raise field.refuse("shares with amounts that a GPU has")
     return shares
 

@@ -381,7 +381,7 @@ class _Yaml:
         if tag in {None, "!"}:
             tag = _RESOLVE(yaml.ScalarNode, event.value, event.implicit)
         if self._awaits_key():
-            self._key(event.value, tag == f"{_TAG}merge", line)
+            self._key(event.value, line, merge=tag == f"{_TAG}merge")
             return
         if not self.open:
             self.first_line = line
@@ -399,7 +399,7 @@ class _Yaml:
         except (ValueError, ArithmeticError, KeyError) as error:
             raise self._refuse(line, shown(text), f"a value of tag {tag.removeprefix(_TAG)}") from error
 
-    def _key(self, key: str, merge: bool, line: int) -> None:  # noqa: FBT001
+    def _key(self, key: str, line: int, *, merge: bool) -> None:
         opened = self.open[-1]
         if not merge and isinstance(opened.value, _Mapping) and key in opened.value:
             first = opened.value.lines[key]

@@ -28,6 +28,7 @@ from tessera.core.snapshot import Assignment, Share, Snapshot
 __all__ = ["letter", "plan_tables"]
 
 _NARROWEST, _WIDEST = 16, 96
+_WHOLE_PERCENT = 100
 _FINE = 8
 """Pixels of geometry per character of a strip."""
 _HAIR = 1.0
@@ -119,7 +120,7 @@ def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
 
 def _share_words(share: Share) -> str:
     kind = " ".join(part for part in (share.profile or "", _MODES[share.mode]) if part)
-    compute = f", {share.compute_percent} %" if 0 < share.compute_percent < 100 else ""  # noqa: PLR2004
+    compute = f", {share.compute_percent} %" if 0 < share.compute_percent < _WHOLE_PERCENT else ""
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 

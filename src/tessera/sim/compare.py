@@ -26,6 +26,6 @@ def simulate(workload: Workload, policy: str, rules: Rules, *, progress: Callabl
         policy,
         rank=workload.rank,
         mix=workload.mix if policy in KNOW_THE_MIX else None,
-        rng=random.Random(workload.seed),  # noqa: S311 - a simulation's stream must be repeatable, not secret
+        rng=random.Random(workload.seed),
     )
     return run(workload, packer, rules, policy=policy, progress=progress)

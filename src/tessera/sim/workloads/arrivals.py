@@ -28,7 +28,7 @@ def filling(trace: Trace, seed: int, ratio: float = 1.3) -> Workload:
     Source: the artifact of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), workload tuning ratio.
     """
     target = positive("ratio of arrivals to capacity", ratio, _MOST) * trace.capacity_milli
-    rng = random.Random(seed)  # noqa: S311 - a simulation's stream must be repeatable, not secret
+    rng = random.Random(seed)
     pods = list(range(len(trace.names)))
     rng.shuffle(pods)
     milli = _milli(trace)
@@ -55,7 +55,7 @@ def departing(
     """
     target = positive("offered load", load, _MOST) * trace.capacity_milli
     end_s = positive("lifetimes measured", lifetimes, 1000) * positive("mean stay in seconds", lifetime_s, 1e9)
-    rng = random.Random(seed)  # noqa: S311 - a simulation's stream must be repeatable, not secret
+    rng = random.Random(seed)
     first = [_arrival(trace, pod, 0.0) for pod in _draws(trace, rng, 0, target)]
     arrivals = [arrival._replace(stay_s=rng.expovariate(1 / lifetime_s)) for arrival in first]
     milli = _milli(trace)

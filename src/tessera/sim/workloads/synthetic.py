@@ -71,6 +71,7 @@ _SEVERAL = (
 )
 _WITHOUT = (_Size(1088, 0, 0, 17_600, 48_900),)
 
+_WHOLE_PERCENT = 100
 _DEMAND = 0.98
 """GPU demand of the trace over the capacity, as published."""
 
@@ -99,7 +100,7 @@ def make(nodes: Sequence[Node], seed: int, mix: ClassMix = PUBLISHED_MIX) -> Tra
     if not most:
         raise InvalidInput("fleet", found="no GPUs", wanted="at least one node with GPUs")
     sizes, weights = _weighted(mix, most)
-    rng = random.Random(f"tessera synthetic {seed}")  # noqa: S311 - a simulation's stream must be repeatable
+    rng = random.Random(f"tessera synthetic {seed}")
     target = _DEMAND * MILLI * sum(len(node.gpus) for node in nodes)
     bounds = list(accumulate(weights))
     pods: list[tuple[str, Need]] = []
@@ -114,7 +115,7 @@ def make(nodes: Sequence[Node], seed: int, mix: ClassMix = PUBLISHED_MIX) -> Tra
 def _weighted(mix: ClassMix, most: int) -> tuple[list[_Size], list[float]]:
     """Return the sizes and how often to draw each: weights of demand become numbers of pods."""
     demands = (mix.part, mix.one, mix.several)
-    if not (min(demands) >= 0 and sum(demands) > 0 and 0 <= mix.without_percent < 100):  # noqa: PLR2004 - percent
+    if not (min(demands) >= 0 and sum(demands) > 0 and 0 <= mix.without_percent < _WHOLE_PERCENT):
         found = f"{mix.part:g} {mix.one:g} {mix.several:g}, {mix.without_percent:g} % without GPU"
         raise InvalidInput("mix of classes", found=found, wanted="weights from 0, not all 0, and below 100 %")
     sizes: list[_Size] = []
