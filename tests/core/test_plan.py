@@ -14,6 +14,7 @@ from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 
 WHOLE = Need(cpu_milli=1000, asks=(Ask(resource="nvidia.com/gpu"),))
 REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
+SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
 CUT = Sharing(
     modes=(Mode.MIG,),
     layout=(Placement(0, 1, "1g.5gb"), Placement(2, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
@@ -121,9 +122,52 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
         only((gpu(0, T4, REPLICAS),), pods(slices("1g.5gb"), 1)),
         [("needs nvidia.com/mig-1g.5gb; 1 node cannot serve it in any way (n: 1 x T4 offering nvidia.com/gpu)")],
     ),
+    "a profile of other models lists this one's": (
+        only((gpu(0, A30), gpu(1, T4)), pods(slices("1g.5gb"), 1)),
+        [
+            (
+                "needs nvidia.com/mig-1g.5gb; 1 node cannot serve it in any way (n: 1 x A30-24GB with profiles 1g.6gb, "
+                "1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb, 1 x T4 without MIG)"
+            )
+        ],
+    ),
+    "a GPU that is kept whole is not cut": (
+        only((gpu(0, A30, Sharing(modes=(Mode.MPS,))),), pods(slices("1g.6gb"), 1)),
+        ["needs nvidia.com/mig-1g.6gb; 1 node cannot serve it in any way (n: 1 x A30-24GB kept from MIG)"],
+    ),
+    "an amount beyond any GPU tells how large they are": (
+        only((gpu(0, T4, SHARED), gpu(1, T4, SHARED)), pods(amount(20_000), 1)),
+        [
+            (
+                "needs 20000 MiB, none isolation; 1 node cannot serve it in any way (n: 2 x T4 of 15360 MiB shared as "
+                "memory-share)"
+            )
+        ],
+    ),
+    "whole GPUs where there are shares alone": (
+        only((gpu(0, T4, SHARED),), pods(WHOLE, 1)),
+        ["needs nvidia.com/gpu; 1 node cannot serve it in any way (n: 1 x T4 shared as memory-share)"],
+    ),
+    "more devices than the node ever has": (
+        only((gpu(0, T4), gpu(1, T4)), pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=4),)), 1)),
+        ["needs 4 x nvidia.com/gpu; 1 node with too few devices for one such pod (n: 2 at most)"],
+    ),
     "replicas are counted": (
         only((gpu(0, T4, REPLICAS),), pods(WHOLE, 4)),
         ["needs nvidia.com/gpu; 1 node could serve it but every place is held (n: all 3 taken on 1 GPU)"],
+    ),
+    "replicas that are left are too few": (
+        only((gpu(0, T4, REPLICAS),), pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 2)),
+        ["needs 2 x nvidia.com/gpu; 1 node could serve it but every place is held (n: 1 of 3 free on 1 GPU)"],
+    ),
+    "where instances may be recut, units count and not instances": (
+        only((gpu(0, A30, Sharing(layout=(Placement(0, 2, "2g.12gb"),))),), pods(slices("2g.12gb"), 3)),
+        [
+            (
+                "needs nvidia.com/mig-2g.12gb; 1 node could serve it but every place is held (n: no GPU has a free "
+                "unit; GPU 0 is held by default/p-0, default/p-1)"
+            )
+        ],
     ),
     "amounts tell what is left": (
         only((gpu(0, T4),), pods(plain_share(10_000), 2)),
@@ -152,11 +196,11 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
     ),
     "cpu that is short is told": (
         only((gpu(0),), pods(slices("1g.5gb", cpu_milli=2500), 2), cpu_milli=3000),
-        ["needs nvidia.com/mig-1g.5gb; 1 node short of cpu (n: 500 of 2500 milli left)"],
+        ["needs nvidia.com/mig-1g.5gb; 1 node short of cpu for 2500 milli (n: 500 left)"],
     ),
     "memory that is short is told": (
         only((), pods(Need(memory_mib=1 << 21), 1)),
-        ["needs 0 milli cpu and 2097152 MiB memory; 1 node short of memory (n: 1048576 of 2097152 MiB left)"],
+        ["needs 0 milli cpu and 2097152 MiB memory; 1 node short of memory for 2097152 MiB (n: 1048576 left)"],
     ),
     "a model that is nowhere is told": (
         only((gpu(0),), pods(Need(models=("T4",), asks=WHOLE.asks), 1)),
@@ -201,7 +245,7 @@ def test_refusals_of_nodes_are_counted_and_named() -> None:
 def test_the_nearest_misses_are_told() -> None:
     nodes = tuple(node(name, gpu(0, T4), cpu_milli=cpu) for name, cpu in (("a", 100), ("b", 300), ("c", 200)))
     got = plan(Snapshot(nodes=nodes, pending=pods(Need(cpu_milli=400), 1))).waiting[0].reason
-    assert "3 nodes short of cpu (b: 300 of 400 milli left, c: 200 of 400 milli left and 1 more)" in got
+    assert "3 nodes short of cpu for 400 milli (b: 300 left, c: 200 left and 1 more)" in got
 
 
 def test_large_pods_go_while_there_is_room() -> None:

@@ -1,6 +1,6 @@
 """Why a pod waits: one sentence that says what is needed, what stands in the way, and where."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -9,7 +9,7 @@ from tessera.core.fit.admission import Refusal, refusal
 from tessera.core.mig import Placement, placements_of, remaining
 from tessera.core.need import Ask, Form, Need
 from tessera.core.occupancy import Occupancy, occupancy
-from tessera.core.sharing import Mode, Option
+from tessera.core.sharing import Mode, Option, mig_resource
 from tessera.core.snapshot import Node, NodeName, Running, Snapshot
 
 __all__ = ["Verdict", "describe", "describe_need", "reason", "verdicts"]
@@ -74,6 +74,7 @@ def _tell(what: str, nodes: Sequence[Verdict]) -> str:
 
 _FULL = "could serve it but every place is held"
 _LACKS = "cannot serve it in any way"
+_FEW = "with too few devices for one such pod"
 _TOGETHER = "with a place for each ask alone, but none for all together"
 _REFUSALS = {
     Refusal.NODE_NAME: "not {}, to which the pod is pinned",
@@ -82,12 +83,13 @@ _REFUSALS = {
     Refusal.SELECTOR: "without the label {} that the pod's node selector wants",
     Refusal.AFFINITY: "outside the pod's required node affinity",
 }
-_ORDER = (_FULL, "short of cpu", "short of memory", "full of pods")
+_CPU, _MEMORY, _PODS = "short of cpu", "short of memory", "full of pods"
+_ORDER = (_FULL, _CPU, _MEMORY, _PODS, _FEW)
 
 
 def _rank(what: str) -> int:
     """Tell the nearest miss first: held devices, then cpu and memory, then nodes that never could."""
-    return _ORDER.index(what) if what in _ORDER else len(_ORDER)
+    return next((rank for rank, known in enumerate(_ORDER) if what.startswith(known)), len(_ORDER))
 
 
 def _verdict(need: Need, node: Node, running: Sequence[Running], gpus: Sequence[Occupancy]) -> Verdict:
@@ -106,7 +108,10 @@ def _verdict(need: Need, node: Node, running: Sequence[Running], gpus: Sequence[
 def _device_obstacle(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, str, int] | None:
     able = [gpu for gpu in gpus if gpu.gpu.options(ask)]
     if not able:
-        return _LACKS, _offers(gpus), 0
+        return _LACKS, _offers(ask, gpus), 0
+    most = _room(ask, [Occupancy(gpu=gpu.gpu) for gpu in able])
+    if most < ask.count:
+        return _FEW, f"{most} at most", most
     return (_FULL, *_nearest(ask, able)) if _room(ask, able) < ask.count else None
 
 
@@ -114,20 +119,30 @@ def _node_obstacle(need: Need, node: Node, running: Sequence[Running]) -> tuple[
     cpu = node.cpu_milli - sum(each.pod.need.cpu_milli for each in running)
     memory = node.memory_mib - sum(each.pod.need.memory_mib for each in running)
     if need.cpu_milli > cpu:
-        return "short of cpu", f"{cpu} of {need.cpu_milli} milli left", cpu
+        return f"{_CPU} for {need.cpu_milli} milli", f"{cpu} left", cpu
     if need.memory_mib > memory:
-        return "short of memory", f"{memory} of {need.memory_mib} MiB left", memory
-    return ("full of pods", f"{node.max_pods} run", 0) if len(running) >= node.max_pods else ()
+        return f"{_MEMORY} for {need.memory_mib} MiB", f"{memory} left", memory
+    return (_PODS, f"{node.max_pods} run", 0) if len(running) >= node.max_pods else ()
 
 
-def _offers(gpus: Iterable[Occupancy]) -> str:
-    """Name what a node has instead."""
-    gpus = tuple(gpus)
-    if not gpus:
-        return "no GPU"
-    names = {device.resource for gpu in gpus for device in gpu.gpu.devices}
-    models = dict.fromkeys(gpu.gpu.model.name for gpu in gpus)
-    return f"{len(gpus)} x {', '.join(models)}" + (f" offering {', '.join(sorted(names))}" if names else "")
+def _offers(ask: Ask, gpus: Sequence[Occupancy]) -> str:
+    """Name what a node has instead: each kind of GPU once, with what it could give to an ask of this form."""
+    kinds = Counter((gpu.gpu.model.name, _gives(ask, gpu)) for gpu in gpus)
+    return ", ".join(f"{count} x {name}{gives}" for (name, gives), count in kinds.items()) or "no GPU"
+
+
+def _gives(ask: Ask, held: Occupancy) -> str:
+    gpu = held.gpu
+    names = sorted({device.resource for device in gpu.devices})
+    if names:
+        return f" offering {', '.join(names)}"
+    if ask.resource.startswith(mig_resource("")):
+        profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
+        if profiles and gpu.sharing.cuttable:
+            return f" with profiles {profiles}"
+        return " kept from MIG" if profiles else " without MIG"
+    size = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
+    return f"{size} shared as {', '.join(gpu.sharing.modes)}"
 
 
 def _room(ask: Ask, gpus: Iterable[Occupancy]) -> int:
@@ -162,15 +177,19 @@ def _nearest(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, int]:
     """Describe the nearest miss on a node, by the way its GPUs would serve the ask first; unlike GPUs one by one."""
     kinds: dict[Option, list[Occupancy]] = {}
     for gpu in gpus:
-        kinds.setdefault(gpu.gpu.options(ask)[0], []).append(gpu)
+        ways = gpu.gpu.options(ask)
+        made = (way for way in ways if not (way.exists and gpu.gpu.sharing.cuttable))
+        kinds.setdefault(next(made, ways[0]), []).append(gpu)
     told = [_near(ask, option, alike) for option, alike in kinds.items()]
     return ", ".join(text for text, _ in told), max(near for _, near in told)
 
 
 def _near(ask: Ask, option: Option, gpus: Sequence[Occupancy]) -> tuple[str, int]:
     if option.exists:
-        clients = sum(d.clients for gpu in gpus for d in gpu.gpu.devices if d.option in gpu.gpu.options(ask))
-        return f"all {clients} taken on {_count(gpus)}", 0
+        ways = [(way, gpu) for gpu in gpus for way in gpu.gpu.options(ask) if way.exists]
+        clients = sum(_places(way, Occupancy(gpu=gpu.gpu)) for way, gpu in ways)
+        free = sum(_places(way, gpu) for way, gpu in ways)
+        return (f"{free} of {clients} free" if free else f"all {clients} taken") + f" on {_count(gpus)}", free
     if option.mode is Mode.WHOLE:
         free = sum(not gpu.holdings for gpu in gpus)
         return f"{free} of {_count(gpus)} free", free
