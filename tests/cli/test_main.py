@@ -51,6 +51,11 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
         1,
         "error: unexpected ZeroDivisionError: division by zero; run `tessera --debug ...` and report what it prints\n",
     ),
+    "the disk is full": (
+        lambda: OSError(errno.ENOSPC, "No space left on device"),
+        4,
+        "error: the operating system: found No space left on device, wanted an answer\n",
+    ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
     "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 1, ""),
 }

@@ -98,6 +98,9 @@ class _Root(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, BrokenPipeError, EOFError):
             raise
+        except OSError as error:
+            subject = str(error.filename or "the operating system")
+            raise Unavailable(subject, found=error.strerror or str(error), wanted="an answer") from error
         except Exception as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
