@@ -46,7 +46,7 @@ Examples:
 @click.argument("workload")
 @input_options
 @click.option(
-    "--policy", type=click.Choice(PLAN_POLICIES), default="best-fit", show_default=True, help="As in `tessera plan`."
+    "--policy", type=click.Choice(PLAN_POLICIES), default="tessera", show_default=True, help="As in `tessera plan`."
 )
 @output_option("table", "json")
 def explain(**given: Unpack[_Given]) -> None:

@@ -43,7 +43,7 @@ Examples:
 @click.option(
     "--policy",
     type=click.Choice(core.PLAN_POLICIES),
-    default="best-fit",
+    default="tessera",
     show_default=True,
     help="How nodes and GPUs are chosen.",
 )

@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Set by the exact solver."""
 
 
-def plan(snapshot: Snapshot, *, policy: str = "first-fit", exact: bool = False, limit_s: float = math.inf) -> Plan:
+def plan(snapshot: Snapshot, *, policy: str = "tessera", exact: bool = False, limit_s: float = math.inf) -> Plan:
     """Return where every pending pod goes; running pods stay where they are, with what they hold.
 
     Pods are placed by priority. All are known, so among equals those come first that are hard to place: the largest,

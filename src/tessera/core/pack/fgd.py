@@ -87,9 +87,13 @@ class Gradient:
 
     def of_gpus(self, fleet: Fleet, node: int) -> Ints:
         """Return the decrease for each GPU of a node, `(gpus,)`, when one device takes it."""
-        cpu_only, gain, state = self._parts(fleet, np.array([node]))
+        return self.of_each(fleet, np.array([node]))[:, 0]
+
+    def of_each(self, fleet: Fleet, nodes: Ints) -> Ints:
+        """Return the decrease for each GPU of `nodes` when one device takes it, `(gpus, len(nodes))`."""
+        cpu_only, gain, state = self._parts(fleet, nodes)
         each: Ints = cpu_only + gain + self._opening(state)
-        return each[:, 0]
+        return each
 
     def _parts(self, fleet: Fleet, nodes: Ints) -> tuple[Ints, Ints, State]:
         """Return the decrease by the pod's cpu alone, what one device adds on each GPU, and the state with less cpu."""

@@ -19,7 +19,8 @@ _TIER: Final = 1 << 40
 """What a tier weighs: more than any difference of scores."""
 _LEARN_FIRST: Final = 20
 _LEARN_EVERY: Final = 500
-"""Arrivals after which the mix is learned anew: 20, 40, 80, ..., then every 500."""
+"""Arrivals after which the mix is looked at: 20, 40, 80, ..., then every 500."""
+_MOVED_PERCENT: Final = 5
 
 
 class Choice(NamedTuple):
@@ -73,6 +74,7 @@ class Packer:
         self._changes = 0
         self._arrived: list[int] = []  # arrivals of each kind
         self._arrivals = 0
+        self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
         self._learn_at = 0 if mix is None else -1
         if mix is not None:
             self.policy.learn(mix)
@@ -141,21 +143,40 @@ class Packer:
         """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
         demand = self._demands[kind]
         room = demand.room(self.fleet, nodes)
-        scores = self.policy.scores(demand, nodes, room)
+        fits = demand.fits(self.fleet, nodes, room)
+        at = fits.nonzero()[0]
+        scores = np.full(len(nodes), UNFIT)
+        if not len(at):
+            return scores
+        if len(at) < len(nodes):
+            nodes = nodes[at]
+            room = tuple(each[:, at] for each in room)
+        found = self.policy.scores(demand, nodes, room)
         tiers = demand.tiers(self.fleet, nodes)
         if tiers is not None:
-            scores = scores - _TIER * tiers
-        return np.where(demand.fits(self.fleet, nodes, room), scores, UNFIT)
+            found = found - _TIER * tiers
+        scores[at] = found
+        return scores
 
     def _arrive(self, kind: int) -> None:
-        """Count an arrival, and learn the mix anew: often at first, then each time it may have changed by a part."""
+        """Count an arrival, and learn the mix anew when arrivals have doubled or the mix has moved."""
         if self._arrivals == self._learn_at:
+            doubled = self._arrivals >= 2 * sum(self._learned)
             self._learn_at += min(max(self._arrivals, _LEARN_FIRST), _LEARN_EVERY)
-            mix = tuple((d.need, n) for d, n in zip(self._demands, self._arrived, strict=True) if n)
-            if self.policy.learn(mix):
-                self._fresh = [-1] * len(self._fresh)
+            if doubled or self._moved():
+                self._learned = list(self._arrived)
+                mix = tuple((d.need, n) for d, n in zip(self._demands, self._arrived, strict=True) if n)
+                if self.policy.learn(mix):
+                    self._fresh = [-1] * len(self._fresh)
         self._arrived[kind] += 1
         self._arrivals += 1
+
+    def _moved(self) -> bool:
+        """Return whether more than `_MOVED_PERCENT` of the pods are of other kinds than in the mix learned last."""
+        before = self._learned + [0] * (len(self._arrived) - len(self._learned))
+        then, now = sum(before), self._arrivals
+        moved = sum(abs(a * now - b * then) for a, b in zip(before, self._arrived, strict=True))
+        return 100 * moved > 2 * _MOVED_PERCENT * then * now
 
     def _note(self, kind: int, node: int, pods: int) -> None:
         self.policy.changed(self._demands[kind], node, pods)

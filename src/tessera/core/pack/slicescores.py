@@ -1,0 +1,92 @@
+"""MIG instances in the fleet: which GPU is cut for a pod, and where, by the tables of `migscore`."""
+
+from typing import Final
+
+import numpy as np
+
+from tessera.core.fit import Demand, Fleet
+from tessera.core.fit.gputypes import GpuType, Ints
+from tessera.core.fit.rooms import profile_of
+from tessera.core.fit.ways import Cut
+from tessera.core.gpumodels import GpuModel
+from tessera.core.pack.migscore import MigPolicy, MigTables, states, tables
+from tessera.core.pack.policy import Mix
+from tessera.core.sharing import Mode
+
+__all__ = ["SliceScores"]
+
+_NOWHERE: Final = -(1 << 39)
+_SLICING: Final = {Mode.MIG, Mode.WHOLE}
+_READY: Final = 1 << 38
+"""The score of an instance that exists already: no place is lost by it."""
+
+
+class SliceScores:
+    """Scores of MIG placements on every GPU of a fleet, for pods that are served by cutting one."""
+
+    def __init__(
+        self, fleet: Fleet, mix: Mix, policy: MigPolicy = MigPolicy.TESSERA, *, churn_permille: int = 0
+    ) -> None:
+        self._fleet = fleet
+        self._tables: dict[GpuModel, MigTables] = {}
+        for kind in fleet.types:
+            if kind.sharing.cuttable and kind.model.units and kind.model not in self._tables:
+                counts = _counts(kind, mix)
+                self._tables[kind.model] = tables(kind.model, policy, counts, churn_permille=churn_permille)
+        self._flat: dict[Demand, tuple[Ints, Ints]] = {}
+
+    def cut(self, demand: Demand) -> bool:
+        """Return whether the pod would be served by a MIG instance that is cut, in the way to prefer."""
+        return (
+            any(isinstance(way, Cut) for devices in demand.devices for way in devices.tiers[0])
+            if demand.devices
+            else False
+        )
+
+    def of_nodes(self, demand: Demand, nodes: Ints) -> Ints:
+        """Return the score of the best GPU of each of `nodes`, `(len(nodes),)`."""
+        best: Ints = np.maximum.reduce(self.of_gpus(demand, nodes))
+        return best
+
+    def of_gpus(self, demand: Demand, nodes: Ints) -> Ints:
+        """Return the score of each GPU of `nodes` for the pod's first instance, `(gpus, len(nodes))`."""
+        if demand not in self._flat:
+            self._flat[demand] = self._flatten(demand)
+        offsets, flat = self._flat[demand]
+        offset = offsets[self._fleet.kind.take(nodes, 1)]
+        scores: Ints = flat.take(np.where(offset, offset + self._fleet.used.take(nodes, 1), 0))
+        return scores
+
+    def start(self, node: int, row: int, way: Cut) -> int:
+        """Return the best start on one GPU for a way to cut it; -1 where nothing fits."""
+        kind = int(self._fleet.kind[row, node])
+        gpu_type = self._fleet.types[kind]
+        profile = gpu_type.model.profiles.index(profile_of(gpu_type.model, way.by_type[kind].profile or ""))
+        return int(self._tables[gpu_type.model].start[profile, int(self._fleet.used[row, node])])
+
+    def _flatten(self, demand: Demand) -> tuple[Ints, Ints]:
+        """Return for each GPU type where its states begin in one array of scores; state 0 of none is no place."""
+        offsets = np.zeros(len(self._fleet.types), dtype=np.int64)
+        rows: list[Ints] = [np.array([_READY], dtype=np.int64)]
+        at = 1
+        for way in (way for devices in demand.devices for way in devices.tiers[0] if isinstance(way, Cut)):
+            for kind, option in way.by_type.items():
+                model = self._fleet.types[kind].model
+                profile = model.profiles.index(profile_of(model, option.profile or ""))
+                offsets[kind] = at
+                rows.append(np.maximum(self._tables[model].score[profile], _NOWHERE))
+                at += states(model)
+        return offsets, np.concatenate(rows)
+
+
+def _counts(kind: GpuType, mix: Mix) -> tuple[int, ...]:
+    """Return how often each profile of a model is asked for; a whole GPU counts as the largest profile."""
+    counts = [0] * len(kind.model.profiles)
+    at = {profile.name: i for i, profile in enumerate(kind.model.profiles)}
+    largest = max(kind.model.profiles, key=lambda profile: profile.size).name
+    for need, count in mix:
+        for ask in need.asks:
+            served = [option.profile or largest for option in kind.options(ask) if option.mode in _SLICING]
+            for profile in served[:1]:
+                counts[at[profile]] += count * ask.count
+    return tuple(counts)

@@ -1,0 +1,161 @@
+"""Tessera's own policy: the node and GPU that lose least of what the expected pods could still use.
+
+Two losses are weighed. Usable: idle GPU that pods of the mix can still use, as FGD counts it, but for all kinds of
+pods, without those that ask no GPU, and cut to what the node's cpu can feed. Value: how much of an optimal cutting of
+the mix the node can still complete, at the cutting-stock prices of the sizes, the node's cpu priced too. A pod that
+loses exactly its own price keeps the node completable to an optimal pattern. GPUs of models that pods name are worth
+more. MIG instances go by `migscore`. The mix is learned from arrivals.
+
+Source of the constants: measurements on the openb traces, bench/openb.py.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tessera.core.fit import Demand, Fleet
+from tessera.core.fit.fleet import CPU
+from tessera.core.fit.fragmentation import FULL, Fragmentation, percent_of, typical
+from tessera.core.fit.gputypes import Ints
+from tessera.core.fit.ways import Amount, Cut
+from tessera.core.pack.cuttingstock import CuttingStock
+from tessera.core.pack.fgd import Gradient
+from tessera.core.pack.policy import Mix, Policy, Room
+from tessera.core.pack.potentials import UNIT, Usable, Value
+from tessera.core.pack.slicescores import SliceScores
+
+__all__ = ["Tessera"]
+
+_NOWHERE: Final = -(1 << 39)
+_WEIGH_VALUE: Final = 12
+"""A GPU of value lost weighs as much as this many GPUs of usable idle lost."""
+_STEP_SHARED, _STEP_WHOLE, _STEP_CPU = 10, 20, 40
+"""Milli GPU of loss that make one step of the score: within a step the order of nodes decides, which packs."""
+_MOST_WEIGHT: Final = 1 << 20
+"""Mixes are scaled down to this total weight, so that no sum leaves 63 bits."""
+
+
+class Tessera(Policy):
+    """Least loss of what the expected pods could use; see the module."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._stock = CuttingStock()
+        self._compiled: dict[Demand, _Known] = {}
+        self.learn(())
+
+    def learn(self, mix: Mix) -> bool:
+        """Adopt a mix, which changes all scores; see `Policy`."""
+        pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)))
+        self._usable = Usable(self.fleet, pods)
+        self._value = Value(self.fleet, pods, self._stock)
+        self._fragmentation = Fragmentation(self.fleet, pods)
+        self._slices = SliceScores(self.fleet, mix)
+        self._gradients: dict[Demand, Gradient] = {}
+        return True
+
+    def _known(self, demand: Demand) -> "_Known":
+        if demand not in self._compiled:
+            self._compiled[demand] = _Known.of(demand, self.fleet)
+        return self._compiled[demand]
+
+    def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
+        """Return the negative loss of each of `nodes` in steps; see `Policy`."""
+        if self._slices.cut(demand):
+            return self._slices.of_nodes(demand, nodes)
+        known = self._known(demand)
+        if known.part:
+            best: Ints = np.maximum.reduce(np.where(room[0], self._of_gpus(demand, nodes), _NOWHERE))
+            return best
+        left = self.fleet.left.take(nodes, 1)
+        cpu = self.fleet.room[CPU].take(nodes)
+        if not demand.devices:
+            gain = self._usable.of(nodes, left, cpu - demand.need.cpu_milli) - self._usable.of(nodes, left, cpu)
+            return self._steps(gain, np.zeros_like(gain), _STEP_CPU)
+        after = _taken(known.gpus, left, sum(room[1:], start=room[0]), self._sizes(known, nodes))
+        less = cpu - demand.need.cpu_milli
+        gain = self._usable.of(nodes, after, less) - self._usable.of(nodes, left, cpu)
+        gain += self._fragmentation.weight * np.add.reduce(left - after)
+        worth = self._value.of(nodes, after, less) - self._value.of(nodes, left, cpu)
+        return self._steps(gain, worth, _STEP_WHOLE)
+
+    def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
+        """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
+        if self._slices.cut(demand):
+            score = self._slices.of_gpus(demand, np.array([node]))[:, 0].tolist()
+        elif self._known(demand).part:
+            score = self._of_gpus(demand, np.array([node]))[:, 0].tolist()
+        else:
+            return super().gpus(fleet, node, demand, rows)
+        return sorted(rows, key=lambda row: -score[row])
+
+    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
+        """Return the free starts, the one that loses least first; see `Preference`."""
+        best = self._slices.start(node, row, way)
+        return sorted(super().starts(fleet, node, row, way), key=lambda start: start != best)
+
+    def _of_gpus(self, demand: Demand, nodes: Ints) -> Ints:
+        """Return the score of each GPU of `nodes` when it serves a part of itself, `(gpus, len(nodes))`."""
+        if demand not in self._gradients:
+            self._gradients[demand] = Gradient(self._fragmentation, demand, self.fleet)
+        gain = self._gradients[demand].of_each(self.fleet, nodes)
+        left = self.fleet.left.take(nodes, 1)
+        cpu = self.fleet.room[CPU].take(nodes)
+        lost = self._value.lost_by_each(
+            nodes, left, self._sizes(self._known(demand), nodes), (cpu, cpu - demand.need.cpu_milli)
+        )
+        return self._steps(gain, lost, _STEP_SHARED)
+
+    def _sizes(self, known: "_Known", nodes: Ints) -> Ints:
+        sizes: Ints = known.sizes.take(self.fleet.kind.take(nodes, 1))
+        return sizes
+
+    def _steps(self, gain: Ints, worth: Ints, step_milli: int) -> Ints:
+        """Return how many steps are gained (lost where negative), rounded down.
+
+        Args:
+            gain: usable idle gained, weight times percent; 10 milli a percent.
+            worth: value gained, in `UNIT` a GPU.
+            step_milli: milli GPU that make a step.
+
+        """
+        weight = max(self._fragmentation.weight, 1)
+        milli = gain * (10 * UNIT // 1000) + worth * (_WEIGH_VALUE * weight)
+        steps: Ints = milli // (step_milli * weight * (UNIT // 1000))
+        return steps
+
+
+class _Known(NamedTuple):
+    """What the policy needs to know of a demand."""
+
+    part: bool
+    """Whether it takes an amount of one GPU, and not a device."""
+    gpus: int
+    """Devices it takes."""
+    sizes: Ints
+    """Percent of a GPU that a device takes, by GPU type."""
+
+    @classmethod
+    def of(cls, demand: Demand, fleet: Fleet) -> "_Known":
+        """Return what there is to know of a demand on a fleet."""
+        count = sum(devices.ask.count for devices in demand.devices)
+        ways = [way for devices in demand.devices for tier in devices.tiers[:1] for way in tier]
+        sizes = [percent_of(demand.need.asks, kind) or 0 for kind in fleet.types]
+        part = count == 1 and bool(ways) and all(isinstance(way, Amount) for way in ways)
+        return cls(part, count, np.array(sizes, dtype=np.int64))
+
+
+def _taken(count: int, left: Ints, room: Ints, sizes: Ints) -> Ints:
+    """Return what is left of the GPUs when the pod takes those with least left that can serve it, `(gpus, nodes)`."""
+    order = np.where(room > 0, left, FULL + 1).argsort(axis=0, kind="stable")
+    chosen = np.zeros_like(left)
+    np.put_along_axis(chosen, order[:count], 1, axis=0)
+    after: Ints = left - np.minimum(sizes, left) * chosen * (room > 0)
+    return after
+
+
+def _scaled(mix: Mix) -> Mix:
+    """Return the mix with weights that keep their ratios and add up to at most `_MOST_WEIGHT` and one a kind."""
+    total = sum(count for _, count in mix)
+    return mix if total <= _MOST_WEIGHT else tuple((need, max(1, count * _MOST_WEIGHT // total)) for need, count in mix)
