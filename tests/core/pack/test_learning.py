@@ -1,7 +1,6 @@
 """When the packer learns the mix anew: when arrivals have doubled, or the mix has moved."""
 
 from fleets import T4, gpu, node
-
 from tessera.core.fit import Fleet
 from tessera.core.need import Need
 from tessera.core.pack import Mix, Packer, Policy
