@@ -109,11 +109,13 @@ def test_the_short_form_is_one_node(text: str, want: tuple[int, str]) -> None:
 
 
 SHORT_REFUSED = {
-    "no model": ("8x", 'GPU model: found "8x", wanted a GPU model'),
+    "no model": ("8x", "GPU model: found '8x', wanted a GPU model"),
     "no GPU": ("0xT4", "--gpus '0xT4': found '0xT4', wanted 1 to 256 GPUs of a model; accepted: 8xH100-80GB"),
     "too many": ("257xT4", "wanted 1 to 256 GPUs of a model"),
     "nothing": ("", "--gpus '': found '', wanted 1 to 256"),
-    "an unknown model": ("8xH1000", "--gpus '8xH1000': GPU model: found \"H1000\", wanted a GPU model that Tessera"),
+    "fewer than no GPU": ("-8xT4", "found '-8xT4', wanted 1 to 256 GPUs of a model"),
+    "more than can be counted": ("99999999999xT4", "found '99999999999xT4', wanted 1 to 256 GPUs of a model"),
+    "an unknown model": ("8xH1000", "--gpus '8xH1000': GPU model: found 'H1000', wanted a GPU model that Tessera"),
 }
 
 
@@ -203,7 +205,7 @@ SHARING_REFUSED = {
     ),
     "a profile the model does not offer": (
         "{mig: {1g.10gb: 1, 1g.12gb: 1}}",
-        'sharing.mig[1g.12gb]: MIG profile of A100-40GB: found "1g.12gb", wanted a profile this model offers',
+        "sharing.mig[1g.12gb]: MIG profile of A100-40GB: found '1g.12gb', wanted a profile this model offers",
     ),
     "a profile twice": ("{mig: {1g.5gb: 1, mig-1g.5gb: 1}}", "found 1g.5gb again, wanted each profile once"),
     "more than fits": ("{mig: {3g.20gb: 3}}", "found 3 x 3g.20gb, wanted instances that fit one A100-40GB together"),
@@ -248,10 +250,10 @@ REFUSED = {
     "a name twice": ("nodes: [{name: a}, {name: a}]\n", "found node a again, wanted each node name once"),
     "a count of none": ("nodes: [{name: a, count: 0}]\n", "count: found 0, wanted an integer from 1 to 100000"),
     "too many nodes": ("nodes: [{name: a, count: 90000}, {name: b, count: 90000}]\n", "wanted at most 100000 nodes in"),
-    "negative cpu": ("nodes: [{name: a, cpu: -1}]\n", "nodes[0].cpu: found '-1', wanted a quantity of zero or more"),
+    "negative cpu": ("nodes: [{name: a, cpu: -1}]\n", "nodes[0].cpu: found -1, wanted a quantity of zero or more"),
     "memory that is none": ("nodes: [{name: a, memory: lots}]\n", "found 'lots', wanted a Kubernetes quantity"),
-    "an unknown GPU": ("nodes: [{name: a, gpus: 8xH1000}]\n", 'nodes[0].gpus: GPU model: found "H1000", wanted a GPU'),
-    "an unknown GPU in a list": ("nodes: [{name: a, gpus: [{model: B1}]}]\n", 'gpus[0].model: GPU model: found "B1"'),
+    "an unknown GPU": ("nodes: [{name: a, gpus: 8xH1000}]\n", "nodes[0].gpus: GPU model: found 'H1000', wanted a GPU"),
+    "an unknown GPU in a list": ("nodes: [{name: a, gpus: [{model: B1}]}]\n", "gpus[0].model: GPU model: found 'B1'"),
     "no GPUs of a model": ("nodes: [{name: a, gpus: [{model: T4, count: 0}]}]\n", "found 0, wanted an integer from 1"),
     "one uuid for two": ("nodes: [{name: a, gpus: [{model: T4, count: 2, uuid: x}]}]\n", "found 2, wanted an integer"),
     "too many GPUs": ("nodes: [{name: a, gpus: [256xT4, T4]}]\n", "found 257 GPUs, wanted at most 256 GPUs in a node"),

@@ -270,7 +270,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "an unknown model": (
         labels("NVIDIA-X9000"),
         gpus("1"),
-        'nodes.yaml, document 1, line 4: Node n: metadata.labels[nvidia.com/gpu.product]: GPU model: found "NVID',
+        "nodes.yaml, document 1, line 4: Node n: metadata.labels[nvidia.com/gpu.product]: GPU model: found 'NVID",
     ),
     "no model": (
         {},
@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "a partition the model does not offer": (
         gke("nvidia-h100-80gb", "gpu-partition-size=1g.5gb"),
         gpus("7"),
-        'gke-gpu-partition-size]: MIG profile of H100-80GB: found "1g.5gb", wanted a profile this model offers',
+        "gke-gpu-partition-size]: MIG profile of H100-80GB: found '1g.5gb', wanted a profile this model offers",
     ),
     "a product with an unknown profile": (
         labels("NVIDIA-A100-SXM4-40GB-MIG-9g.5gb", "mig.strategy=single"),

@@ -367,11 +367,11 @@ BAD_NEEDS = {
     "half a GPU": (
         "{nvidia.com/gpu: 0.5}",
         "{}",
-        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: found '0.5', wanted a whole",
+        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: found 0.5, wanted a whole",
     ),
-    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "found '-1', wanted a quantity of zero or more"),
+    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "found -1, wanted a quantity of zero or more"),
     "no number": ("{nvidia.com/gpu: many}", "{}", "found 'many', wanted a Kubernetes quantity"),
-    "a truth value": ("{nvidia.com/gpu: true}", "{}", "found 'True', wanted a Kubernetes quantity"),
+    "a truth value": ("{nvidia.com/gpu: true}", "{}", "found true, wanted a Kubernetes quantity"),
     "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "found 5000, wanted at most 4096 devices"),
     "an absurd quantity": ("{memory: 1e400}", "{}", "found '1e400', wanted a quantity of at most 2^63 - 1"),
     "negative memory": ("{memory: -1}", "{}", "found -1, wanted a quantity of zero or more"),
@@ -416,7 +416,7 @@ BAD_NEEDS = {
     "an unknown GPU model": (
         "{}",
         "{tessera.dev/gpu-model: H1000}",
-        'metadata.annotations[tessera.dev/gpu-model]: GPU model: found "H1000", wanted a GPU model that Tessera knows',
+        "metadata.annotations[tessera.dev/gpu-model]: GPU model: found 'H1000', wanted a GPU model that Tessera knows",
     ),
     "an annotation of ours that is none": ("{}", "{tessera.dev/isolaton: none}", "wanted an annotation Tessera knows"),
     "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "found true, wanted one of the words"),

@@ -125,7 +125,7 @@ def test_negative_is_refused(read: object) -> None:
 
 
 def test_half_a_device_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="found '500m', wanted a whole number of devices"):
+    with pytest.raises(InvalidInput, match="found '500m', wanted a whole number"):
         units.count("500m", "limits")
 
 

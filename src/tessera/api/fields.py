@@ -119,7 +119,7 @@ class Field:
         try:
             return reader(self.value, "")
         except InvalidInput as error:
-            raise self.refuse(error.wanted, error.accepted, found=error.found) from error
+            raise self.refuse(error.wanted, error.accepted) from error
 
     def text(self, default: str | None = None) -> str:
         """Return the text; a number or truth value in its place is refused, as Kubernetes does."""

@@ -29,7 +29,7 @@ __all__ = ["read", "short"]
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
-_SHORT = re.compile(r"(?:(?P<count>[0-9]{1,4})\s*[xX]\s*)?(?P<model>\S.{0,80})")
+_SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
 
 
 def read(documents: Iterable[Document]) -> Snapshot:

@@ -34,6 +34,7 @@ _SUFFIXES = {
 _ACCEPTED = (
     "a number with an optional suffix n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent, as 1, 500m, 1.5Gi, 2e3"
 )
+_WITHIN = "a quantity of at most 2^63 - 1"
 _MAX_TEXT = 64
 """Longest quantity read; the largest number with nano precision has 29 characters. Integers need fewer bits."""
 
@@ -50,6 +51,8 @@ def quantity(value: object, subject: str) -> Fraction:
 
     """
     text = _text(value)
+    if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
+        raise InvalidInput(subject, found=text, wanted=_WITHIN)
     match = _GRAMMAR.fullmatch(text)
     if match is None or not (match[2] or match[3]) or len(text) > _MAX_TEXT:
         raise InvalidInput(subject, found=shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
@@ -57,7 +60,7 @@ def quantity(value: object, subject: str) -> Fraction:
     scale = _power(int(exponent)) if exponent else _SUFFIXES[suffix]
     number = int(whole + part) * scale / 10 ** len(part)
     if number > _LARGEST:
-        raise InvalidInput(subject, found=shown(text), wanted="a quantity of at most 2^63 - 1")
+        raise InvalidInput(subject, found=shown(text), wanted=_WITHIN)
     nano = Fraction(round_up(number * _NANO), _NANO)
     return -nano if sign == "-" else nano
 
@@ -125,5 +128,5 @@ def count(value: object, subject: str) -> int:
     """
     number = _not_negative(value, subject)
     if number.denominator != 1:
-        raise InvalidInput(subject, found=shown(_text(value)), wanted="a whole number of devices")
+        raise InvalidInput(subject, found=shown(_text(value)), wanted="a whole number")
     return number.numerator

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tessera.core.gpumodels.migproducts import MIG_PRODUCTS
 from tessera.core.gpumodels.records import GpuModel, Profile
 from tessera.core.gpumodels.wholeproducts import WHOLE_PRODUCTS
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 
 __all__ = ["CATALOGUE", "model", "profile"]
 
@@ -53,7 +53,7 @@ def model(text: str) -> GpuModel:
         close = ", ".join(_close(plain)) or "T4, L4, A100-40GB, H100-80GB and more"
         raise InvalidInput(
             "GPU model",
-            found=f'"{text}"',
+            found=shown(text),
             wanted="a GPU model that Tessera knows",
             accepted=f"{close}; `tessera profiles` lists all",
         )
@@ -86,7 +86,7 @@ def profile(model: GpuModel, text: str) -> Profile:
     if len(found) != 1:
         raise InvalidInput(
             f"MIG profile of {model.name}",
-            found=f'"{text}"',
+            found=shown(text),
             wanted="a profile this model offers",
             accepted=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
         )
