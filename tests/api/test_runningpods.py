@@ -120,6 +120,13 @@ def test_tessera_records_the_shares() -> None:
     assert got.running[0].assignment.shares == shares
 
 
+def test_a_pod_whose_record_is_unreadable_still_holds_its_devices() -> None:
+    cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 14)
+    got = read(cluster, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"}))
+    assert held(got) == {"a": [(0, SHARE, None)]}
+    assert got.notes[0].startswith("the devices recorded on pod ns/a are not used: cluster.json, document 1, line ")
+
+
 def record(*shares: dict[str, Plain]) -> Plain:
     whole: dict[str, Plain] = {
         "gpu": 0,

@@ -395,6 +395,11 @@ BAD_NEEDS = {
         "found tessera.dev/gpu-mem, wanted a resource Tess",
     ),
     "a name without a domain": ("{gpu: 1}", "{}", "found 'gpu', wanted a resource name"),
+    "a profile no model has": (
+        "{nvidia.com/mig-1g.11gb: 1}",
+        "{}",
+        "found nvidia.com/mig-1g.11gb, wanted a MIG profile that some GPU model has; accepted: those that `tessera pro",
+    ),
     "two forms in a container": (
         "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",
         "{}",

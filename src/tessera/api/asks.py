@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.api.fields import Field
 from tessera.core import units
+from tessera.core.gpumodels import is_profile
 from tessera.core.need import Ask, ContainerNeed, Form, Isolation
 from tessera.core.sharing import GPU_RESOURCE, mig_resource
 from tessera.errors import shown
@@ -149,6 +150,9 @@ def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
         spoken = names_device(name)
         if spoken and count > _MAX_DEVICES:
             raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
+        if name.startswith(mig_resource("")) and not is_profile(name.removesuffix(".shared")):
+            wanted, accepted = "a MIG profile that some GPU model has", "those that `tessera profiles MODEL` lists"
+            raise limits.get(name).refuse(wanted, accepted, found=name)
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
         asks.append(Ask(resource=name, count=count, isolation=isolation))
     return asks

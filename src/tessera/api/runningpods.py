@@ -60,7 +60,7 @@ def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_
         if is_finished(field):
             continue
         try:
-            placed = _read(field, key, share_unit_mib)
+            placed = _read(field, key, share_unit_mib, notes)
         except InvalidInput as error:
             notes.append(f"pod {key} is left out: {error}")
             continue
@@ -78,11 +78,19 @@ def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_
     return Observed(running=tuple(running), pending=tuple(waiting), notes=tuple(notes))
 
 
-def _read(field: Field, key: PodKey, share_unit_mib: int) -> _Placed:
+def _read(field: Field, key: PodKey, share_unit_mib: int, notes: list[str]) -> _Placed:
     need = read_need(field, share_unit_mib=share_unit_mib)
     priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
     pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
-    return _Placed(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+    try:
+        return _Placed(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+    except InvalidInput as error:
+        notes.append(_unused(key, error))
+        return _Placed(pod, None)
+
+
+def _unused(key: PodKey, error: InvalidInput) -> str:
+    return f"the devices recorded on pod {key} are not used: {error}"
 
 
 def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
@@ -97,7 +105,7 @@ def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
         try:
             Fleet.of(Snapshot(nodes=(node,), running=(*running, held)))
         except InvalidInput as error:
-            notes.append(f"the devices recorded on pod {placed.pod.key} are not used: {error}")
+            notes.append(_unused(placed.pod.key, error))
             rest.append(placed.pod)
         else:
             running.append(held)

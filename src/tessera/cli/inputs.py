@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,8 @@ __all__ = ["fleet_options", "input_options", "read_snapshot"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _ENDINGS = {".yaml", ".yml", ".json"}
+_EXAMPLES = 3
+"""Objects of one kind named in a note; the others are counted."""
 _MOST_BYTES = 256 << 20
 """A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
 
@@ -55,11 +57,11 @@ def input_options(command: _Command) -> _Command:
     return fleet_options(manifests(command))
 
 
-def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Iterable[str]) -> Snapshot:
+def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Sequence[str]) -> Snapshot:
     """Return the fleet with the manifests' pods pending; what is no workload is named on standard error.
 
     Raises:
-        InvalidInput: no fleet, no workload, a pod twice, or anything unreadable in the files.
+        InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
 
     """
     observed = fleets.read(_documents(fleet)) if fleet else Snapshot(nodes=())
@@ -70,8 +72,10 @@ def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Iterable[st
             "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
         )
     read = workloads.read(tuple(document for path in manifests for document in _documents(path)))
-    for note in (*observed.notes, *read.notes, *(f"{each} runs no pods and is left out" for each in read.skipped)):
+    for note in (*observed.notes, *read.notes, *_skipped(read.skipped)):
         click.echo(f"note: {note}", err=True)
+    if manifests and not read.pods and not read.skipped:
+        click.echo(f"note: no workload in {', '.join(manifests)}", err=True)
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
         raise InvalidInput(f"node {twice}", found="it both in --fleet and in --gpus", wanted="each node once")
@@ -80,6 +84,17 @@ def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Iterable[st
         click.echo(f"note: pod {key} is in the fleet already and is planned as it is there", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return Snapshot(nodes=nodes, running=observed.running, pending=pending)
+
+
+def _skipped(objects: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each kind of object that was left out, with the first of it as examples."""
+    by_kind: dict[str, list[str]] = {}
+    for each in objects:
+        by_kind.setdefault(each.partition(" ")[0], []).append(each)
+    for alike in by_kind.values():
+        more = len(alike) - _EXAMPLES
+        rest = f" and {more} more like these" if more > 0 else ""
+        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: left out, no pods are read from such objects"
 
 
 def _documents(path: str) -> tuple[Document, ...]:

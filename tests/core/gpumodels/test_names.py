@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tessera.core.gpumodels import CATALOGUE, GpuModel, Profile, model, profile
+from tessera.core.gpumodels import CATALOGUE, GpuModel, Profile, is_profile, model, profile
 from tessera.errors import InvalidInput
 
 A30, A100_40, A100_80, H100 = model("A30-24GB"), model("A100-40GB"), model("A100-80GB"), model("H100-80GB")
@@ -117,6 +117,13 @@ def test_a_profile_is_refused_with_what_the_model_offers(gpu: GpuModel, text: st
     with pytest.raises(InvalidInput, match=re.escape(", ".join(each.name for each in gpu.profiles))) as caught:
         profile(gpu, text)
     assert f"MIG profile of {gpu.name}: found '{text}'" in str(caught.value)
+
+
+def test_a_profile_is_one_where_some_model_has_it() -> None:
+    names = {each.name for gpu in CATALOGUE for each in gpu.profiles}
+    assert all(is_profile(name) and is_profile(f"nvidia.com/mig-{name.replace('+', '.')}") for name in names)
+    assert is_profile("3g.39gb")  # as other drivers print 3g.40gb
+    assert not any(is_profile(name) for name in ("", "1g", "1g.11gb", "9g.80gb", "1g.10gb.x", "0g.10gb", "all"))
 
 
 def test_a_long_name_is_cut_in_the_error() -> None:

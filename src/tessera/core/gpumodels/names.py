@@ -11,7 +11,7 @@ from tessera.core.gpumodels.records import GpuModel, Profile
 from tessera.core.gpumodels.wholeproducts import WHOLE_PRODUCTS
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["CATALOGUE", "model", "profile"]
+__all__ = ["CATALOGUE", "is_profile", "model", "profile"]
 
 CATALOGUE: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 """Every GPU model Tessera knows, those with MIG first."""
@@ -80,7 +80,7 @@ def profile(model: GpuModel, text: str) -> Profile:
         InvalidInput: the model does not offer it; lists what it offers.
 
     """
-    plain = text.strip().casefold().removeprefix("nvidia.com/").removeprefix("mig-")
+    plain = _plain_profile(text)
     parts = _PROFILE.fullmatch(plain)
     found = [each for each in model.profiles if parts and _same(each.name, plain, parts)]
     if len(found) != 1:
@@ -91,6 +91,18 @@ def profile(model: GpuModel, text: str) -> Profile:
             accepted=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
         )
     return found[0]
+
+
+@cache
+def is_profile(text: str) -> bool:
+    """Return whether some model has a profile of this name, in the forms that `profile` accepts."""
+    plain = _plain_profile(text)
+    parts = _PROFILE.fullmatch(plain)
+    return parts is not None and any(_same(each.name, plain, parts) for model in CATALOGUE for each in model.profiles)
+
+
+def _plain_profile(text: str) -> str:
+    return text.strip().casefold().removeprefix("nvidia.com/").removeprefix("mig-")
 
 
 def _same(name: str, plain: str, parts: re.Match[str]) -> bool:
