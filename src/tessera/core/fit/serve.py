@@ -99,8 +99,6 @@ class _Search:
 
     def candidates(self) -> Iterator[Share]:
         """Yield the shares that would serve the next wanted device, the preferred first."""
-        if len(self.shares) == len(self.wanted):
-            return
         devices = self.wanted[len(self.shares)]
         taken = self._taken()
         nodes = np.array([self.node])
