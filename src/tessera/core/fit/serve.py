@@ -104,9 +104,17 @@ class _Search:
         nodes = np.array([self.node])
         for way in (way for tier in devices.tiers for way in tier):
             rows = way.capacity(self.fleet, nodes)[:, 0].nonzero()[0].tolist()
-            free = [row for row in rows if self.fleet.gpu_index[self.node][row] not in taken]
-            for row in self.preference.gpus(self.fleet, self.node, self.demand, free):
+            free = [row for row in rows if self.fleet.gpu_index[self.node][row] not in taken] if taken else rows
+            for row in free if self._alike(free) else self.preference.gpus(self.fleet, self.node, self.demand, free):
                 yield from self._shares(way, row, devices.ask)
+
+    def _alike(self, rows: Sequence[int]) -> bool:
+        """Return whether there is nothing to prefer: one GPU, or all of one type and free."""
+        if len(rows) < 2:  # noqa: PLR2004 (nothing to compare)
+            return True
+        column = self.node
+        clients, kind = self.fleet.clients[:, column].tolist(), self.fleet.kind[:, column].tolist()
+        return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
 
     def _taken(self) -> tuple[int, ...]:
         """Return the GPUs that the ask of the next wanted device may not use again."""
