@@ -112,10 +112,8 @@ def worked(jobs: Sequence[Job], processes: int) -> list[Pair]:
 def fill_table(pairs: list[Pair], traces: Sequence[str]) -> list[str]:
     """Print the table of arrivals only; return what is below its floor."""
     print("\narrivals only: unallocated % of GPU capacity, and ratios")
-    print(
-        f"{'trace':12} {'FGD130':>7} {'publ.':>6} {'own/publ.':>9}   {'tess.100':>8} {'/FGD':>6} {'tess.130':>8} {'/FGD':>6}",
-        end="",
-    )
+    print(f"{'trace':12} {'FGD130':>7} {'publ.':>6} {'own/publ.':>9}", end="")
+    print(f"   {'tess.100':>8} {'/FGD':>6} {'tess.130':>8} {'/FGD':>6}", end="")
     print(f"   {'multi-GPU dropped %, FGD and tessera':>36}")
     published, at_100, at_130 = [], [], []
     for trace in traces:

@@ -28,8 +28,9 @@ class Fgd(Policy):
         super().__init__(fleet)
         self.learn(())
 
-    def learn(self, mix: Mix) -> bool:
+    def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
+        del leaving_permille
         self.fragmentation = Fragmentation(self.fleet, typical(mix, cover_percent=_COVER_PERCENT))
         self._steps = _sigmoid_steps(FULL * self.fragmentation.weight)
         self._gradients: dict[Demand, Gradient] = {}

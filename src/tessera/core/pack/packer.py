@@ -21,6 +21,8 @@ _LEARN_FIRST: Final = 20
 _LEARN_EVERY: Final = 500
 """Arrivals after which the mix is looked at: 20, 40, 80, ..., then every 500."""
 _MOVED_PERCENT: Final = 5
+_LEAVING_STEP: Final = 200
+"""Permille by which the pods that leave must differ from what was learned."""
 
 
 class Choice(NamedTuple):
@@ -75,6 +77,8 @@ class Packer:
         self._arrived: list[int] = []  # arrivals of each kind
         self._arrivals = 0
         self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
+        self._leaving = 0  # pods that left per thousand that came, then
+        self._looked = 0, 0  # arrivals and releases when it was looked at last
         self._learn_at = 0 if mix is None else -1
         if mix is not None:
             self.policy.learn(mix)
@@ -159,14 +163,20 @@ class Packer:
         return scores
 
     def _arrive(self, kind: int) -> None:
-        """Count an arrival, and learn the mix anew when arrivals have doubled or the mix has moved."""
+        """Count an arrival; learn anew when arrivals have doubled, the mix has moved, or pods leave as they did not."""
         if self._arrivals == self._learn_at:
-            doubled = self._arrivals >= 2 * sum(self._learned)
+            came = self._arrivals - self._looked[0]
+            leaving = min(1000 * (self._released - self._looked[1]) // came, 1000) if came else 0
+            self._looked = self._arrivals, self._released
             self._learn_at += min(max(self._arrivals, _LEARN_FIRST), _LEARN_EVERY)
-            if doubled or self._moved():
-                self._learned = list(self._arrived)
+            if (
+                self._arrivals >= 2 * sum(self._learned)
+                or self._moved()
+                or abs(leaving - self._leaving) > _LEAVING_STEP
+            ):
+                self._learned, self._leaving = list(self._arrived), leaving
                 mix = tuple((d.need, n) for d, n in zip(self._demands, self._arrived, strict=True) if n)
-                if self.policy.learn(mix):
+                if self.policy.learn(mix, leaving):
                     self._fresh = [-1] * len(self._fresh)
         self._arrived[kind] += 1
         self._arrivals += 1

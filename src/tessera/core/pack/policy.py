@@ -49,9 +49,15 @@ class Policy(Tightest):
     def changed(self, demand: Demand, node: int, pods: int) -> None:
         """Take note that `pods` of this demand came to a node, or left it if negative."""
 
-    def learn(self, mix: Mix) -> bool:
-        """Adopt a mix; return whether kept scores are of no use any more."""
-        del mix
+    def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
+        """Adopt a mix; return whether kept scores are of no use any more.
+
+        Args:
+            mix: needs and how often each is asked for.
+            leaving_permille: pods that left lately for each thousand that came.
+
+        """
+        del mix, leaving_permille
         return False
 
 

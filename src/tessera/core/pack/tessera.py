@@ -4,7 +4,7 @@ Two losses are weighed. Usable: idle GPU that pods of the mix can still use, as 
 pods, without those that ask no GPU, and cut to what the node's cpu can feed. Value: how much of an optimal cutting of
 the mix the node can still complete, at the cutting-stock prices of the sizes, the node's cpu priced too. A pod that
 loses exactly its own price keeps the node completable to an optimal pattern. GPUs of models that pods name are worth
-more. MIG instances go by `migscore`. The mix is learned from arrivals.
+more. MIG instances go by `migscore`. The mix is learned from arrivals, and so is whether pods leave.
 
 Source of the constants: measurements on the openb traces, bench/openb.py.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.fleet import CPU
-from tessera.core.fit.fragmentation import FULL, Fragmentation, percent_of, typical
+from tessera.core.fit.fragmentation import FULL, Fragmentation, Typical, percent_of, typical
 from tessera.core.fit.gputypes import Ints
 from tessera.core.fit.ways import Amount, Cut
 from tessera.core.pack.cuttingstock import CuttingStock
@@ -32,6 +32,8 @@ _WEIGH_VALUE: Final = 12
 """A GPU of value lost weighs as much as this many GPUs of usable idle lost."""
 _STEP_SHARED, _STEP_WHOLE, _STEP_CPU = 10, 20, 40
 """Milli GPU of loss that make one step of the score: within a step the order of nodes decides, which packs."""
+_LEAVING_PERMILLE: Final = 250
+"""Pods that left per thousand that came, from which on pods for several GPUs are protected."""
 _MOST_WEIGHT: Final = 1 << 20
 """Mixes are scaled down to this total weight, so that no sum leaves 63 bits."""
 
@@ -45,13 +47,14 @@ class Tessera(Policy):
         self._compiled: dict[Demand, _Known] = {}
         self.learn(())
 
-    def learn(self, mix: Mix) -> bool:
+    def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
         pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)))
-        self._usable = Usable(self.fleet, pods)
+        weighed = _for_many(pods) if leaving_permille >= _LEAVING_PERMILLE else pods
+        self._usable = Usable(self.fleet, weighed)
+        self._fragmentation = Fragmentation(self.fleet, weighed)
         self._value = Value(self.fleet, pods, self._stock)
-        self._fragmentation = Fragmentation(self.fleet, pods)
-        self._slices = SliceScores(self.fleet, mix)
+        self._slices = SliceScores(self.fleet, mix, churn_permille=leaving_permille)
         self._gradients: dict[Demand, Gradient] = {}
         return True
 
@@ -153,6 +156,14 @@ def _taken(count: int, left: Ints, room: Ints, sizes: Ints) -> Ints:
     np.put_along_axis(chosen, order[:count], 1, axis=0)
     after: Ints = left - np.minimum(sizes, left) * chosen * (room > 0)
     return after
+
+
+def _for_many(pods: Sequence[Typical]) -> tuple[Typical, ...]:
+    """Return the pods weighed by the square of their GPUs.
+
+    Where pods leave, room is freed GPU by GPU and small pods take it first; what keeps nodes free must weigh more.
+    """
+    return tuple(pod._replace(weight=pod.weight * max(pod.gpus, 1) ** 2) for pod in pods)
 
 
 def _scaled(mix: Mix) -> Mix:
