@@ -179,7 +179,7 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
         ],
     ),
     "a GPU given to another mode is no room": (
-        only((gpu(0, T4),), (*pods(plain_share(9000), 1, "s"), *pods(amount(800, Isolation.DRIVER), 1, "d"))),
+        only((gpu(0, T4),), (*pods(plain_share(9000), 1, "s", 1), *pods(amount(800, Isolation.DRIVER), 1, "d"))),
         [
             (
                 "needs 800 MiB, driver isolation; 1 node could serve it but every place is held "
@@ -257,6 +257,14 @@ def test_large_pods_go_while_there_is_room() -> None:
         "default/whole-0",
     ] or made.waiting
     assert "default/whole-0" in {a.pod for a in made.assignments}
+
+
+def test_of_equal_pods_those_go_of_which_most_fit() -> None:
+    pending = (*pods(WHOLE, 1, "whole"), *pods(plain_share(5000), 3, "small"))
+    made = plan(only((gpu(0, T4),), pending))
+    assert [waiting.pod for waiting in made.waiting] == ["default/whole-0"]
+    urgent = (*pods(WHOLE, 1, "whole", priority=1), *pods(plain_share(5000), 3, "small"))
+    assert [assignment.pod for assignment in plan(only((gpu(0, T4),), urgent)).assignments] == ["default/whole-0"]
 
 
 def test_layout_keeps_what_exists_and_is_not_in_the_way() -> None:
