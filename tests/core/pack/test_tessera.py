@@ -1,10 +1,12 @@
 """Tessera's policy: what it prefers, on fleets small enough to see why."""
 
+import numpy as np
+
 from fleets import A100, T4, amount, gpu, node, pods, slices
-from tessera.core.fit import Fleet
+from tessera.core.fit import Demand, Fleet
 from tessera.core.need import Ask, Isolation, Need
 from tessera.core.pack import Packer
-from tessera.core.pack.tessera import _scaled
+from tessera.core.pack.tessera import Tessera, _scaled
 from tessera.core.plan import plan
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Snapshot
@@ -52,3 +54,17 @@ def test_large_mixes_are_scaled_and_rare_kinds_stay() -> None:
     mix = _scaled(((WHOLE, 1 << 40), (slices("1g.5gb"), 1)))
     assert [count for _, count in mix] == [(1 << 20) - 1, 1] or [count for _, count in mix] == [1 << 20, 1]
     assert _scaled(((WHOLE, 5),)) == ((WHOLE, 5),)
+
+
+def test_where_pods_leave_free_pairs_of_gpus_are_dearer() -> None:
+    fleet = Fleet.of(Snapshot(nodes=(node("pair", gpu(0, T4), gpu(1, T4)), node("one", gpu(0, T4)))))
+    policy = Tessera(fleet)
+    mix = ((WHOLE, 9), (Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 1))
+    demand = Demand(WHOLE, fleet)
+    dearer = []
+    for leaving_permille in (0, 1000):
+        policy.learn(mix, leaving_permille)
+        nodes = np.arange(2)
+        pair, one = policy.scores(demand, nodes, demand.room(fleet, nodes)).tolist()
+        dearer.append(one - pair)
+    assert 0 < dearer[0] < dearer[1]
