@@ -69,6 +69,7 @@ class Gradient:
             after = np.maximum(left - (percent_of(demand.need.asks, gpu_type) or 0), 0)
             gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (left - after)
         self._gain: Ints = gain.ravel()
+        self._opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # of no meaning where none is free
 
     def of_nodes(self, fleet: Fleet, nodes: Ints, room: Room) -> Ints:
         """Return the decrease for each of `nodes`, `(len(nodes),)`, where the best GPUs with `room` are taken."""
@@ -105,8 +106,7 @@ class Gradient:
 
     def _opening(self, state: State) -> Ints:
         """Return what a device adds on a GPU that is entirely free, by leaving one less to pods for several."""
-        many = self._frag.many
-        opening: Ints = (state.left == FULL) * (many.take(np.maximum(state.many - 1, 0)) - many.take(state.many))
+        opening: Ints = (state.left == FULL) * self._opened.take(state.many)
         return opening
 
 

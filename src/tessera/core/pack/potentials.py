@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tessera.core.fit import Fleet
 from tessera.core.fit.fragmentation import FULL, Typical, percent_of
 from tessera.core.fit.gputypes import GpuType, Ints
 from tessera.core.pack.cuttingstock import CuttingStock, knapsack
 
+Floats = NDArray[np.float64]
+
 __all__ = ["UNIT", "Usable", "Value"]
 
 UNIT: Final = 16_000_000
 """One GPU of value."""
-_CPU_PRICES: Final = np.array([100 * i for i in range(14)], dtype=np.int64)
-"""Value of a milli cpu, 0 to 13 / 160 GPU a core; the price that leaves a node least is the one that binds."""
+_CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
+"""Value of a milli cpu, 0 to 12 / 160 GPU a core; the price that leaves a node least is the one that binds."""
 _RESERVE: Final = UNIT // 20
 """Extra value of a free GPU whose model pods name, times the load that names it."""
 
@@ -32,17 +35,18 @@ class Usable:
         sizes = sizes.reshape(len(pods), len(fleet.types))
         gpus = np.array([pod.gpus for pod in pods], dtype=np.int64)
         distinct, self._which = np.unique(np.column_stack((sizes, gpus)), axis=0, return_inverse=True)
-        self._weight: Ints = np.array([pod.weight for pod in pods], dtype=np.int64)
-        self._cpu: Ints = np.array([[max(pod.cpu_milli, 1)] for pod in pods], dtype=np.int64).reshape(-1, 1)
-        self._per_pod: Ints = sizes * gpus[:, None]
+        # Floats hold these whole numbers exactly: all sums stay below 2 ** 53.
+        self._weight: Floats = np.array([pod.weight for pod in pods], dtype=np.float64)
+        self._cpu: Floats = np.array([[max(pod.cpu_milli, 1)] for pod in pods], dtype=np.float64).reshape(-1, 1)
+        self._per_pod: Floats = (sizes * gpus[:, None]).astype(np.float64)
         single = distinct[:, -1] == 1
         self._single, self._multi = single.nonzero()[0], (~single).nonzero()[0]
         left = np.arange(FULL + 1)
         least = distinct[:, :-1, None]
-        reach = np.where((least > 0) & (left >= least), left, 0)
-        self._reach: Ints = reach[self._single].reshape(len(self._single), len(fleet.types) * (FULL + 1))
+        reach = np.where((least > 0) & (left >= least), left, 0).astype(np.float64)
+        self._reach: Floats = reach[self._single].reshape(len(self._single), len(fleet.types) * (FULL + 1))
         self._count: Ints = distinct[self._multi, -1:]
-        self._serves: Ints = (distinct[self._multi, :-1] > 0).astype(np.int64)
+        self._serves: Floats = (distinct[self._multi, :-1] > 0).astype(np.float64)
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
         """Return what is usable of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`.
@@ -55,14 +59,13 @@ class Usable:
         """
         kinds = self._fleet.kind.take(nodes, 1)
         first = kinds[0] if len(kinds) else np.zeros_like(nodes)
-        idle = np.zeros((len(self._single) + len(self._multi), len(nodes)), dtype=np.int64)
-        if len(self._single):
-            idle[self._single] = np.add.reduce(self._reach[:, kinds * (FULL + 1) + left], axis=1)
+        idle = np.empty((len(self._single) + len(self._multi), len(nodes)))
+        idle[self._single] = np.add.reduce(self._reach.take(kinds * (FULL + 1) + left, axis=1), axis=1)
         if len(self._multi):
             free = np.add.reduce(left == FULL)
-            idle[self._multi] = np.where(free >= self._count, free * FULL, 0) * self._serves[:, first]
-        fed = np.maximum(cpu, 0) // self._cpu * self._per_pod[:, first]
-        usable: Ints = self._weight @ np.minimum(idle[self._which], fed)
+            idle[self._multi] = np.where(free >= self._count, free * FULL, 0) * self._serves.take(first, axis=1)
+        fed = np.floor(np.maximum(cpu, 0) / self._cpu) * self._per_pod.take(first, axis=1)
+        usable: Ints = (self._weight @ np.minimum(idle.take(self._which, axis=0), fed)).astype(np.int64)
         return usable
 
 
@@ -83,7 +86,7 @@ class Value:
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
         """Return the value of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`."""
         at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
-        worth = np.add.reduce(self._table[:, at], axis=1) + _CPU_PRICES[:, None] * cpu
+        worth = np.add.reduce(self._table.take(at, axis=1), axis=1) + _CPU_PRICES[:, None] * cpu
         value: Ints = np.minimum.reduce(worth)
         return value
 
@@ -98,11 +101,11 @@ class Value:
 
         """
         at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
-        now = self._table[:, at]
+        now = self._table.take(at, axis=1)
         all_gpus = np.add.reduce(now, axis=1)
         before = np.minimum.reduce(all_gpus + _CPU_PRICES[:, None] * cpu[0])
         without = (all_gpus + _CPU_PRICES[:, None] * cpu[1])[:, None] - now
-        after = np.minimum.reduce(without + self._table[:, at - np.minimum(sizes, left)])
+        after = np.minimum.reduce(without + self._table.take(at - np.minimum(sizes, left), axis=1))
         lost: Ints = after - before
         return lost
 

@@ -49,7 +49,7 @@ class Tessera(Policy):
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
-        pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)))
+        pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)), cover_percent=98)
         weighed = _for_many(pods) if leaving_permille >= _LEAVING_PERMILLE else pods
         self._usable = Usable(self.fleet, weighed)
         self._fragmentation = Fragmentation(self.fleet, weighed)
