@@ -169,6 +169,17 @@ def test_a_node_both_in_the_fleet_and_in_short_form() -> None:
     assert "node node-0" in result.stderr
 
 
+def test_explain_tells_alike_nodes_once_and_no_more_than_a_screen_of_kinds() -> None:
+    """Nodes with the same verdict are one line; past twenty kinds of verdict the nodes are counted."""
+    alike = run("explain", "a", *(["--gpus", "2xT4"] * 3), "-f", "-", given=pod("nvidia.com/gpu: 3")).stdout
+    assert "node-0 and 2 more" in alike
+    assert "a free GPU" in alike
+    nodes = "\n".join(f"- {{name: n{i}, gpus: 2xT4, taints: ['k{i}:NoSchedule']}}" for i in range(25))
+    fleet = f"kind: Fleet\nnodes:\n{nodes}\n---\n{pod('nvidia.com/gpu: 1')}"
+    many = run("explain", "a", "--fleet", "-", given=fleet).stdout
+    assert "and 5 more nodes; all with -o json" in many
+
+
 def test_explain() -> None:
     vllm = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", str(EXAMPLES / "2-vllm-replicas/vllm.yaml"))
     table = " ".join(run(*vllm).stdout.split())

@@ -15,12 +15,14 @@ from tessera.cli.options import output_option, write_output
 from tessera.core import explain as core
 from tessera.core.need import Pod
 from tessera.core.plan import PLAN_POLICIES
+from tessera.core.sharing import Mode, Option
 from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
 
 __all__ = ["explain"]
 
 _MOST_NODES = 20
+_MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
 
 
 class _Given(TypedDict):
@@ -87,21 +89,36 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield f"[bold]{escape(pods)}[/bold] needs {escape(found.need)}"
     ways = [
         (w.ask, f"{w.gpus} x {w.model}", w.option.mode.value, w.option.profile or "", str(w.option.memory_mib),
-         str(w.option.compute_percent), w.option.mode.isolation.value, "there" if w.option.exists else "to be made")
+         str(w.option.compute_percent), w.option.mode.isolation.value, _device(w.option))
         for w in found.ways
     ]  # fmt: skip
     yield _table("Ways to serve it, the preferred first", "ask GPUs mode profile MiB compute% isolation device", ways)
     yield f"{len(found.placed)} placed, {len(found.waiting)} waiting"
-    nodes = [(v.node, v.obstacle or "has room", v.detail) for v in found.nodes[:_MOST_NODES]]
-    yield _table("One more such pod after the plan", "node verdict detail", nodes)
-    if len(found.nodes) > _MOST_NODES:
-        yield f"and {len(found.nodes) - _MOST_NODES} more nodes; all with -o json"
+    alike: dict[tuple[str, str], list[str]] = {}
+    for verdict in found.nodes:
+        alike.setdefault((verdict.obstacle or "has room", verdict.detail), []).append(verdict.node)
+    nodes = [(_listed(names), *told) for told, names in alike.items()]
+    yield _table("One more such pod after the plan", "node verdict detail", nodes[:_MOST_NODES])
+    if len(nodes) > _MOST_NODES:
+        more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])
+        yield f"and {more} more nodes; all with -o json"
+
+
+def _device(option: Option) -> str:
+    """Return where the device comes from."""
+    if option.exists:
+        return "there already"
+    return "an amount" if option.amount else _MADE[option.mode]
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
 
 
 def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     for column in columns.split():
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
