@@ -244,9 +244,8 @@ class _Supply:
             key = max(open_keys, key=lambda key: (self._of(left, key.gpu), -key.gpu))
             left[key] -= 1
             taken |= {key.gpu} if ask.form is not Form.EXACT else set()
-            gpu = next(g for g in self.snapshot.nodes[n].gpus if g.index == key.gpu)
             starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
-            yield gpu.share(ask, key.option, starts.pop() if key.option.profile else None)
+            yield Share.of(key.gpu, ask, key.option, starts.pop() if key.option.profile else None)
 
     @staticmethod
     def _of(left: Counter[_Key], gpu: int) -> int:

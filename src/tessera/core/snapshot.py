@@ -1,6 +1,6 @@
 """The observed world as one immutable value: nodes with their GPUs, running pods with their shares, pending pods."""
 
-from typing import NewType
+from typing import NewType, Self
 
 import msgspec
 
@@ -38,6 +38,21 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     container: str = ""
 
+    @classmethod
+    def of(cls, gpu: int, ask: Ask, option: Option, start: int | None = None) -> Self:
+        """Return what a container gets when one device of `ask` is served by `option`, on the instance at `start`."""
+        return cls(
+            gpu=gpu,
+            mode=option.mode,
+            profile=option.profile,
+            start=start,
+            memory_mib=option.memory_mib,
+            compute_percent=option.compute_percent,
+            isolation=option.mode.isolation,
+            resource=option.resource or ask.resource,
+            container=ask.container,
+        )
+
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a node."""
@@ -57,20 +72,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def options(self, ask: Ask) -> tuple[Option, ...]:
         """Return the ways one device of `ask` could be served here if nobody held anything, the preferred first."""
         return options(ask, self.model, self.memory_mib, self.sharing)
-
-    def share(self, ask: Ask, option: Option, start: int | None = None) -> Share:
-        """Return what a container gets when one device of `ask` is served by `option`, on the instance at `start`."""
-        return Share(
-            gpu=self.index,
-            mode=option.mode,
-            profile=option.profile,
-            start=start,
-            memory_mib=option.memory_mib,
-            compute_percent=option.compute_percent,
-            isolation=option.mode.isolation,
-            resource=option.resource or ask.resource,
-            container=ask.container,
-        )
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

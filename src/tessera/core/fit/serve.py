@@ -10,7 +10,6 @@ from tessera.core.fit.fleet import Fleet
 from tessera.core.fit.rooms import profile_of, starts
 from tessera.core.fit.ways import Cut, Existing, Way
 from tessera.core.need import Ask, Form
-from tessera.core.sharing import Option
 from tessera.core.snapshot import Share
 
 __all__ = ["Preference", "Tightest", "serve"]
@@ -127,23 +126,11 @@ class _Search:
 
     def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:
         option = way.by_type[int(self.fleet.kind[row, self.node])]
+        gpu = self.fleet.gpu_index[self.node][row]
         if isinstance(way, Cut):
             for start in self.preference.starts(self.fleet, self.node, row, way):
-                yield self._share(row, option, ask, start)
+                yield Share.of(gpu, ask, option, start)
         elif isinstance(way, Existing):
-            yield self._share(row, option, ask, self.fleet.free_start(self.node, row, option))
+            yield Share.of(gpu, ask, option, self.fleet.free_start(self.node, row, option))
         else:
-            yield self._share(row, option, ask, None)
-
-    def _share(self, row: int, option: Option, ask: Ask, start: int | None) -> Share:
-        return Share(
-            gpu=self.fleet.gpu_index[self.node][row],
-            mode=option.mode,
-            profile=option.profile,
-            start=start,
-            memory_mib=option.memory_mib,
-            compute_percent=option.compute_percent,
-            isolation=option.mode.isolation,
-            resource=option.resource or ask.resource,
-            container=ask.container,
-        )
+            yield Share.of(gpu, ask, option)
