@@ -6,9 +6,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from click import Command, Context, Group, Option
 from click.testing import CliRunner, Result
 
-from tessera.cli import main
+from tessera.cli import COMMANDS, main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = str(EXAMPLES / "1-job-of-60-slices/job.yaml")
@@ -108,6 +109,14 @@ def test_drawing_and_files_of_an_administrator(tmp_path: Path) -> None:
     assert parted["version"] == "v1"
     (config,) = parted["mig-configs"].values()
     assert config == [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 1}}]
+
+
+@pytest.mark.parametrize("command", [main.get_command(Context(main), name) for name in COMMANDS])
+def test_options_are_named_alike_on_the_command_line_and_in_the_environment(command: Command) -> None:
+    """The environment name comes from the parameter, so it must be the option's long name."""
+    commands = command.commands.values() if isinstance(command, Group) else [command]
+    options = [option for each in commands for option in each.params if isinstance(option, Option)]
+    assert all(f"--{(option.name or '').replace('_', '-')}" in option.opts for option in options)
 
 
 def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class _Given(TypedDict):
     workload: str
     fleet: str | None
     gpus: tuple[str, ...]
-    manifests: tuple[str, ...]
+    filename: tuple[str, ...]
     policy: str
     output: str
 
@@ -57,7 +57,7 @@ def explain(**given: Unpack[_Given]) -> None:
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. All pending pods are planned
     with it, as `tessera plan` does.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["manifests"])
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"])
     found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
     if given["output"] == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")

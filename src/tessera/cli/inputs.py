@@ -49,7 +49,6 @@ def input_options(command: _Command) -> _Command:
     manifests = click.option(
         "-f",
         "--filename",
-        "manifests",
         multiple=True,
         metavar="PATH",
         help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",

@@ -20,7 +20,7 @@ class _Given(TypedDict):
 
     fleet: str | None
     gpus: tuple[str, ...]
-    manifests: tuple[str, ...]
+    filename: tuple[str, ...]
     policy: str
     exact: bool
     limit: float
@@ -70,7 +70,7 @@ def plan(**given: Unpack[_Given]) -> None:
     The fleet comes from a file (--fleet: a fleet file, Kubernetes nodes, or `kubectl get nodes,pods -A -o json`,
     whose running pods stay where they are) or in short form (--gpus, one node each). Workloads come from -f.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["manifests"])
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"])
     made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
     if given["draw"]:
         write_output(given["draw"], svg(made, snapshot, title="Tessera plan"))

@@ -150,7 +150,7 @@ def simulate() -> None:
     """
 
 
-@simulate.command("openb")
+@simulate.command("openb", short_help="Replay an openb trace.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--trace", default="default", show_default=True, help="Name of the pod list: openb_pod_list_NAME.csv.")
 @arrival_options
@@ -164,15 +164,15 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     compare(arrivals(openb.read(folder, trace), options), Wanted(**options))
 
 
-@simulate.command("manifests")
+@simulate.command("manifests", short_help="Let the pods of manifests arrive one by one.")
 @input_options
 @run_options
-def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], manifests: tuple[str, ...], **options: Any) -> None:
+def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], filename: tuple[str, ...], **options: Any) -> None:
     """Let the pods of Kubernetes manifests arrive one by one, in the order written; none departs."""
-    compare(in_order(read_snapshot(fleet, gpus, manifests), options["seed"]), Wanted(**options))
+    compare(in_order(read_snapshot(fleet, gpus, filename), options["seed"]), Wanted(**options))
 
 
-@simulate.command("synthetic")
+@simulate.command("synthetic", short_help="Make up pods for a fleet of your own.")
 @fleet_options
 @click.option(
     "--nodes",
