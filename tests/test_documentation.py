@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")))
 LINK = re.compile(r"\[[^]]*\]\(([^)#]*)(?:#([^)]*))?\)")
 
-COMMAND = re.compile(r"^[ #$]*(?:\.venv/bin/)?tessera (.*\bexamples/.*?)(?: +#.*)?$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^[ #$]*(?:\.venv/bin/)?tessera (.*\bexamples/.*?|simulate synthetic.*?)(?: +#.*)?$", re.MULTILINE
+)
 SHOWN = sorted(
     {
         command
