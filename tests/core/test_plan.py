@@ -207,6 +207,18 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
         ["needs nvidia.com/gpu; 1 node without T4 (n)"],
     ),
     "no nodes at all": (Snapshot(nodes=(), pending=pods(WHOLE, 1)), ["needs nvidia.com/gpu; there are no nodes"]),
+    "devices taken in either order leave a third ask nothing": (
+        only(
+            (gpu(0, T4), gpu(1, T4)),
+            pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2), *plain_share(9000).asks)), 1),
+        ),
+        [
+            (
+                "needs 2 x nvidia.com/gpu, 9000 MiB on a shared GPU; "
+                "1 node with a place for each ask alone, but none for all together (n)"
+            )
+        ],
+    ),
     "two asks that fit alone but not together": (
         only((gpu(0, T4),), pods(Need(asks=(*plain_share(9000).asks, *plain_share(9001).asks)), 1)),
         [
