@@ -8,6 +8,7 @@ from tessera.core.fit import Fleet
 from tessera.core.pack.fgd import Fgd
 from tessera.core.pack.policy import Policy, Uniform
 from tessera.core.pack.published import BestFit, Clustering, DotProduct, Packing
+from tessera.core.pack.slicescores import Cutting
 from tessera.core.pack.tessera import Tessera
 from tessera.errors import InvalidInput
 
@@ -34,6 +35,7 @@ POLICIES: Final[Mapping[str, Maker]] = {
     "gpu-packing": _plain(Packing),
     "gpu-clustering": _plain(Clustering),
     "fgd": _plain(Fgd),
+    "fragmentation-min": _plain(Cutting),
     "tessera": _plain(Tessera),
 }
 """Makers of policies by name, each of a fleet and a generator, which `random` alone draws from."""

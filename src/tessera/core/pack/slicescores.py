@@ -1,5 +1,6 @@
 """MIG instances in the fleet: which GPU is cut for a pod, and where, by the tables of `migscore`."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,10 +11,10 @@ from tessera.core.fit.rooms import profile_of
 from tessera.core.fit.ways import Cut
 from tessera.core.gpumodels import GpuModel
 from tessera.core.pack.migscore import MigPolicy, MigTables, states, tables
-from tessera.core.pack.policy import Mix
+from tessera.core.pack.policy import Mix, Policy, Room
 from tessera.core.sharing import Mode
 
-__all__ = ["SliceScores"]
+__all__ = ["Cutting", "SliceScores", "cuts"]
 
 _NOWHERE: Final = -(1 << 39)
 _SLICING: Final = {Mode.MIG, Mode.WHOLE}
@@ -24,9 +25,7 @@ _READY: Final = 1 << 38
 class SliceScores:
     """Scores of MIG placements on every GPU of a fleet, for pods that are served by cutting one."""
 
-    def __init__(
-        self, fleet: Fleet, mix: Mix, policy: MigPolicy = MigPolicy.TESSERA, *, churn_permille: int = 0
-    ) -> None:
+    def __init__(self, fleet: Fleet, mix: Mix, policy: MigPolicy, *, churn_permille: int = 0) -> None:
         self._fleet = fleet
         self._tables: dict[GpuModel, MigTables] = {}
         for kind in fleet.types:
@@ -34,14 +33,6 @@ class SliceScores:
                 counts = _counts(kind, mix)
                 self._tables[kind.model] = tables(kind.model, policy, counts, churn_permille=churn_permille)
         self._flat: dict[Demand, tuple[Ints, Ints]] = {}
-
-    def cut(self, demand: Demand) -> bool:
-        """Return whether the pod would be served by a MIG instance that is cut, in the way to prefer."""
-        return (
-            any(isinstance(way, Cut) for devices in demand.devices for way in devices.tiers[0])
-            if demand.devices
-            else False
-        )
 
     def of_nodes(self, demand: Demand, nodes: Ints) -> Ints:
         """Return the score of the best GPU of each of `nodes`, `(len(nodes),)`."""
@@ -77,6 +68,42 @@ class SliceScores:
                 rows.append(np.maximum(self._tables[model].score[profile], _NOWHERE))
                 at += states(model)
         return offsets, np.concatenate(rows)
+
+
+class Cutting(Policy):
+    """A policy that cuts MIG instances by tables; pods that are not served by cutting go by first fit."""
+
+    tables: MigPolicy = MigPolicy.FRAGMENTATION_MIN
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self.learn(())
+
+    def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
+        """Adopt a mix, which changes the scores of instances; see `Policy`."""
+        self.slices = SliceScores(self.fleet, mix, self.tables, churn_permille=leaving_permille)
+        return True
+
+    def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
+        """Return the score of the best GPU of each of `nodes`; see `Policy`."""
+        return self.slices.of_nodes(demand, nodes) if cuts(demand) else super().scores(demand, nodes, room)
+
+    def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
+        """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
+        if not cuts(demand):
+            return super().gpus(fleet, node, demand, rows)
+        score = self.slices.of_gpus(demand, np.array([node]))[:, 0].tolist()
+        return sorted(rows, key=lambda row: -score[row])
+
+    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
+        """Return the free starts, the one that loses least first; see `Preference`."""
+        best = self.slices.start(node, row, way)
+        return sorted(super().starts(fleet, node, row, way), key=lambda start: start != best)
+
+
+def cuts(demand: Demand) -> bool:
+    """Return whether the pod would be served by a MIG instance that is cut, in the way to prefer."""
+    return any(isinstance(way, Cut) for devices in demand.devices for tier in devices.tiers[:1] for way in tier)
 
 
 def _counts(kind: GpuType, mix: Mix) -> tuple[int, ...]:

@@ -18,12 +18,13 @@ from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.fleet import CPU
 from tessera.core.fit.fragmentation import FULL, Fragmentation, Typical, percent_of, typical
 from tessera.core.fit.gputypes import Ints
-from tessera.core.fit.ways import Amount, Cut
+from tessera.core.fit.ways import Amount
 from tessera.core.pack.cuttingstock import CuttingStock
 from tessera.core.pack.fgd import Gradient
-from tessera.core.pack.policy import Mix, Policy, Room
+from tessera.core.pack.migscore import MigPolicy
+from tessera.core.pack.policy import Mix, Room
 from tessera.core.pack.potentials import UNIT, Usable, Value
-from tessera.core.pack.slicescores import SliceScores
+from tessera.core.pack.slicescores import Cutting, cuts
 
 __all__ = ["Tessera"]
 
@@ -38,14 +39,15 @@ _MOST_WEIGHT: Final = 1 << 20
 """Mixes are scaled down to this total weight, so that no sum leaves 63 bits."""
 
 
-class Tessera(Policy):
+class Tessera(Cutting):
     """Least loss of what the expected pods could use; see the module."""
 
+    tables = MigPolicy.TESSERA
+
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
         self._stock = CuttingStock()
         self._compiled: dict[Demand, _Known] = {}
-        self.learn(())
+        super().__init__(fleet)
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
@@ -54,9 +56,8 @@ class Tessera(Policy):
         self._usable = Usable(self.fleet, weighed)
         self._fragmentation = Fragmentation(self.fleet, weighed)
         self._value = Value(self.fleet, pods, self._stock)
-        self._slices = SliceScores(self.fleet, mix, churn_permille=leaving_permille)
         self._gradients: dict[Demand, Gradient] = {}
-        return True
+        return super().learn(mix, leaving_permille)
 
     def _known(self, demand: Demand) -> "_Known":
         if demand not in self._compiled:
@@ -65,8 +66,8 @@ class Tessera(Policy):
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return the negative loss of each of `nodes` in steps; see `Policy`."""
-        if self._slices.cut(demand):
-            return self._slices.of_nodes(demand, nodes)
+        if cuts(demand):
+            return super().scores(demand, nodes, room)
         known = self._known(demand)
         if known.part:
             best: Ints = np.maximum.reduce(np.where(room[0], self._of_gpus(demand, nodes), _NOWHERE))
@@ -85,18 +86,10 @@ class Tessera(Policy):
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
-        if self._slices.cut(demand):
-            score = self._slices.of_gpus(demand, np.array([node]))[:, 0].tolist()
-        elif self._known(demand).part:
-            score = self._of_gpus(demand, np.array([node]))[:, 0].tolist()
-        else:
+        if not self._known(demand).part:
             return super().gpus(fleet, node, demand, rows)
+        score = self._of_gpus(demand, np.array([node]))[:, 0].tolist()
         return sorted(rows, key=lambda row: -score[row])
-
-    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
-        """Return the free starts, the one that loses least first; see `Preference`."""
-        best = self._slices.start(node, row, way)
-        return sorted(super().starts(fleet, node, row, way), key=lambda start: start != best)
 
     def _of_gpus(self, demand: Demand, nodes: Ints) -> Ints:
         """Return the score of each GPU of `nodes` when it serves a part of itself, `(gpus, len(nodes))`."""
