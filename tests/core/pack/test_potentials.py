@@ -38,10 +38,13 @@ def usable(pods: tuple[Typical, ...], left: list[int], kind: int, cpu: int) -> i
         if not size:
             continue
         if pod.gpus == 1:
-            idle = sum(own for own in left if own >= size)
-        else:
-            idle = 100 * left.count(100) if left.count(100) >= pod.gpus else 0
-        total += pod.weight * min(idle, max(cpu, 0) // max(pod.cpu_milli, 1) * size * pod.gpus)
+            fills = -(-100 * pod.cpu_milli // size)
+            fed = [own for n, own in enumerate(sorted(left, reverse=True), 1) if n * fills <= cpu]
+            total += pod.weight * sum(own for own in fed if own >= size)
+        elif left.count(100) >= pod.gpus:
+            groups = range(0, left.count(100), pod.gpus)
+            fed = [min(pod.gpus, left.count(100) - at) for n, at in enumerate(groups, 1) if n * pod.cpu_milli <= cpu]
+            total += pod.weight * 100 * sum(fed)
     return total
 
 

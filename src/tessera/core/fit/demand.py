@@ -1,5 +1,6 @@
 """A need compiled against a fleet: which nodes fit it, for thousands of nodes at once."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +31,10 @@ class Devices(NamedTuple):
 
         Shares and needs take one device a GPU. The bound is exact unless devices of several ways compete for one GPU.
         """
-        total = np.zeros((len(fleet.kind), len(nodes)), dtype=np.int64)
-        for way in (way for tier in self.tiers for way in tier):
-            total += way.capacity(fleet, nodes)
+        ways = [way.capacity(fleet, nodes) for tier in self.tiers for way in tier]
+        if not ways:
+            return np.zeros((len(fleet.kind), len(nodes)), dtype=np.int64)
+        total = functools.reduce(np.add, ways)
         return total if self.ask.form is Form.EXACT else np.minimum(total, 1)
 
     def tier(self, fleet: Fleet, nodes: Ints) -> Ints:

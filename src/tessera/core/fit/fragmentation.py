@@ -25,6 +25,8 @@ __all__ = ["FULL", "Fragmentation", "Loss", "Lost", "State", "Typical", "percent
 FULL: Final = 100
 """Percent of a GPU: the unit of `Fleet.left` and of all sizes here; 1 percent is 10 milli."""
 
+_NO_CPU: Final = np.zeros((1, 1), dtype=np.int64)
+
 
 class Typical(NamedTuple):
     """A pod typical of the mix: all that fragmentation looks at, and how often it comes."""
@@ -108,9 +110,9 @@ class State(NamedTuple):
     free: Ints
     """GPUs entirely free, `(nodes,)`."""
     one: Ints
-    """Index into `Fragmentation.one` for each GPU; falls by 1 for each percent taken."""
+    """Index into `Fragmentation.one`, `(gpus, cases, nodes)`; falls by 1 for each percent taken."""
     many: Ints
-    """Index into `Fragmentation.many` for each node; falls by 1 for each free GPU taken."""
+    """Index into `Fragmentation.many`, `(cases, nodes)`; falls by 1 for each free GPU taken."""
 
 
 class Fragmentation:
@@ -147,23 +149,24 @@ class Fragmentation:
         self._one_row = FULL + 1
         self._many_row = most + 1
 
-    def state(self, fleet: Fleet, nodes: Ints, cpu_milli: int) -> State:
-        """Return where `nodes` stand in the tables when `cpu_milli` more is taken."""
+    def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> State:
+        """Return where `nodes` stand in the tables when `cpu_milli` more is taken, a column of cases."""
         level = self._cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
         left = fleet.left.take(nodes, 1)
         free: Ints = np.add.reduce(left == FULL)
-        one = self._one_of.take(nodes, 1) + left + level * self._one_row
+        one = (self._one_of.take(nodes, 1) + left)[:, None] + level * self._one_row
         many = self._many_of.take(nodes) + free + level * self._many_row
         return State(left, free, one, many)
 
     def usable_in(self, state: State) -> Ints:
-        """Return what the typical pods can use of each node, weight times percent."""
+        """Return what the typical pods can use of each node, weight times percent, `(cases, nodes)`."""
         usable: Ints = np.add.reduce(self.one.take(state.one)) + self.many.take(state.many)
         return usable
 
     def usable(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return what the typical pods can use of each of `nodes`, `(len(nodes),)`, weight times percent."""
-        return self.usable_in(self.state(fleet, nodes, 0))
+        usable: Ints = self.usable_in(self.state(fleet, nodes, _NO_CPU))[0]
+        return usable
 
     def amount(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return the fragmentation of each of `nodes`, `(len(nodes),)`, weight times percent."""

@@ -141,13 +141,13 @@ class _Open:
     """Where a way is open: GPUs of its types that now serve its mode."""
 
     def __init__(self, fleet: Fleet, by_type: ByType, bit: int) -> None:
-        self._bit = bit
+        self._place = bit.bit_length() - 1
         others = any(t.serves & bit for i, t in enumerate(fleet.types) if i not in by_type)
         self._only = _allowed(fleet, by_type) if others else None
 
     def serving(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return 1 where open; 0 elsewhere."""
-        serving: Ints = (fleet.serves.take(nodes, 1) & self._bit) // self._bit
+        serving: Ints = fleet.serves.take(nodes, 1) >> self._place & 1
         if self._only is not None:
             serving *= self._only.take(nodes, 1)
         return serving

@@ -60,7 +60,7 @@ class Gradient:
 
     def __init__(self, fragmentation: Fragmentation, demand: Demand, fleet: Fleet) -> None:
         self._frag = fragmentation
-        self._cpu = demand.need.cpu_milli
+        self._cpus: Ints = np.array([[0], [demand.need.cpu_milli]])
         self._count = sum(ask.count for ask in demand.need.asks)
         one = fragmentation.one.reshape(len(fleet.types), -1, FULL + 1)
         gain = np.zeros_like(one)
@@ -99,10 +99,10 @@ class Gradient:
 
     def _parts(self, fleet: Fleet, nodes: Ints) -> tuple[Ints, Ints, State]:
         """Return the decrease by the pod's cpu alone, what one device adds on each GPU, and the state with less cpu."""
-        before = self._frag.state(fleet, nodes, 0)
-        after = self._frag.state(fleet, nodes, self._cpu)
-        decrease: Ints = self._frag.usable_in(after) - self._frag.usable_in(before)
-        return decrease, self._gain.take(after.one), after
+        state = self._frag.state(fleet, nodes, self._cpus)
+        usable = self._frag.usable_in(state)
+        after = State(state.left, state.free, state.one[:, 1], state.many[1])
+        return usable[1] - usable[0], self._gain.take(after.one), after
 
     def _opening(self, state: State) -> Ints:
         """Return what a device adds on a GPU that is entirely free, by leaving one less to pods for several."""

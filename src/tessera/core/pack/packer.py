@@ -21,6 +21,8 @@ _LEARN_FIRST: Final = 20
 _LEARN_EVERY: Final = 500
 """Arrivals after which the mix is looked at: 20, 40, 80, ..., then every 500."""
 _MOVED_PERCENT: Final = 5
+_FEW: Final = 12
+"""Changes that are sooner rescored, with nodes that come twice, than looked through."""
 _LEAVING_STEP: Final = 200
 """Permille by which the pods that leave must differ from what was learned."""
 
@@ -74,6 +76,7 @@ class Packer:
         self._order: Ints = np.argsort(self._place)
         self._changed: Ints = np.zeros(1024, dtype=np.int64)
         self._changes = 0
+        self._stamp: Ints = np.zeros_like(self._nodes)  # length of the log after each node's last change
         self._arrived: list[int] = []  # arrivals of each kind
         self._arrivals = 0
         self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
@@ -138,28 +141,36 @@ class Packer:
         if not self._keep or fresh < 0 or stale > len(self._nodes):
             row[self._place] = self.scores(kind, self._nodes)
         elif stale:
-            nodes = self._changed[fresh : self._changes]
+            nodes = self._since(fresh)
             row[self._place.take(nodes)] = self.scores(kind, nodes)
         self._fresh[kind] = self._changes
         return row
+
+    def _since(self, fresh: int) -> Ints:
+        """Return the nodes that changed since the log had that length; each once where that is worth the look."""
+        if self._changes - fresh < _FEW:
+            return self._changed[fresh : self._changes]
+        return (self._stamp > fresh).nonzero()[0]
 
     def scores(self, kind: int, nodes: Ints) -> Ints:
         """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
         demand = self._demands[kind]
         room = demand.room(self.fleet, nodes)
         fits = demand.fits(self.fleet, nodes, room)
-        at = fits.nonzero()[0]
+        count = np.count_nonzero(fits)
         scores = np.full(len(nodes), UNFIT)
-        if not len(at):
+        if not count:
             return scores
-        if len(at) < len(nodes):
-            nodes = nodes[at]
-            room = tuple(each[:, at] for each in room)
+        if count < len(nodes):
+            nodes = nodes[fits]
+            room = tuple(each.compress(fits, 1) for each in room)
         found = self.policy.scores(demand, nodes, room)
         tiers = demand.tiers(self.fleet, nodes)
         if tiers is not None:
             found = found - _TIER * tiers
-        scores[at] = found
+        if count == len(scores):
+            return found
+        scores[fits] = found
         return scores
 
     def _arrive(self, kind: int) -> None:
@@ -194,3 +205,4 @@ class Packer:
             self._changed = np.concatenate((self._changed, np.zeros_like(self._changed)))
         self._changed[self._changes] = node
         self._changes += 1
+        self._stamp[node] = self._changes

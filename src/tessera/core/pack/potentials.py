@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tessera.core.fit import Fleet
 from tessera.core.fit.fragmentation import FULL, Typical, percent_of
 from tessera.core.fit.gputypes import GpuType, Ints
 from tessera.core.pack.cuttingstock import CuttingStock, knapsack
-
-Floats = NDArray[np.float64]
 
 __all__ = ["UNIT", "Usable", "Value"]
 
@@ -21,32 +18,48 @@ _CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
 """Value of a milli cpu, 0 to 12 / 160 GPU a core; the price that leaves a node least is the one that binds."""
 _RESERVE: Final = UNIT // 20
 """Extra value of a free GPU whose model pods name, times the load that names it."""
+_RARE: Final = 10
+"""Every size that was seen counts as this part of the mean size more, so that few arrivals do not decide its price."""
 
 
 class Usable:
     """Idle GPU of nodes that pods of the mix can use, no more of it than the node's cpu can feed.
 
-    All sums are weight times percent, in int64. On a node with several GPU types, sizes are those of the first GPU.
+    The GPUs of a node are fed one after the other, the emptiest first: pods for one GPU can use the n-th if its idle
+    part holds one of them, and the cpu is enough to fill n GPUs with them. Pods for several use whole groups of free
+    GPUs, as many as the cpu is enough for. All sums are weight times percent, in int64. On a node with several GPU
+    types, all GPUs count as the first one's.
     """
 
     def __init__(self, fleet: Fleet, pods: Sequence[Typical]) -> None:
         self._fleet = fleet
-        sizes = np.array([[_size(pod, kind) for kind in fleet.types] for pod in pods], dtype=np.int64)
-        sizes = sizes.reshape(len(pods), len(fleet.types))
-        gpus = np.array([pod.gpus for pod in pods], dtype=np.int64)
-        distinct, self._which = np.unique(np.column_stack((sizes, gpus)), axis=0, return_inverse=True)
-        # Floats hold these whole numbers exactly: all sums stay below 2 ** 53.
-        self._weight: Floats = np.array([pod.weight for pod in pods], dtype=np.float64)
-        self._cpu: Floats = np.array([[max(pod.cpu_milli, 1)] for pod in pods], dtype=np.float64).reshape(-1, 1)
-        self._per_pod: Floats = (sizes * gpus[:, None]).astype(np.float64)
-        single = distinct[:, -1] == 1
-        self._single, self._multi = single.nonzero()[0], (~single).nonzero()[0]
-        left = np.arange(FULL + 1)
-        least = distinct[:, :-1, None]
-        reach = np.where((least > 0) & (left >= least), left, 0).astype(np.float64)
-        self._reach: Floats = reach[self._single].reshape(len(self._single), len(fleet.types) * (FULL + 1))
-        self._count: Ints = distinct[self._multi, -1:]
-        self._serves: Floats = (distinct[self._multi, :-1] > 0).astype(np.float64)
+        types, most = len(fleet.types), len(fleet.kind)
+        able = [
+            (kind, pod, size) for pod in pods for kind, each in enumerate(fleet.types) if (size := _size(pod, each))
+        ]
+        # milli cpu that feeds one GPU of idle: enough pods to fill it, or one that takes several
+        fed_by = np.array(
+            [-(-pod.cpu_milli * FULL // size) if pod.gpus == 1 else pod.cpu_milli for _, pod, size in able]
+        )
+        self._cpus: Ints = np.unique(fed_by).astype(np.int64)
+        self._groups = most // 2
+        one = np.zeros((types, len(self._cpus) + 1, FULL + 1), dtype=np.int64)
+        many = np.zeros((self._groups, types, len(self._cpus) + 1, most + 1), dtype=np.int64)
+        free = np.arange(most + 1)
+        for (kind, pod, size), level in zip(able, self._cpus.searchsorted(fed_by) + 1, strict=True):
+            if pod.gpus == 1:
+                one[kind, level, size] += pod.weight
+                continue
+            for group in range(self._groups):
+                used = np.clip(free - group * pod.gpus, 0, pod.gpus) * (free >= pod.gpus)
+                many[group, kind, level] += pod.weight * FULL * used
+        self._one: Ints = (one.cumsum(axis=1).cumsum(axis=2) * np.arange(FULL + 1)).ravel()
+        self._many: Ints = many.cumsum(axis=2).ravel()
+        kind_of = fleet.kind[0] if most else np.zeros(len(fleet.nodes), dtype=np.int64)
+        self._one_of: Ints = kind_of * one[0].size
+        self._many_of: Ints = kind_of * many[0, 0].size if most > 1 else kind_of
+        self._group_at: Ints = (np.arange(self._groups) * (many[0].size if most > 1 else 0))[:, None]
+        self._nth: Ints = np.arange(1, most + 1)[:, None]
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
         """Return what is usable of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`.
@@ -57,15 +70,13 @@ class Usable:
             cpu: milli cpu left, `(len(nodes),)`.
 
         """
-        kinds = self._fleet.kind.take(nodes, 1)
-        first = kinds[0] if len(kinds) else np.zeros_like(nodes)
-        idle = np.empty((len(self._single) + len(self._multi), len(nodes)))
-        idle[self._single] = np.add.reduce(self._reach.take(kinds * (FULL + 1) + left, axis=1), axis=1)
-        if len(self._multi):
+        level = self._cpus.searchsorted(cpu // self._nth, side="right")
+        emptiest = np.sort(left, axis=0)[::-1]
+        usable: Ints = np.add.reduce(self._one.take(self._one_of.take(nodes) + level * (FULL + 1) + emptiest))
+        if self._groups:
             free = np.add.reduce(left == FULL)
-            idle[self._multi] = np.where(free >= self._count, free * FULL, 0) * self._serves.take(first, axis=1)
-        fed = np.floor(np.maximum(cpu, 0) / self._cpu) * self._per_pod.take(first, axis=1)
-        usable: Ints = (self._weight @ np.minimum(idle.take(self._which, axis=0), fed)).astype(np.int64)
+            at = self._group_at + self._many_of.take(nodes) + level[: self._groups] * (len(self._nth) + 1) + free
+            usable = usable + np.add.reduce(self._many.take(at))
         return usable
 
 
@@ -126,7 +137,8 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
         if size:
             demand[size] = demand.get(size, 0) + pod.weight * pod.gpus
             cpu[size] = cpu.get(size, 0) + pod.weight * pod.cpu_milli
-    prices = stock.prices(demand)
+    rare = sum(demand.values()) // (_RARE * max(len(demand), 1))
+    prices = stock.prices({size: count + rare for size, count in demand.items()})
     sizes = tuple(prices)
     worth = np.array([round(price * UNIT) for price in prices.values()], dtype=np.int64)
     mean_cpu = np.array([cpu[size] // demand[size] for size in sizes], dtype=np.int64)

@@ -31,8 +31,10 @@ __all__ = ["Tessera"]
 _NOWHERE: Final = -(1 << 39)
 _WEIGH_VALUE: Final = 12
 """A GPU of value lost weighs as much as this many GPUs of usable idle lost."""
-_STEP_SHARED, _STEP_WHOLE, _STEP_CPU = 10, 20, 40
+_STEP_MILLI: Final = 160
 """Milli GPU of loss that make one step of the score: within a step the order of nodes decides, which packs."""
+_STEP_LEAVING_MILLI: Final = 20
+"""The same where pods leave and freed room is spread over the nodes."""
 _LEAVING_PERMILLE: Final = 250
 """Pods that left per thousand that came, from which on pods for several GPUs are protected."""
 _MOST_WEIGHT: Final = 1 << 20
@@ -52,7 +54,9 @@ class Tessera(Cutting):
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
         pods = typical(_scaled(tuple((need, count) for need, count in mix if need.asks)), cover_percent=98)
-        weighed = _for_many(pods) if leaving_permille >= _LEAVING_PERMILLE else pods
+        leaving = leaving_permille >= _LEAVING_PERMILLE
+        weighed = _for_many(pods) if leaving else pods
+        self._step_milli = _STEP_LEAVING_MILLI if leaving else _STEP_MILLI
         self._usable = Usable(self.fleet, weighed)
         self._fragmentation = Fragmentation(self.fleet, weighed)
         self._value = Value(self.fleet, pods, self._stock)
@@ -76,13 +80,13 @@ class Tessera(Cutting):
         cpu = self.fleet.room[CPU].take(nodes)
         if not demand.devices:
             gain = self._usable.of(nodes, left, cpu - demand.need.cpu_milli) - self._usable.of(nodes, left, cpu)
-            return self._steps(gain, np.zeros_like(gain), _STEP_CPU)
+            return self._steps(gain, np.zeros_like(gain))
         after = _taken(known.gpus, left, sum(room[1:], start=room[0]), self._sizes(known, nodes))
         less = cpu - demand.need.cpu_milli
         gain = self._usable.of(nodes, after, less) - self._usable.of(nodes, left, cpu)
         gain += self._fragmentation.weight * np.add.reduce(left - after)
         worth = self._value.of(nodes, after, less) - self._value.of(nodes, left, cpu)
-        return self._steps(gain, worth, _STEP_WHOLE)
+        return self._steps(gain, worth)
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
@@ -101,24 +105,23 @@ class Tessera(Cutting):
         lost = self._value.lost_by_each(
             nodes, left, self._sizes(self._known(demand), nodes), (cpu, cpu - demand.need.cpu_milli)
         )
-        return self._steps(gain, lost, _STEP_SHARED)
+        return self._steps(gain, lost)
 
     def _sizes(self, known: "_Known", nodes: Ints) -> Ints:
         sizes: Ints = known.sizes.take(self.fleet.kind.take(nodes, 1))
         return sizes
 
-    def _steps(self, gain: Ints, worth: Ints, step_milli: int) -> Ints:
+    def _steps(self, gain: Ints, worth: Ints) -> Ints:
         """Return how many steps are gained (lost where negative), rounded down.
 
         Args:
             gain: usable idle gained, weight times percent; 10 milli a percent.
             worth: value gained, in `UNIT` a GPU.
-            step_milli: milli GPU that make a step.
 
         """
         weight = max(self._fragmentation.weight, 1)
         milli = gain * (10 * UNIT // 1000) + worth * (_WEIGH_VALUE * weight)
-        steps: Ints = milli // (step_milli * weight * (UNIT // 1000))
+        steps: Ints = milli // (self._step_milli * weight * (UNIT // 1000))
         return steps
 
 
