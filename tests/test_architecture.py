@@ -21,6 +21,8 @@ LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "click": "tessera.cli",
     "highspy": "tessera.core.linear",
+    "httpx2": "tessera.clients.kube",
+    "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
     "rich": "tessera.cli",
     "yaml": "tessera.api.documents",

@@ -1,0 +1,91 @@
+"""The API in memory: the conformance suite, and the faults only it can have on demand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conformance.kubesuite import HERE, NAMESPACE, KubeSuite, config_map, until
+from tessera.clients.kube import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, Expired, Kube, MemoryKube, Store
+from tessera.errors import Unavailable
+
+
+class TestMemoryKube(KubeSuite):
+    @pytest.fixture
+    def kube(self) -> Kube:
+        return MemoryKube()
+
+
+@pytest.fixture
+async def followed() -> AsyncIterator[tuple[MemoryKube, Store, list[Exception]]]:
+    """Yield an API, a store that follows it, and the troubles the store has met."""
+    kube, troubles = MemoryKube(), list[Exception]()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    store = Store(kube, CONFIG_MAPS, HERE, on_trouble=troubles.append)
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(store.run())
+        await store.synced()
+        yield kube, store, troubles
+        following.cancel()
+
+
+Followed = tuple[MemoryKube, Store, list[Exception]]
+
+
+@pytest.mark.anyio
+async def test_a_deletion_during_an_outage_is_not_missed(followed: Followed) -> None:
+    kube, store, troubles = followed
+    kube.stop()
+    with pytest.raises(Unavailable, match="stopped"):
+        await kube.list(CONFIG_MAPS)
+    await asyncio.sleep(0.05)
+    kube.start()
+    await kube.delete(CONFIG_MAPS, "one", namespace=NAMESPACE)
+    await kube.create(CONFIG_MAPS, config_map("two"))
+    kube.forget_history()
+    await until(store, {"two"})
+    assert any(isinstance(error, Unavailable) for error in troubles)
+
+
+@pytest.mark.anyio
+async def test_a_broken_watch_begins_anew(followed: Followed) -> None:
+    kube, store, _ = followed
+    await kube.close()
+    await kube.create(CONFIG_MAPS, config_map("two"))
+    await until(store, {"one", "two"})
+
+
+@pytest.mark.anyio
+async def test_a_moment_too_long_ago_is_expired() -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    kube.forget_history()
+    with pytest.raises(Expired):
+        await anext(kube.watch(CONFIG_MAPS, "0"))
+
+
+@pytest.mark.anyio
+async def test_an_expired_watch_lists_anew(followed: Followed) -> None:
+    kube, store, troubles = followed
+    await kube.create(CONFIG_MAPS, config_map("two"))
+    kube.forget_history()
+    await until(store, {"one", "two"})
+    assert isinstance(troubles[0], Expired)
+
+
+@pytest.mark.anyio
+async def test_a_disruption_budget_holds_an_eviction_up() -> None:
+    kube = MemoryKube()
+    pod = {"metadata": {"name": "p", "namespace": NAMESPACE, "labels": {"app": "a"}}, "spec": {}}
+    await kube.create(PODS, pod)
+    selector = {"selector": {"matchLabels": {"app": "a"}}}
+    budget = {"metadata": {"name": "b", "namespace": NAMESPACE}, "spec": selector, "status": {"disruptionsAllowed": 0}}
+    await kube.create(DISRUPTION_BUDGETS, budget)
+    with pytest.raises(Unavailable, match="PodDisruptionBudget b"):
+        await kube.evict("p", NAMESPACE)
+    assert await kube.get(PODS, "p", NAMESPACE)
+    await kube.patch(
+        DISRUPTION_BUDGETS, "b", {"status": {"disruptionsAllowed": 1}}, namespace=NAMESPACE, subresource="status"
+    )
+    await kube.evict("p", NAMESPACE)
+    assert await kube.get(PODS, "p", NAMESPACE) is None
