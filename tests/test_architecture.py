@@ -25,6 +25,7 @@ HOMES = {
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
     "rich": "tessera.cli",
+    "structlog": "tessera.log",
     "yaml": "tessera.api.documents",
 }
 """Where each outside library may be imported: one module, or one package."""

@@ -1,0 +1,72 @@
+"""What Tessera reports on a Node object: events, a condition, labels; as JSON for the Kubernetes API."""
+
+import datetime
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["CONDITION", "Report", "condition", "event", "event_name"]
+
+CONDITION = "TesseraLayoutApplied"
+"""Type of the node condition that says whether the layout asked for is in force."""
+
+_COMPONENT = "tessera-agent"
+_MESSAGE_CHARACTERS = 1024
+"""Source: kubernetes/kubernetes `pkg/apis/core/validation/events.go` (`NoteLengthLimit`)."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened on a node and is worth a line in `kubectl describe node`."""
+
+    reason: str
+    """One word in CamelCase: `LayoutApplied`, `LayoutFailed`, `LayoutBlocked`."""
+    message: str
+    warning: bool = False
+
+
+def event_name(node: str, report: Report) -> str:
+    """Return the event's name: the same report of the same node has the same name, so it is counted, not repeated."""
+    digest = hashlib.sha256(f"{report.reason}\n{report.message}".encode()).hexdigest()[:16]
+    return f"{node}.{digest}"
+
+
+def event(node: str, report: Report, now: datetime.datetime, *, count: int = 1) -> dict[str, Any]:
+    """Return a core/v1 Event about a node, in namespace `default`, where kubectl looks for those of nodes.
+
+    Source: kubernetes/client-go `tools/record/event.go` (`makeEvent`): a node's UID is given as its name.
+    """
+    moment = _text(now)
+    return {
+        "metadata": {"name": event_name(node, report), "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node},
+        "reason": report.reason,
+        "message": report.message[:_MESSAGE_CHARACTERS],
+        "type": "Warning" if report.warning else "Normal",
+        "source": {"component": _COMPONENT, "host": node},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": node,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": count,
+    }
+
+
+def condition(
+    status: Literal["True", "False", "Unknown"], report: Report, now: datetime.datetime, former: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the node condition; the time of its transition is the former one's where the status is the same."""
+    moment = _text(now)
+    same = former is not None and former.get("status") == status
+    return {
+        "type": CONDITION,
+        "status": status,
+        "reason": report.reason,
+        "message": report.message[:_MESSAGE_CHARACTERS],
+        "lastHeartbeatTime": moment,
+        "lastTransitionTime": former.get("lastTransitionTime", moment) if former and same else moment,
+    }
+
+
+def _text(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
