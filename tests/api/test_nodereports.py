@@ -1,10 +1,10 @@
 """Events and conditions of nodes, as the Kubernetes API takes them."""
 
-import datetime
+import datetime as dt
 
 from tessera.api.nodereports import Report, condition, event, event_name
 
-NOON = datetime.datetime(2026, 11, 21, 13, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
+NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
 FAILED = Report(reason="LayoutFailed", message="x" * 2000, warning=True)
 
@@ -29,7 +29,7 @@ def test_the_same_report_has_the_same_name() -> None:
 
 def test_a_condition_remembers_when_its_status_changed() -> None:
     first = condition("True", APPLIED, NOON, None)
-    later = NOON + datetime.timedelta(minutes=1)
+    later = NOON + dt.timedelta(minutes=1)
     assert first["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("True", APPLIED, later, first)["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("False", FAILED, later, first)["lastTransitionTime"] == "2026-11-21T12:01:00Z"

@@ -1,6 +1,6 @@
 """What Tessera reports on a Node object: events, a condition, labels; as JSON for the Kubernetes API."""
 
-import datetime
+import datetime as dt
 import hashlib
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ def event_name(node: str, report: Report) -> str:
     return f"{node}.{digest}"
 
 
-def event(node: str, report: Report, now: datetime.datetime, *, count: int = 1) -> dict[str, Any]:
+def event(node: str, report: Report, now: dt.datetime, *, count: int = 1) -> dict[str, Any]:
     """Return a core/v1 Event about a node, in namespace `default`, where kubectl looks for those of nodes.
 
     Source: kubernetes/client-go `tools/record/event.go` (`makeEvent`): a node's UID is given as its name.
@@ -53,7 +53,7 @@ def event(node: str, report: Report, now: datetime.datetime, *, count: int = 1) 
 
 
 def condition(
-    status: Literal["True", "False", "Unknown"], report: Report, now: datetime.datetime, former: dict[str, Any] | None
+    status: Literal["True", "False", "Unknown"], report: Report, now: dt.datetime, former: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the node condition; the time of its transition is the former one's where the status is the same."""
     moment = _text(now)
@@ -68,5 +68,5 @@ def condition(
     }
 
 
-def _text(moment: datetime.datetime) -> str:
-    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _text(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
