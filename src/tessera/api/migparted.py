@@ -6,30 +6,16 @@ Source: NVIDIA/mig-parted `api/spec/v1/spec.go`, `pkg/types/mig_config.go`; refu
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
+from tessera.core.layouts import Group
 
 __all__ = ["Group", "read", "write"]
 
 _VERSION = "v1"
 _PROFILE = re.compile(r"[1-9][0-9]?(c\.[1-9][0-9]?)?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*)*")
 _MAX_INDEX = 1024
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What some GPUs of a node shall be cut into."""
-
-    devices: tuple[int, ...] | None = None
-    """GPU indices; None for all GPUs."""
-    enabled: bool
-    """Whether MIG is on."""
-    instances: tuple[tuple[str, int], ...] = ()
-    """Instances by profile name; none where MIG is off."""
-    filters: tuple[str, ...] = ()
-    """PCI device ids the group is limited to; empty for any."""
 
 
 def read(document: Document) -> dict[str, tuple[Group, ...]]:
