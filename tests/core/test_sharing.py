@@ -197,3 +197,24 @@ def test_an_exact_ask_that_names_a_grade_gets_no_weaker_device() -> None:
         for grade in Isolation
     }
     assert found == {Isolation.HARDWARE: 0, Isolation.DRIVER: 0, Isolation.NONE: 1}
+
+
+def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
+    """An alias serves where no product has it as its own name; the name of another product is another resource."""
+    h100, gh200 = model("H100-80GB"), model("H100-96GB")
+    fixed = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.40gb"),), recut=False)
+    sliced = Sharing(
+        modes=(Mode.MIG_TIME_SLICING,), layout=(Placement(0, 4, "3g.40gb"),), replicas=(("3g.40gb", 2),), renamed=True
+    )
+    cases = {
+        ("nvidia.com/mig-3g.39gb", h100, AUTO): "3g.40gb",
+        ("nvidia.com/mig-3g.39gb", h100, fixed): "3g.40gb",
+        ("nvidia.com/mig-3g.39gb.shared", h100, sliced): "3g.40gb",
+        ("nvidia.com/mig-3g.39gb", h100, sliced): None,
+        ("nvidia.com/mig-1g.10gb.me", h100, AUTO): "1g.10gb+me",
+        ("nvidia.com/mig-3g.47gb", gh200, AUTO): None,
+        ("nvidia.com/mig-3g.20gb", h100, AUTO): None,
+    }
+    for (resource, gpu, sharing), want in cases.items():
+        got = options(Ask(resource=resource), gpu, gpu.memory_mib, sharing)
+        assert [way.profile for way in got] == ([want] if want else []), resource

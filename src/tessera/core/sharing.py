@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core.gpumodels import GpuModel, Profile, meant
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Form, Isolation
 
@@ -189,11 +189,22 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     Existing devices come first, then the weakest mode that is enough: amounts before MIG instances before the whole
     GPU. Among devices the smallest comes first. Of the profiles that could be cut for a need only the smallest is
     offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
-    once are left to pods that name them. What is held by others is the packer's business.
+    once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
+    for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`.
     """
+    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
     existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
     made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
     return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
+
+
+def _own_resource(resource: str, model: GpuModel) -> str:
+    """Return the name under which this model's instances of the profile are advertised, where one is named."""
+    if not resource.startswith(mig_resource("")):
+        return resource
+    name = resource.removesuffix(".shared")
+    profile = meant(model, name)
+    return mig_resource(profile.name, shared=name != resource) if profile else resource
 
 
 def _size(option: Option) -> tuple[int, int]:

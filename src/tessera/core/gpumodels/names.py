@@ -11,7 +11,7 @@ from tessera.core.gpumodels.records import GpuModel, Profile
 from tessera.core.gpumodels.wholeproducts import WHOLE_PRODUCTS
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["CATALOGUE", "is_profile", "model", "profile"]
+__all__ = ["CATALOGUE", "is_profile", "meant", "model", "profile"]
 
 CATALOGUE: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 """Every GPU model Tessera knows, those with MIG first."""
@@ -91,6 +91,26 @@ def profile(model: GpuModel, text: str) -> Profile:
             accepted=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
         )
     return found[0]
+
+
+@cache
+def meant(model: GpuModel, text: str) -> Profile | None:
+    """Return the profile of this model that a pod means by a name; None where it means none of this model's.
+
+    The model's own name, or one that no model in the catalogue has as its own and that this model's other drivers
+    could print: `3g.39gb` is `3g.40gb` of H100-80GB, but `3g.47gb`, which is H100-94GB's, is not `3g.48gb` of another
+    product, because to Kubernetes these are two resources.
+    """
+    plain = _plain_profile(text)
+    dotted = plain.replace("+", ".")
+    own = next((each for each in model.profiles if each.name.replace("+", ".") == dotted), None)
+    if own is not None or dotted in _OWN_PROFILES:
+        return own
+    parts = _PROFILE.fullmatch(plain)
+    return next((each for each in model.profiles if parts and _same(each.name, plain, parts)), None)
+
+
+_OWN_PROFILES = frozenset(each.name.replace("+", ".") for model in CATALOGUE for each in model.profiles)
 
 
 @cache
