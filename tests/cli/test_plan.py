@@ -69,6 +69,17 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     ),
     "a file that is not there": (["--gpus", "T4", "-f", "missing.yaml"], "", ["missing.yaml", "No such file"]),
     "an unknown policy": (["--gpus", "T4", "--policy", "best"], "", ["best", "best-fit"]),
+    "a limit that is no number": (["--gpus", "T4", "--exact", "--limit", "nan"], "", ["--limit", "nan"]),
+    "a limit without end": (["--gpus", "T4", "--exact", "--limit", "inf"], "", ["--limit", "inf"]),
+    "a limit of nothing": (["--gpus", "T4", "--limit", "5"], "", ["--limit", "no --exact"]),
+    "a policy beside the exact solver": (
+        ["--gpus", "T4", "--exact", "--policy", "tessera"],
+        "",
+        ["--policy", "--exact beside it"],
+    ),
+    "no number of GPUs": (["--fleet", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
+    "cores without end": (["--fleet", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
+    "memory that is no number": (["--gpus", "T4", "-f", "-"], pod("memory: .nan"), ["line 8", "memory", "NaN"]),
     "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
 }
 
@@ -117,6 +128,59 @@ def test_options_are_named_alike_on_the_command_line_and_in_the_environment(comm
     commands = command.commands.values() if isinstance(command, Group) else [command]
     options = [option for each in commands for option in each.params if isinstance(option, Option)]
     assert all(f"--{(option.name or '').replace('_', '-')}" in option.opts for option in options)
+
+
+def test_a_policy_of_the_environment_yields_to_the_exact_solver_on_the_command_line() -> None:
+    def outcome(*arguments: str, **env: str) -> str:
+        result = CliRunner().invoke(main, ["plan", "--gpus", "T4", "-o", "json", *arguments], env=env)
+        return json.loads(result.stdout)["policy"] if result.exit_code == 0 else result.stderr
+
+    assert outcome("--exact", TESSERA_PLAN_POLICY="best-fit") == "exact"
+    assert "--policy: found --exact" in outcome(TESSERA_PLAN_POLICY="best-fit", TESSERA_PLAN_EXACT="1")
+    assert "--policy: found --exact" in outcome("--policy", "best-fit", TESSERA_PLAN_EXACT="1")
+    assert outcome(TESSERA_PLAN_POLICY="best-fit", TESSERA_PLAN_LIMIT="5") == "best-fit"
+
+
+GPUSHARE = {
+    "kind": "Node",
+    "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}},
+    "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "aliyun.com/gpu-mem": "15109"}},
+}
+
+# Keyed by a sentence: options, --fleet, the ask; wanted are the MiB granted (none where the pod waits) and the notes.
+UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
+    "GiB by default": ([], "", 4, 4096, ""),
+    "MiB when the user says so": (["--share-unit", "MiB"], "", 4096, 4096, ""),
+    "MiB where the nodes show it": ([], json.dumps(GPUSHARE), 4096, 4096, ""),
+    "GiB where the user says so against the nodes": (["--share-unit", "GiB"], json.dumps(GPUSHARE), 4, 4096, ""),
+    "a number of MiB read as GiB is noted": ([], "", 4096, None, "say --share-unit MiB"),
+}
+
+
+@pytest.mark.parametrize("sentence", UNITS)
+def test_the_unit_of_a_memory_share(sentence: str, tmp_path: Path) -> None:
+    options, fleet, ask, want, note = UNITS[sentence]
+    (tmp_path / "fleet.json").write_text(fleet)
+    where = ["--fleet", str(tmp_path / "fleet.json")] if fleet else ["--gpus", "T4"]
+    for command in (["plan"], ["explain", "a"]):
+        result = run(*command, *where, *options, "-f", "-", "-o", "json", given=pod(f"aliyun.com/gpu-mem: {ask}"))
+        assert result.exit_code == 0, result.output
+        got = json.loads(result.stdout)
+        placed = got["assignments"] if command == ["plan"] else got[0]["placed"]
+        devices = [each for pod in placed for each in pod["devices" if command == ["plan"] else "shares"]]
+        assert [each["memory_mib"] for each in devices] == ([] if want is None else [want])
+        assert (note in result.stderr) if note else result.stderr == ""
+    words = ["simulate", "manifests", *where, *options, "-f", "-", "-o", "json", "--policy", "first-fit"]
+    simulated = json.loads(run(*words, given=pod(f"aliyun.com/gpu-mem: {ask}")).stdout)["runs"][0]
+    assert simulated["dropped"] == (want is None)
+
+
+def test_the_unit_holds_for_the_pods_of_the_fleet_too() -> None:
+    pending = yaml.safe_load(pod("aliyun.com/gpu-mem: 4"))
+    cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [GPUSHARE, pending]})
+    for options, want in (([], 4), (["--share-unit", "GiB"], 4096)):
+        got = json.loads(run("plan", "--fleet", "-", *options, "-o", "json", given=cluster).stdout)
+        assert got["assignments"][0]["devices"][0]["memory_mib"] == want
 
 
 def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:

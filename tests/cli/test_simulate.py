@@ -150,8 +150,21 @@ def test_a_made_up_workload_runs_on_plain_nodes_and_on_a_given_fleet() -> None:
     assert json.loads(given.output)["gpus"] == 4
     shares = json.loads(given.output)["runs"][0]["groups"]
     assert (shares[1]["arrived"] > 0, shares[3]["arrived"]) == (True, 0)
-    wrong = tessera("synthetic", "--demand", 0, 0, 0)
-    assert (wrong.exit_code, len(wrong.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--demand", 0, 0, 0], id="no demand at all"),
+        pytest.param(["--demand", "nan", 1, 1], id="a weight that is no number"),
+        pytest.param(["--demand", 1, 1, "inf"], id="a weight without end"),
+        pytest.param(["--without-gpu", "nan"], id="a percentage that is no number"),
+        pytest.param(["--nodes", 3, "--gpus", "T4"], id="a number of nodes beside a fleet"),
+    ],
+)
+def test_a_made_up_workload_of_wrong_numbers(words: list[object]) -> None:
+    wrong = tessera("synthetic", *words)
+    assert (wrong.exit_code, len(wrong.stderr.splitlines()), wrong.stdout) == (2, 1, "")
 
 
 def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> None:
@@ -165,13 +178,23 @@ def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> 
 WRONG = {
     "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "accepted: tiny"),
     "an unknown policy lists those there are": (["--trace", "tiny", "--policy", "best"], "'first-fit'"),
-    "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "above 0"),
+    "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "range 0<x<=100"),
+    **{
+        f"{option} of {number}": (["--trace", "tiny", option, number], "error: Invalid value for")
+        for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--cut-s", "nan"))
+    },
+    "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: found no --load"),
+    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: found --load beside it"),
+    "a log in the place of a folder": (["--trace", "tiny", "--policy", "random", "--log", "/"], "Is a directory"),
     "a negative seed": (["--trace", "tiny", "--seed", "-1"], "--seed"),
     "two logs in one stream": (
         ["--trace", "tiny", "--policy", "random", "--policy", "fgd", "--log", "-"],
         "found 2 policies",
     ),
-    "a log in no folder": (["--trace", "tiny", "--policy", "random", "--log", "no/where/run"], "no folder no/where"),
+    "a log in no folder": (
+        ["--trace", "tiny", "--policy", "random", "--log", "no/where/run"],
+        "No such file or directory",
+    ),
 }
 
 
@@ -187,5 +210,7 @@ def test_figures_in_the_place_of_a_file_are_refused_before_the_run(folder: Path,
     words = ("--trace", "tiny", "--policy", "random", "--plots", tmp_path / "file", "--log", tmp_path / "log")
     got = tessera("openb", folder, *words)
     assert (got.exit_code, (tmp_path / "file").read_text(), (tmp_path / "log").exists()) == (2, "kept", False)
-    got = tessera("openb", folder, *words[:4], "--plots", tmp_path / "file" / "below")
-    assert (got.exit_code, len(got.stderr.splitlines())) == (2, 1)
+    for wrong in (tmp_path / "file" / "below", Path("/proc/nowhere/below")):
+        log = ("--log", tmp_path / "log")
+        got = tessera("openb", folder, *words[:4], "--plots", wrong, *log)
+        assert (got.exit_code, len(got.stderr.splitlines()), (tmp_path / "log").exists()) == (2, 1, False)

@@ -17,14 +17,14 @@ from tessera.api.nodes import (
     memory_capacity,
     read_node,
     read_taints,
-    share_unit_mib,
 )
+from tessera.api.nodes import share_unit_mib as unit_mib
 from tessera.api.runningpods import read_pods
 from tessera.core.gpumodels import GpuModel, model
 from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read", "short"]
+__all__ = ["read", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
@@ -32,11 +32,24 @@ _MAX_GPUS = 256
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
 
 
-def read(documents: Iterable[Document]) -> Snapshot:
+def share_unit_mib(documents: Iterable[Document]) -> int:
+    """Return the MiB in one `aliyun.com/gpu-mem`: 1 where a Node object advertises more than its GPUs have GiB."""
+    return _share_unit_mib(field for document in documents for field in _objects(document))
+
+
+def _share_unit_mib(fields: Iterable[Field]) -> int:
+    return min((unit_mib(field) for field in fields if field.get("kind").value == "Node"), default=1024)
+
+
+def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) -> Snapshot:
     """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
 
     Accepted: fleet files (`nodes:`), Node objects, and lists of Node and Pod objects as `kubectl get nodes,pods -A -o
     json` prints them. Objects of other kinds are left out and named in the notes.
+
+    Args:
+        documents: the files, as `documents.read` returns them.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
 
     Raises:
         InvalidInput: an empty fleet, two nodes of one name, an unknown GPU model, anything a reader refuses.
@@ -44,7 +57,7 @@ def read(documents: Iterable[Document]) -> Snapshot:
     """
     fields = [field for document in documents for field in _objects(document)]
     nodes: dict[str, Node] = {}
-    unit_mib = 1024
+    share_mib = share_unit_mib or _share_unit_mib(fields)
     notes: list[str] = []
     for field in fields:
         if _is_fleet(field):
@@ -53,7 +66,6 @@ def read(documents: Iterable[Document]) -> Snapshot:
             node, node_notes = read_node(field)
             found = (node,)
             notes.extend(node_notes)
-            unit_mib = min(unit_mib, share_unit_mib(field, node))
         else:
             continue
         for node in found:
@@ -65,7 +77,7 @@ def read(documents: Iterable[Document]) -> Snapshot:
         raise InvalidInput(
             source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
         )
-    pods = read_pods([field for field in fields if field.get("kind").value == "Pod"], nodes, share_unit_mib=unit_mib)
+    pods = read_pods([field for field in fields if field.get("kind").value == "Pod"], nodes, share_unit_mib=share_mib)
     skipped = sorted({field.label for field in fields if field.get("kind").value not in ("Node", "Pod", "Fleet", None)})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(

@@ -106,9 +106,12 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
     ]
 
 
-def share_unit_mib(field: Field, node: Node) -> int:
+def share_unit_mib(field: Field) -> int:
     """Return the MiB in one `aliyun.com/gpu-mem` of a Node object: 1 where its GPUs have less GiB, else 1024."""
     total = field.get("status", "allocatable", SHARE_MEMORY).read(units.count, 0)
+    if not total:
+        return 1024
+    node, _ = read_node(field)
     return 1 if total * 512 > sum(gpu.model.memory_mib for gpu in node.gpus) else 1024
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from tessera.cli.inputs import input_options, read_snapshot
+from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
 from tessera.core import explain as core
 from tessera.core.need import Pod
@@ -32,6 +32,7 @@ class _Given(TypedDict):
     fleet: str | None
     gpus: tuple[str, ...]
     filename: tuple[str, ...]
+    share_unit: ShareUnit | None
     policy: str
     output: str
 
@@ -57,7 +58,7 @@ def explain(**given: Unpack[_Given]) -> None:
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. All pending pods are planned
     with it, as `tessera plan` does.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"])
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
     found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
     if given["output"] == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")

@@ -4,18 +4,22 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import click
 
 from tessera.api import documents, fleets, workloads
+from tessera.api.asks import SHARE_MEMORY
 from tessera.api.documents import Document
-from tessera.core.snapshot import Snapshot
+from tessera.core.need import Form, Pod
+from tessera.core.snapshot import Node, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["fleet_options", "input_options", "read_snapshot"]
+__all__ = ["ShareUnit", "fleet_options", "input_options", "read_snapshot"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+ShareUnit = Literal["GiB", "MiB"]
+_MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
 _ENDINGS = {".yaml", ".yml", ".json"}
 _EXAMPLES = 3
 """Objects of one kind named in a note; the others are counted."""
@@ -45,7 +49,13 @@ def fleet_options(command: _Command) -> _Command:
 
 
 def input_options(command: _Command) -> _Command:
-    """Add the options that say what to plan for: `--fleet`, `--gpus` and `-f`."""
+    """Add the options that say what to plan for: `--fleet`, `--gpus`, `-f` and `--share-unit`."""
+    unit = click.option(
+        "--share-unit",
+        type=click.Choice(tuple(_MIB)),
+        help="What one aliyun.com/gpu-mem counts, in the fleet and in manifests. "
+        "[default: what the fleet's nodes advertise, else GiB]",
+    )
     manifests = click.option(
         "-f",
         "--filename",
@@ -53,28 +63,34 @@ def input_options(command: _Command) -> _Command:
         metavar="PATH",
         help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
     )
-    return fleet_options(manifests(command))
+    return fleet_options(manifests(unit(command)))
 
 
-def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Sequence[str]) -> Snapshot:
+def read_snapshot(
+    fleet: str | None, gpus: Iterable[str], manifests: Sequence[str], share_unit: ShareUnit | None = None
+) -> Snapshot:
     """Return the fleet with the manifests' pods pending; what is no workload is named on standard error.
 
     Raises:
         InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
 
     """
-    observed = fleets.read(_documents(fleet)) if fleet else Snapshot(nodes=())
+    observed, unit_mib = _observed(fleet, _MIB[share_unit] if share_unit else None)
     short = tuple(fleets.short(text, index) for index, text in enumerate(gpus))
     nodes = (*observed.nodes, *short)
     if not nodes:
         raise InvalidInput(
             "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
         )
-    read = workloads.read(tuple(document for path in manifests for document in _documents(path)))
+    read = workloads.read(
+        tuple(document for path in manifests for document in _documents(path)), share_unit_mib=unit_mib
+    )
     for note in (*observed.notes, *read.notes, *_skipped(read.skipped)):
         click.echo(f"note: {note}", err=True)
     if manifests and not read.pods and not read.skipped:
         click.echo(f"note: no workload in {', '.join(manifests)}", err=True)
+    if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
+        click.echo(f"note: {SHARE_MEMORY} is read as GiB; where it counts MiB, say --share-unit MiB", err=True)
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
         raise InvalidInput(f"node {twice}", found="it both in --fleet and in --gpus", wanted="each node once")
@@ -83,6 +99,20 @@ def read_snapshot(fleet: str | None, gpus: Iterable[str], manifests: Sequence[st
         click.echo(f"note: pod {key} is in the fleet already and is planned as it is there", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return Snapshot(nodes=nodes, running=observed.running, pending=pending)
+
+
+def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
+    """Return whether some memory share is larger than every GPU, and would fit one if its number were of MiB."""
+    largest = max((gpu.memory_mib for node in nodes for gpu in node.gpus), default=0)
+    shares = {ask.memory_mib for pod in pods for ask in pod.need.asks if ask.form is Form.SHARE}
+    return any(share > largest >= share / 1024 for share in shares)
+
+
+def _observed(fleet: str | None, unit_mib: int | None) -> tuple[Snapshot, int]:
+    """Return the nodes and pods of `--fleet`, and the MiB in one `aliyun.com/gpu-mem`, as given or as seen there."""
+    documents = _documents(fleet) if fleet else ()
+    unit_mib = unit_mib or fleets.share_unit_mib(documents)
+    return (fleets.read(documents, share_unit_mib=unit_mib) if fleet else Snapshot(nodes=())), unit_mib
 
 
 def _skipped(objects: Sequence[str]) -> Iterator[str]:

@@ -3,18 +3,71 @@
 import contextlib
 import errno
 import itertools
+import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tessera.errors import InvalidInput
 
-__all__ = ["output_option", "write_output", "write_outputs"]
+__all__ = [
+    "Number",
+    "check_output",
+    "check_outputs",
+    "output_option",
+    "refuse_beside",
+    "refuse_without",
+    "write_output",
+    "write_outputs",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class Number(click.FloatRange):
+    """A number between bounds; what is not finite is none, whatever the bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail as click does."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+def refuse_beside(option: str, other: str) -> None:
+    """Refuse an option of the command that `other` would leave without effect; a default is no use of an option.
+
+    Raises:
+        InvalidInput: both were given, both on the command line or both by the environment, or `option` on the command
+            line; one that only the environment gives yields to `other` on the command line.
+
+    """
+    given, over = _source(option), _source(other)
+    if over is not None and given in {ParameterSource.COMMANDLINE, over}:
+        raise InvalidInput(option, found=f"{other} beside it", wanted=f"one of the two, as {option} has no effect then")
+
+
+def refuse_without(option: str, other: str) -> None:
+    """Refuse an option that has no effect where `other` is not given.
+
+    Raises:
+        InvalidInput: `option` is on the command line and `other` is nowhere.
+
+    """
+    if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
+        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} beside it, as it has no effect without")
+
+
+def _source(option: str) -> ParameterSource | None:
+    """Return how an option of the running command was given; None where it has its default."""
+    source = click.get_current_context().get_parameter_source(option.removeprefix("--").replace("-", "_"))
+    return source if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT} else None
 
 
 def output_option(*formats: str) -> Callable[[_Command], _Command]:
@@ -42,11 +95,51 @@ def write_output(target: str | Path, content: str | bytes) -> None:
         click.echo(_bytes(content), nl=False)
         return
     path = Path(target).resolve()
-    with _refusal(f"output file {target}", wanted="a file that can be written"):
+    with _file_refusal(target):
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_bytes(_bytes(content))
         else:
             _replace({path: _bytes(content)})
+
+
+def check_output(target: str | Path) -> None:
+    """Find out before a long run whether `write_output` could write there; changes nothing.
+
+    Raises:
+        InvalidInput: it could not, with the system's reason.
+
+    """
+    if str(target) == "-":
+        return
+    path = Path(target).resolve()
+    with _file_refusal(target):
+        if path.is_dir():
+            raise _is_a_folder()
+        if not path.is_char_device():
+            _probe(path.parent)
+
+
+def check_outputs(folder: str | Path) -> None:
+    """Find out before a long run whether `write_outputs` could write there; changes nothing.
+
+    Raises:
+        InvalidInput: it could not, with the system's reason.
+
+    """
+    top = Path(folder).resolve()
+    made: list[Path] = []
+    with _folder_refusal(folder):
+        try:
+            _make_folder(top, made)
+            _probe(top)
+        finally:
+            _remove(made)
+
+
+def _probe(folder: Path) -> None:
+    """Raise OSError where no file can be made; permissions alone do not tell, as on a read-only file system."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def write_outputs(folder: str | Path, contents: Mapping[str, str | bytes]) -> None:
@@ -62,16 +155,22 @@ def write_outputs(folder: str | Path, contents: Mapping[str, str | bytes]) -> No
     """
     top = Path(folder).resolve()
     made: list[Path] = []
-    with _refusal(f"output folder {folder}", wanted="a folder that can be written to"):
+    with _folder_refusal(folder):
         try:
             for name in contents:
                 _make_folder((top / name).parent, made)
             _replace({top / name: _bytes(content) for name, content in contents.items()})
         except OSError:
-            for path in reversed(made):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+            _remove(made)
             raise
+
+
+def _file_refusal(target: str | Path) -> contextlib.AbstractContextManager[None]:
+    return _refusal(f"output file {target}", wanted="a file that can be written")
+
+
+def _folder_refusal(folder: str | Path) -> contextlib.AbstractContextManager[None]:
+    return _refusal(f"output folder {folder}", wanted="a folder that can be written to")
 
 
 @contextlib.contextmanager
@@ -94,13 +193,24 @@ def _make_folder(path: Path, made: list[Path]) -> None:
         made.append(folder)
 
 
+def _remove(made: list[Path]) -> None:
+    """Remove the folders that `_make_folder` made, as far as they are empty."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _is_a_folder() -> IsADirectoryError:
+    return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
 def _replace(contents: Mapping[Path, bytes]) -> None:
     # Beside the targets, because a rename is atomic only within one file system.
     scratches = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
         for path, scratch in scratches.items():
             if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                raise _is_a_folder()
             scratch.write_bytes(contents[path])
         for path, scratch in scratches.items():
             scratch.replace(path)

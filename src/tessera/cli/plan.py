@@ -7,8 +7,17 @@ import rich
 
 from tessera.api import adminfiles, plans
 from tessera.cli.drawing import svg
-from tessera.cli.inputs import input_options, read_snapshot
-from tessera.cli.options import output_option, write_output, write_outputs
+from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
+from tessera.cli.options import (
+    Number,
+    check_output,
+    check_outputs,
+    output_option,
+    refuse_beside,
+    refuse_without,
+    write_output,
+    write_outputs,
+)
 from tessera.cli.tables import plan_tables
 from tessera.core import plan as core
 
@@ -21,6 +30,7 @@ class _Given(TypedDict):
     fleet: str | None
     gpus: tuple[str, ...]
     filename: tuple[str, ...]
+    share_unit: ShareUnit | None
     policy: str
     exact: bool
     limit: float
@@ -50,7 +60,7 @@ Examples:
 @click.option("--exact", is_flag=True, help="Solve for the most pods (HiGHS) instead of a policy; small fleets.")
 @click.option(
     "--limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -70,7 +80,13 @@ def plan(**given: Unpack[_Given]) -> None:
     The fleet comes from a file (--fleet: a fleet file, Kubernetes nodes, or `kubectl get nodes,pods -A -o json`,
     whose running pods stay where they are) or in short form (--gpus, one node each). Workloads come from -f.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"])
+    refuse_beside("--policy", "--exact")
+    refuse_without("--limit", "--exact")
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
+    if given["draw"]:
+        check_output(given["draw"])
+    if given["write"]:
+        check_outputs(given["write"])
     made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
     if given["draw"]:
         write_output(given["draw"], svg(made, snapshot, title="Tessera plan"))

@@ -12,8 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tessera.cli.inputs import fleet_options, input_options, read_snapshot
-from tessera.cli.options import output_option, write_output, write_outputs
+from tessera.cli.inputs import ShareUnit, fleet_options, input_options, read_snapshot
+from tessera.cli.options import (
+    Number,
+    check_output,
+    check_outputs,
+    output_option,
+    refuse_beside,
+    refuse_without,
+    write_output,
+    write_outputs,
+)
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -86,7 +95,7 @@ def run_options(command: _Command) -> _Command:
         ),
         click.option(
             "--cut-s",
-            type=click.FloatRange(0, 86_400),
+            type=Number(0, 86_400),
             default=0.0,
             show_default=True,
             help="Seconds to cut a MIG instance that is not there yet.",
@@ -110,19 +119,19 @@ def arrival_options(command: _Command) -> _Command:
     options = (
         click.option(
             "--ratio",
-            type=float,
+            type=Number(0, 100, min_open=True),
             default=1.3,
             show_default=True,
             help="GPU demand that arrives, over the capacity; nothing departs.",
         ),
         click.option(
             "--load",
-            type=float,
+            type=Number(0, 100, min_open=True),
             help="Let pods come and go instead: GPU demand offered at any time, over the capacity.",
         ),
         click.option(
             "--lifetimes",
-            type=float,
+            type=Number(0, 1000, min_open=True),
             default=2.0,
             show_default=True,
             help="With --load: how many mean stays to measure; one is an hour.",
@@ -167,9 +176,15 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
 @simulate.command("manifests", short_help="Let the pods of manifests arrive one by one.")
 @input_options
 @run_options
-def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], filename: tuple[str, ...], **options: Any) -> None:
+def simulate_manifests(
+    fleet: str | None,
+    gpus: tuple[str, ...],
+    filename: tuple[str, ...],
+    share_unit: ShareUnit | None,
+    **options: Any,
+) -> None:
     """Let the pods of Kubernetes manifests arrive one by one, in the order written; none departs."""
-    compare(in_order(read_snapshot(fleet, gpus, filename), options["seed"]), Wanted(**options))
+    compare(in_order(read_snapshot(fleet, gpus, filename, share_unit), options["seed"]), Wanted(**options))
 
 
 @simulate.command("synthetic", short_help="Make up pods for a fleet of your own.")
@@ -183,7 +198,7 @@ def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], filename: tuple
 )
 @click.option(
     "--demand",
-    type=float,
+    type=Number(min=0),
     nargs=3,
     default=(PUBLISHED_MIX.part, PUBLISHED_MIX.one, PUBLISHED_MIX.several),
     show_default=True,
@@ -192,7 +207,7 @@ def simulate_manifests(fleet: str | None, gpus: tuple[str, ...], filename: tuple
 )
 @click.option(
     "--without-gpu",
-    type=float,
+    type=Number(0, 100, max_open=True),
     default=PUBLISHED_MIX.without_percent,
     show_default=True,
     metavar="PERCENT",
@@ -204,6 +219,8 @@ def simulate_synthetic(
     fleet: str | None, gpus: tuple[str, ...], nodes: int, demand: tuple[float, float, float], **options: Any
 ) -> None:
     """Make up pods with the class mix of the published trace, or another, for a fleet of your own."""
+    for other in ("--fleet", "--gpus"):
+        refuse_beside("--nodes", other)
     part, one, several = demand
     mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
     given = read_snapshot(fleet, gpus, ()).nodes if fleet or gpus else plain_nodes(nodes)
@@ -212,6 +229,8 @@ def simulate_synthetic(
 
 def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
     """Return the arrivals that `arrival_options` ask for, and take these options out."""
+    refuse_beside("--ratio", "--load")
+    refuse_without("--lifetimes", "--load")
     ratio, load, lifetimes = options.pop("ratio"), options.pop("load"), options.pop("lifetimes")
     if load is None:
         return filling(trace, options["seed"], ratio)
@@ -236,14 +255,14 @@ def compare(workload: Workload, wanted: Wanted) -> None:
 
 def _check_targets(wanted: Wanted) -> None:
     """Find out before a long run what could not be written after it."""
-    if wanted.log is not None and not wanted.log.parent.is_dir():
-        raise InvalidInput(f"--log {wanted.log}", found=f"no folder {wanted.log.parent}", wanted="a file in a folder")
     if str(wanted.log) == "-" and len(wanted.policies) > 1:
         raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", wanted="one, or a file for each log")
+    if wanted.log is not None:
+        for policy in wanted.policies:
+            check_output(wanted.log_of(policy))
     if wanted.plots is not None:
         check_figures()
-        if wanted.plots.exists() and not wanted.plots.is_dir():
-            raise InvalidInput(f"--plots {wanted.plots}", found="a file", wanted="a folder, made where there is none")
+        check_outputs(wanted.plots)
 
 
 def _run(workload: Workload, wanted: Wanted) -> tuple[Log, ...]:
