@@ -1,0 +1,1 @@
+"""What runs on a GPU node: layouts, sharing, device plugins, health, reports."""

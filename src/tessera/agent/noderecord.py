@@ -1,0 +1,107 @@
+"""The agent's side of its Node object: labels, annotations, a condition and events, written only where they differ."""
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from tessera.api.nodereports import CONDITION, Report, condition, event, event_name
+from tessera.clients.kube import EVENTS, NODES, Kube, Object, annotations_of, labels_of
+from tessera.errors import Conflict, Unavailable
+from tessera.log import Logger
+
+__all__ = ["NodeRecord"]
+
+
+class NodeRecord:
+    """Writes what the agent knows of its node.
+
+    Args:
+        kube: the Kubernetes API.
+        node: the node's name.
+        log: where each change is logged.
+        now: the clock.
+
+    """
+
+    def __init__(
+        self, kube: Kube, node: str, log: Logger, *, now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
+    ) -> None:
+        self._kube = kube
+        self._node = node
+        self._log = log
+        self._now = now
+
+    async def read(self) -> Object:
+        """Return the Node object.
+
+        Raises:
+            Unavailable: there is none of this name, or the API does not answer.
+
+        """
+        found = await self._kube.get(NODES, self._node)
+        if found is None:
+            raise Unavailable(
+                f"node {self._node}", found="no such node", wanted="the node this agent runs on", accepted="NODE_NAME"
+            )
+        return found
+
+    async def set_labels(self, wanted: Mapping[str, str], *, owned: Callable[[str], bool]) -> bool:
+        """Give the node these labels and take away every other one that is `owned`; return whether any changed."""
+        present = labels_of(await self.read())
+        stale = {key: None for key in present if owned(key) and key not in wanted}
+        new = {key: value for key, value in wanted.items() if present.get(key) != value}
+        if not stale and not new:
+            return False
+        await self._kube.patch(NODES, self._node, {"metadata": {"labels": {**stale, **new}}})
+        self._log.info("labels_changed", node=self._node, set=new, removed=sorted(stale))
+        return True
+
+    async def annotate(self, wanted: Mapping[str, str | None]) -> bool:
+        """Set annotations, or remove those that are None; return whether any changed."""
+        present = annotations_of(await self.read())
+        new = {key: value for key, value in wanted.items() if present.get(key) != value}
+        if new:
+            await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
+        return bool(new)
+
+    async def set_condition(self, status: Literal["True", "False", "Unknown"], report: Report) -> bool:
+        """Set the condition `TesseraLayoutApplied`, keeping all others; return whether it changed.
+
+        The list of conditions is replaced under the version it was read at, because a merge patch cannot name one.
+
+        Raises:
+            Conflict: somebody else changed the node meanwhile; call again.
+
+        """
+        node = await self.read()
+        conditions = list((node.get("status") or {}).get("conditions") or [])
+        former = next((each for each in conditions if each.get("type") == CONDITION), None)
+        new = condition(status, report, self._now(), former)
+        if former and all(former.get(key) == new[key] for key in ("status", "reason", "message")):
+            return False
+        others = [each for each in conditions if each.get("type") != CONDITION]
+        body = {
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*others, new]},
+        }
+        await self._kube.patch(NODES, self._node, body, subresource="status")
+        return True
+
+    async def report(self, report: Report) -> None:
+        """Record an event about the node; the same one again is counted. An event that cannot be written is logged."""
+        write = self._log.warning if report.warning else self._log.info
+        write("node_event", node=self._node, event_reason=report.reason, reason=report.message)
+        try:
+            await self._write(report)
+        except (Conflict, Unavailable) as error:
+            self._log.warning("event_not_written", node=self._node, reason=str(error))
+
+    async def _write(self, report: Report) -> None:
+        name = event_name(self._node, report)
+        former = await self._kube.get(EVENTS, name, "default")
+        new = event(self._node, report, self._now(), count=1 + int((former or {}).get("count") or 0))
+        if former is None:
+            await self._kube.create(EVENTS, new)
+        else:
+            again = {key: new[key] for key in ("count", "lastTimestamp")}
+            await self._kube.patch(EVENTS, name, again, namespace="default")
