@@ -40,7 +40,7 @@ def test_a_named_configuration_keeps_its_name() -> None:
     assert "all-3g.40gb" in migparted.read(documents.read("f", files["mig-parted/a.yaml"])[0])
     assert "# GPU 0, 1: planned 3g.40gb at 0, 3g.40gb at 4; mig-parted takes" in files["mig-parted/a.yaml"]
     config = sharingconfig.read(documents.read("f", files["device-plugin/a.yaml"])[0])
-    assert (config.mig_strategy, config.mode) == ("mixed", None)
+    assert (config.strategy, config.entries) == ("mixed", ())
     got = labels(files)["a"]
     assert isinstance(got, dict)
     assert got["nvidia.com/mig.config"] == "all-3g.40gb"
@@ -80,19 +80,20 @@ def test_time_sliced_instances() -> None:
     sharing = "{mig: all-balanced, time-slicing: {1g.5gb: 4, 2g.10gb: 3, 3g.20gb: 4}, renamed: true}"
     files = render(f"nodes: [{{name: a, gpus: 1xA100-40GB, sharing: {sharing}}}]", pods("m", "{cpu: 1}", 1))
     config = sharingconfig.read(documents.read("f", files["device-plugin/a.yaml"])[0])
-    assert config.replicas == (
-        ("nvidia.com/mig-1g.5gb", 4),
-        ("nvidia.com/mig-2g.10gb", 3),
-        ("nvidia.com/mig-3g.20gb", 4),
-    )
-    assert (config.mig_strategy, config.renamed) == ("mixed", True)
+    assert [(each.resource, each.replicas, each.rename) for each in config.entries] == [
+        ("nvidia.com/mig-1g.5gb", 4, "nvidia.com/mig-1g.5gb.shared"),
+        ("nvidia.com/mig-2g.10gb", 3, "nvidia.com/mig-2g.10gb.shared"),
+        ("nvidia.com/mig-3g.20gb", 4, "nvidia.com/mig-3g.20gb.shared"),
+    ]
+    assert config.strategy == "mixed"
 
 
 def test_instances_advertised_as_gpus() -> None:
     sharing = "{mig: all-1g.5gb, mps: 2, strategy: single}"
     files = render(f"nodes: [{{name: a, gpus: 1xA100-40GB, sharing: {sharing}}}]", pods("m", "{cpu: 1}", 1))
     config = sharingconfig.read(documents.read("f", files["device-plugin/a.yaml"])[0])
-    assert (config.mig_strategy, config.replicas) == ("single", (("nvidia.com/gpu", 2),))
+    assert config.strategy == "single"
+    assert [(each.resource, each.replicas) for each in config.entries] == [("nvidia.com/gpu", 2)]
 
 
 def test_turning_mig_off() -> None:

@@ -21,8 +21,8 @@ import msgspec
 from tessera.api import migparted, sharingconfig
 from tessera.api.documents import Plain, write
 from tessera.api.migparted import Group
-from tessera.api.sharingconfig import SharingConfig
 from tessera.core.mig import named_layouts
+from tessera.core.nodesharing import Entry, NodeSharing
 from tessera.core.plan import GpuLayout, Plan, Slice
 from tessera.core.sharing import GPU_RESOURCE, Mode, mig_resource
 from tessera.core.snapshot import Node, Snapshot
@@ -50,7 +50,7 @@ class _Files(msgspec.Struct, frozen=True, kw_only=True):
     mig_name: str = ""
     groups: tuple[Group, ...] = ()
     plugin_name: str = ""
-    plugin: SharingConfig | None = None
+    plugin: NodeSharing | None = None
     gpushare: bool = False
     """Whether gpushare's device plugin may have the node: it takes all GPUs."""
     comments: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def _starts(layout: GpuLayout) -> str:
 # The device plugin
 
 
-def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[SharingConfig | None, tuple[str, ...]]:
+def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | None, tuple[str, ...]]:
     """Return the node's sharing configuration, and what it cannot express."""
     clients: dict[str, set[int]] = {}
     modes: set[Mode] = set()
@@ -179,15 +179,16 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[SharingConfig | N
     if uneven or len(modes) > 1:
         return None, (*_uneven(uneven, clients), *_both(modes))
     single = any(each.strategy == "single" for each in sharing.values())
-    replicas = tuple(sorted((name, max(numbers)) for name, numbers in clients.items() if max(numbers) > 1))
-    if not mig and not replicas:
+    suffix = ".shared" if any(each.renamed for each in sharing.values()) else ""
+    entries = tuple(
+        Entry(resource=name, mode=mode, replicas=max(numbers), rename=f"{name}{suffix}" if suffix else "")
+        for mode in modes
+        for name, numbers in sorted(clients.items())
+        if max(numbers) > 1
+    )
+    if not mig and not entries:
         return None, ()
-    return SharingConfig(
-        mig_strategy=("single" if single else "mixed") if mig else "none",
-        mode=next(iter(modes), None),
-        replicas=replicas,
-        renamed=any(each.renamed for each in sharing.values()),
-    ), ()
+    return NodeSharing(strategy=("single" if single else "mixed") if mig else "none", entries=entries), ()
 
 
 def _resource(piece: Slice, *, single: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from tessera.api.fields import Field
 from tessera.core.gpumodels import GpuModel, model, profile
 from tessera.core.mig import Layout, Placement, named_layouts, place, why_illegal
-from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.sharing import AUTO, NO_MPS_LIMITS, Mode, Sharing
 from tessera.errors import InvalidInput
 
 __all__ = ["auto", "fixed_layout", "in_place", "profile_counts", "read_model", "read_sharing"]
@@ -21,8 +21,6 @@ _Strategy = Literal["mixed", "single"]
 
 _MAX_REPLICAS = 4096
 _PLACEMENT = re.compile(r"(?P<profile>[^@]{1,64})@(?P<start>[0-9]{1,2})")
-_NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
-"""Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
 
 
 def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
@@ -52,7 +50,7 @@ def read_model(field: Field) -> GpuModel:
 
 def auto(gpu_model: GpuModel) -> Sharing:
     """Return the sharing of a GPU that is left to Tessera, without the modes its architecture cannot enforce."""
-    if gpu_model.arch not in _NO_MPS_LIMITS:
+    if gpu_model.arch not in NO_MPS_LIMITS:
         return AUTO
     return Sharing(modes=tuple(mode for mode in AUTO.modes if mode is not Mode.MPS))
 

@@ -1,45 +1,43 @@
-"""The configuration file of NVIDIA's device plugin, version v1, as far as it says how GPUs are shared.
+"""The configuration file of NVIDIA's device plugin, version v1: how GPUs are shared and handed to containers.
 
-Source: NVIDIA/k8s-device-plugin `api/config/v1/{config,sharing,replicas,flags}.go`.
+What NVIDIA's plugin reads and ignores is honoured here: `devices` and `rename` of a resource, so that devices of one
+resource may have different numbers of replicas.
+
+Source: NVIDIA/k8s-device-plugin `api/config/v1/{config,sharing,replicas,resources,flags,consts}.go`.
 """
 
-from typing import Literal
+import re
 
 import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
+from tessera.core.nodesharing import AllocationPolicy, Entry, ListStrategy, NodeSharing, PluginOptions, Strategy
 from tessera.core.sharing import Mode
+from tessera.errors import InvalidInput
 
-__all__ = ["SharingConfig", "read", "write"]
+__all__ = ["read", "write"]
 
 _VERSION = "v1"
-_MAX_REPLICAS = 1 << 20
+_MAX_REPLICAS = 4096
+_MAX_DEVICES = 1 << 20
 _WAYS = {"timeSlicing": Mode.TIME_SLICING, "mps": Mode.MPS}
 _KEYS = {mode: key for key, mode in _WAYS.items()}
-
-Strategy = Literal["none", "single", "mixed"]
-
-
-class SharingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the device plugin of a node advertises its GPUs."""
-
-    mig_strategy: Strategy = "none"
-    mode: Mode | None = None
-    """`Mode.TIME_SLICING` or `Mode.MPS`, of whole GPUs and MIG instances alike; None where nothing is shared."""
-    replicas: tuple[tuple[str, int], ...] = ()
-    """Clients of each device by resource name, at least 2."""
-    renamed: bool = False
-    """Whether shared resources get the suffix `.shared`."""
-    fail_requests_greater_than_one: bool | None = None
-    """None for the plugin's default: false under time-slicing, true under MPS."""
-    ignored: tuple[str, ...] = ()
-    """What the file says and the plugin ignores with a warning: renamed resources, lists of devices."""
+_PREFIX = "nvidia.com/"
+_SHARED = ".shared"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Source: kubernetes/apimachinery `pkg/util/validation` (`IsQualifiedName`)."""
+_MAX_NAME = 63
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_DEVICE = re.compile(
+    rf"[0-9]{{1,4}}(?::[0-9]{{1,4}})?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/[0-9]{{1,4}}/[0-9]{{1,4}}"
+)
+_DEVICES = "0 for a GPU, 0:1 for its MIG instance, or the UUID of a GPU or MIG instance"
 
 
-def read(document: Document) -> SharingConfig:
-    """Return what a device plugin configuration says about sharing.
+def read(document: Document) -> NodeSharing:
+    """Return what a device plugin configuration says about sharing, and how it wants devices handed out.
 
     Raises:
         InvalidInput: another version, an unknown field, time-slicing and MPS at once, fewer than two replicas.
@@ -48,53 +46,159 @@ def read(document: Document) -> SharingConfig:
     root = Field(document, document.data).only("version", "flags", "resources", "sharing", "imex")
     if root.get("version").text(_VERSION) != _VERSION:
         raise root.get("version").refuse("a version this reader knows", _VERSION)
-    ignored = ("resources",) if root.get("resources").mapping() else ()
-    strategy: Strategy = root.get("flags", "migStrategy").choice("none", "single", "mixed", default="none")
-    sharing = root.get("sharing").only(*_WAYS)
-    ways = [key for key, way in sharing.members() if way.given]
-    if len(ways) > 1:
-        raise sharing.refuse("one of timeSlicing and mps", found="both")
-    if not ways:
-        return SharingConfig(mig_strategy=strategy, ignored=ignored)
-    way = sharing.get(ways[0]).only("renameByDefault", "failRequestsGreaterThanOne", "resources")
-    fail = way.get("failRequestsGreaterThanOne")
-    resources = list(way.get("resources").elements())
-    if not resources:
-        raise way.get("resources").refuse("at least one resource")
-    return SharingConfig(
-        mig_strategy=strategy,
-        mode=_WAYS[ways[0]],
-        replicas=_replicas(resources),
-        renamed=way.get("renameByDefault").boolean(default=False),
-        fail_requests_greater_than_one=fail.boolean() if fail.given else None,
-        ignored=(*ignored, *_ignored(resources)),
+    flags = root.get("flags")
+    said = flags.get("migStrategy")
+    strategy: Strategy = said.choice("none", "single", "mixed", default="mixed")
+    return NodeSharing(
+        strategy=strategy if said.given else None,
+        entries=_entries(root.get("sharing").only(*_WAYS)),
+        plugin=_options(flags, flags.get("plugin")),
+        ignored=("resources: names for GPU and MIG patterns have no effect",)
+        if root.get("resources").mapping()
+        else (),
     )
 
 
-def _replicas(resources: list[Field]) -> tuple[tuple[str, int], ...]:
-    replicas: dict[str, int] = {}
-    for resource in resources:
-        resource.only("name", "rename", "devices", "replicas")
-        name = resource.get("name").text()
-        if name in replicas:
-            raise resource.get("name").refuse("each resource once")
-        replicas[name] = resource.get("replicas").integer(least=2, most=_MAX_REPLICAS)
-    return tuple(replicas.items())
+def _options(flags: Field, plugin: Field) -> PluginOptions:
+    default = PluginOptions()
+    said = plugin.get("sharedDevicesAllocationPolicy")
+    policy: AllocationPolicy = said.choice("distributed", "packed", default="distributed")
+    return PluginOptions(
+        list_strategies=_strategies(plugin.get("deviceListStrategy")),
+        id_strategy=plugin.get("deviceIDStrategy").choice("uuid", "index", default=default.id_strategy),
+        pass_device_specs=plugin.get("passDeviceSpecs").boolean(default=default.pass_device_specs),
+        allocation_policy=policy if said.given else None,
+        cdi_annotation_prefix=plugin.get("cdiAnnotationPrefix").text(default.cdi_annotation_prefix),
+        driver_root=flags.get("nvidiaDriverRoot").text(default.driver_root),
+        container_driver_root=plugin.get("containerDriverRoot").text(default.container_driver_root),
+    )
 
 
-def _ignored(resources: list[Field]) -> list[str]:
-    found = [f"rename of {each.get('name').text()}" for each in resources if each.get("rename").given]
-    devices = [each for each in resources if each.get("devices").value not in (None, "all")]
-    return found + [f"devices of {each.get('name').text()}" for each in devices]
+def _strategies(field: Field) -> tuple[ListStrategy, ...]:
+    fields = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
+    found: dict[ListStrategy, None] = {}
+    for each in fields:
+        strategy: ListStrategy = each.choice("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+        found[strategy] = None
+    return tuple(found)
 
 
-def write(config: SharingConfig) -> str:
-    """Return the text of a device plugin configuration; what the plugin would ignore is left out."""
-    data: dict[str, Plain] = {"version": _VERSION, "flags": {"migStrategy": config.mig_strategy}}
-    if config.mode is not None:
-        way: dict[str, Plain] = {"renameByDefault": config.renamed}
-        if config.fail_requests_greater_than_one is not None:
-            way["failRequestsGreaterThanOne"] = config.fail_requests_greater_than_one
-        way["resources"] = [{"name": name, "replicas": replicas} for name, replicas in config.replicas]
-        data["sharing"] = {_KEYS[config.mode]: way}
+def _entries(sharing: Field) -> tuple[Entry, ...]:
+    ways = [key for key, way in sharing.members() if way.given]
+    if len(ways) > 1:
+        raise sharing.refuse("one of timeSlicing and mps", "both on one node by a node policy", found="both")
+    if not ways:
+        return ()
+    way = sharing.get(ways[0]).only("renameByDefault", "failRequestsGreaterThanOne", "resources")
+    fields = list(way.get("resources").elements())
+    if not fields:
+        raise way.get("resources").refuse("at least one resource")
+    fail = way.get("failRequestsGreaterThanOne")
+    suffix = _SHARED if way.get("renameByDefault").boolean(default=False) else ""
+    common = Entry(
+        resource="",
+        mode=_WAYS[ways[0]],
+        replicas=0,
+        rename=suffix,
+        single_request=fail.boolean() if fail.given else None,
+    )
+    entries = [_entry(field, common) for field in fields]
+    _refuse_twice(fields, entries)
+    return tuple(entries)
+
+
+def _entry(field: Field, common: Entry) -> Entry:
+    """Return what a resource says; of `common` its way to share, and the suffix names get as `rename`."""
+    field.only("name", "rename", "devices", "replicas")
+    name, rename = field.get("name"), ""
+    if field.get("rename").given:
+        rename = _resource(field.get("rename"))
+    elif common.rename:
+        rename = _resource(name, common.rename)
+    count, devices = _devices(field.get("devices"))
+    return msgspec.structs.replace(
+        common,
+        resource=_resource(name),
+        replicas=field.get("replicas").integer(least=2, most=_MAX_REPLICAS),
+        rename=rename,
+        count=count,
+        devices=devices,
+    )
+
+
+def _resource(field: Field, suffix: str = "") -> str:
+    """Return a resource name; one without a domain is NVIDIA's, as the plugin takes it."""
+    text = field.text()
+    name = (text if "/" in text else f"{_PREFIX}{text}") + suffix
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        raise field.refuse(f"a resource name of at most {_MAX_NAME - len(suffix)} characters", "nvidia.com/gpu")
+    return name
+
+
+def _devices(field: Field) -> tuple[int, tuple[str, ...]]:
+    """Return how many devices are shared and which; zero and none for all."""
+    if field.value in (None, "all"):
+        return 0, ()
+    if not isinstance(field.value, list):
+        if isinstance(field.value, str):
+            raise field.refuse("all, a number of devices or a list of devices", f"all; in a list {_DEVICES}")
+        return field.integer(least=1, most=_MAX_DEVICES), ()
+    found = [_device(each) for each in field.elements()]
+    if not found or len(set(found)) < len(found):
+        raise field.refuse("a list of devices, each once", _DEVICES)
+    return 0, tuple(found)
+
+
+def _device(field: Field) -> str:
+    if isinstance(field.value, int):
+        return str(field.integer(most=_MAX_DEVICES))
+    text = field.text()
+    if not _DEVICE.fullmatch(text):
+        raise field.refuse("a device", _DEVICES)
+    return text if "-" in text else ":".join(str(int(part)) for part in text.split(":"))
+
+
+def _refuse_twice(fields: list[Field], entries: list[Entry]) -> None:
+    """Refuse that two entries share the same devices of one resource."""
+    seen: dict[tuple[str, str], Entry] = {}
+    for field, entry in zip(fields, entries, strict=True):
+        for device in entry.devices or ("",):
+            if (entry.resource, device) in seen:
+                where = field.get("devices") if device else field.get("name")
+                raise where.refuse("each resource once, or each device of it once", found=device or entry.resource)
+            seen[entry.resource, device] = entry
+
+
+def write(node_sharing: NodeSharing) -> str:
+    """Return the text of a device plugin configuration with the MIG strategy and the shared resources.
+
+    Raises:
+        InvalidInput: time-slicing and MPS at once, or a policy of single GPUs, which this format cannot say.
+
+    """
+    modes = {entry.mode for entry in node_sharing.entries}
+    if len(modes) > 1 or node_sharing.policies:
+        raise InvalidInput("device plugin configuration", found="sharing of each GPU", wanted="one way for the node")
+    data: dict[str, Plain] = {"version": _VERSION}
+    if node_sharing.strategy is not None:
+        data["flags"] = {"migStrategy": node_sharing.strategy}
+    for mode in modes:
+        entries = node_sharing.entries
+        by_default = all(entry.rename == f"{entry.resource}{_SHARED}" for entry in entries)
+        way: dict[str, Plain] = {"renameByDefault": by_default}
+        if entries[0].single_request is not None:
+            way["failRequestsGreaterThanOne"] = entries[0].single_request
+        way["resources"] = [_written(entry, by_default=by_default) for entry in entries]
+        data["sharing"] = {_KEYS[mode]: way}
     return write_document(data)
+
+
+def _written(entry: Entry, *, by_default: bool) -> Plain:
+    resource: dict[str, Plain] = {"name": entry.resource}
+    if entry.rename and not by_default:
+        resource["rename"] = entry.rename
+    if entry.devices:
+        resource["devices"] = list(entry.devices)
+    elif entry.count:
+        resource["devices"] = entry.count
+    return resource | {"replicas": entry.replicas}

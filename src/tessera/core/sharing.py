@@ -4,6 +4,7 @@ Modes belong to a GPU (or to one MIG instance of it), never to a node.
 """
 
 import enum
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -12,7 +13,20 @@ from tessera.core.gpumodels import GpuModel, Profile, meant
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Form, Isolation
 
-__all__ = ["AUTO", "GPU_RESOURCE", "Device", "Mode", "Option", "Sharing", "devices", "mig_resource", "options"]
+__all__ = [
+    "AUTO",
+    "GPU_RESOURCE",
+    "NO_MPS_LIMITS",
+    "Device",
+    "Mode",
+    "Offer",
+    "Option",
+    "Sharing",
+    "devices",
+    "mig_resource",
+    "options",
+    "without_mps",
+]
 
 GPU_RESOURCE = "nvidia.com/gpu"
 """A whole GPU, a replica that was not renamed, or any MIG instance under strategy `single`."""
@@ -48,11 +62,30 @@ _ISOLATION = {
 }
 
 
+NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
+"""Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """How one device of a GPU is offered, where the administrator said so of that device."""
+
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU."""
+    mode: Mode
+    clients: int
+    """0 withholds the device."""
+    resource: str = ""
+    """Name it is advertised under; empty for the name that devices of its kind have."""
+    single_request: bool | None = None
+    """As in `Sharing`."""
+
+
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """What may be done with one GPU, and what has been done already."""
 
     modes: tuple[Mode, ...] = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
-    """Modes the planner may use; one mode means the administrator decided. A mode the node cannot enforce is absent."""
+    """Modes the planner may use; one mode means the administrator decided. A mode the node cannot enforce is absent.
+    Where there is none, the GPU offers nothing."""
     layout: tuple[Placement, ...] | None = None
     """MIG instances that exist now, sorted by start; None where MIG is off."""
     recut: bool = True
@@ -63,11 +96,16 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Whether replicas are advertised with the suffix `.shared`."""
     strategy: Literal["none", "single", "mixed"] = "mixed"
     """MIG strategy: under `single` the instances are advertised as `nvidia.com/gpu`."""
+    offers: tuple[Offer, ...] = ()
+    """Devices offered otherwise than the other fields say, each device at most once."""
+    single_request: bool | None = None
+    """Whether a container may ask for one shared device at most; None for the default: yes under MPS, else no."""
 
     @property
     def open(self) -> bool:
         """Whether devices may be made here; otherwise the administrator fixed a layout or a number of replicas."""
-        return not self.replicas and (self.layout is None or self.recut)
+        fixed = self.replicas or any(each.clients for each in self.offers)
+        return not fixed and (self.layout is None or self.recut)
 
     @property
     def cuttable(self) -> bool:
@@ -111,6 +149,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Memory one client is granted; under time-slicing, which enforces nothing, the fair part."""
     compute_percent: int
     """Percent of the GPU's compute one client is granted, rounded down."""
+    single_request: bool = False
+    """Whether a container that asks for more than one of this resource is refused (`failRequestsGreaterThanOne`)."""
 
     @property
     def isolation(self) -> Isolation:
@@ -144,43 +184,64 @@ def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device,
     A GPU left to Tessera offers the MIG instances that exist; what could be cut is not a device yet. Memory shares and
     MPS without a number of replicas are amounts, not devices.
     """
+    if not sharing.modes:
+        return ()
     if sharing.layout is not None:
-        return tuple(_instance(model, memory_mib, sharing, placement) for placement in sharing.layout)
-    clients = dict(sharing.replicas).get("", 0)
-    if sharing.modes == (Mode.WHOLE,):
-        return (_share_out(Mode.WHOLE, None, GPU_RESOURCE, 1, (memory_mib, 100)),)
-    if clients and len(sharing.modes) == 1:
-        resource = f"{GPU_RESOURCE}.shared" if sharing.renamed else GPU_RESOURCE
-        return (_share_out(sharing.modes[0], None, resource, clients, (memory_mib, 100)),)
-    return ()
-
-
-def _instance(model: GpuModel, memory_mib: int, sharing: Sharing, placement: Placement) -> Device:
-    profile = next(p for p in model.profiles if p.name == placement.profile)
-    clients = dict(sharing.replicas).get(profile.name, 1)
-    shared = tuple(mode for mode in sharing.modes if mode in {Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
-    mode = shared[0] if shared and clients > 1 else Mode.MIG
-    renamed = sharing.renamed and mode is not Mode.MIG
-    if sharing.strategy == "single":
-        resource = f"{GPU_RESOURCE}.shared" if renamed else GPU_RESOURCE
+        offers = (_instance_offer(sharing, placement) for placement in sharing.layout)
     else:
-        resource = mig_resource(profile.name, shared=renamed)
-    amounts = (min(memory_mib, profile.memory_mib), 100 * profile.compute_slices // model.compute_slices)
-    return _share_out(mode, placement, resource, clients, amounts)
+        offers = (each for each in (_whole_offer(sharing),) if each is not None)
+    return tuple(_device(model, memory_mib, sharing, offer) for offer in offers if offer.clients)
 
 
-def _share_out(
-    mode: Mode, placement: Placement | None, resource: str, clients: int, amounts: tuple[int, int]
-) -> Device:
-    memory_mib, compute_percent = amounts
+def _whole_offer(sharing: Sharing) -> Offer | None:
+    """Return how the whole GPU is offered; None where it is left to Tessera or shared out by amounts."""
+    own = next((each for each in sharing.offers if each.placement is None), None)
+    if own is not None:
+        return own
+    if sharing.modes == (Mode.WHOLE,):
+        return Offer(mode=Mode.WHOLE, clients=1)
+    clients = dict(sharing.replicas).get("", 0)
+    return Offer(mode=sharing.modes[0], clients=clients) if len(sharing.modes) == 1 else None
+
+
+def _instance_offer(sharing: Sharing, placement: Placement) -> Offer:
+    own = next((each for each in sharing.offers if each.placement == placement), None)
+    if own is not None:
+        return own
+    clients = dict(sharing.replicas).get(placement.profile, 1)
+    shared = tuple(mode for mode in sharing.modes if mode in {Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
+    return Offer(placement=placement, mode=shared[0] if shared and clients > 1 else Mode.MIG, clients=clients)
+
+
+def _device(model: GpuModel, memory_mib: int, sharing: Sharing, offer: Offer) -> Device:
+    compute_percent, resource = 100, GPU_RESOURCE
+    if offer.placement is not None:
+        profile = next(p for p in model.profiles if p.name == offer.placement.profile)
+        memory_mib = min(memory_mib, profile.memory_mib)
+        compute_percent = 100 * profile.compute_slices // model.compute_slices
+        resource = GPU_RESOURCE if sharing.strategy == "single" else mig_resource(profile.name)
+    replicated = offer.mode not in {Mode.WHOLE, Mode.MIG}
+    single = offer.single_request if offer.single_request is not None else sharing.single_request
     return Device(
-        mode=mode,
-        placement=placement,
-        resource=resource,
-        clients=clients,
-        memory_mib=memory_mib // clients,
-        compute_percent=compute_percent // clients,
+        mode=offer.mode,
+        placement=offer.placement,
+        resource=offer.resource or f"{resource}{'.shared' if sharing.renamed and replicated else ''}",
+        clients=offer.clients,
+        memory_mib=memory_mib // offer.clients,
+        compute_percent=compute_percent // offer.clients,
+        single_request=replicated and (offer.mode in {Mode.MPS, Mode.MIG_MPS} if single is None else single),
     )
+
+
+def without_mps(sharing: Sharing, ready: Collection[Placement | None] = ()) -> Sharing:
+    """Return the sharing without what needs MPS, except on the devices in `ready`; None is the whole GPU."""
+    offers = {each.placement: each for each in sharing.offers}
+    for placement in sharing.layout or ():
+        offer = _instance_offer(sharing, placement)
+        if offer.mode is Mode.MIG_MPS and placement not in ready:
+            offers[placement] = msgspec.structs.replace(offer, clients=0)
+    kept = sharing.modes if None in ready else tuple(mode for mode in sharing.modes if mode is not Mode.MPS)
+    return msgspec.structs.replace(sharing, modes=kept, offers=tuple(offers.values()))
 
 
 def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
