@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.fit import Fleet
+from tessera.core.fit import Fleet, serve
 from tessera.core.fit.gputypes import Ints
 from tessera.core.gpumodels import GpuModel, Profile
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Form, Isolation, Need, Pod, PodKey, Requirement, SelectorTerm, Toleration
-from tessera.core.pack import POLICIES, Choice, Packer
+from tessera.core.pack import POLICIES, UNFIT, Choice, Packer
 from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
 
@@ -269,7 +269,7 @@ def legal(gpu: Gpu, shares: Sequence[Share]) -> bool:
 
 
 def arrays(fleet: Fleet) -> list[Ints]:
-    names = ("room", "serves", "compute_left", "memory_left", "left", "used", "clients", "offers")
+    names = ("room", "serves", "compute_left", "memory_left", "amounts", "left", "used", "clients", "offers")
     return [getattr(fleet, name).copy() for name in names]
 
 
@@ -324,6 +324,45 @@ def test_choices_are_the_same_with_every_node_rescored(policy: str, world: World
         ids = [packer.intern(need) for need in kinds]
         runs.append([packer.place(ids[kind]) for kind in order])
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("policy", ["fgd", "tessera"])
+@settings(max_examples=20, deadline=None)
+@given(world=worlds)
+def test_gpus_named_with_the_scores_are_those_the_policy_puts_first(policy: str, world: World) -> None:
+    nodes, kinds, rng = world
+    packer = Packer(Fleet(nodes), policy, mix=tuple((need, 1) for need in dict.fromkeys(kinds)))
+    ids = [packer.intern(need) for need in kinds]
+    for kind in rng.choices(ids, k=12):
+        row = packer.row(kind)
+        first = packer.policy.pick(row)
+        want = serve(packer.fleet, packer.demand(kind), first, packer.policy) if row[first] != UNFIT else None
+        choice = packer.place(kind)
+        assert want is None or choice == Choice(first, want)
+
+
+@pytest.mark.parametrize("policy", ["first-fit", "fgd", "tessera"])
+def test_kept_scores_are_full_scores_on_a_fleet_that_fills_up(policy: str) -> None:
+    cards = tuple(Gpu(index=i, model=T4, memory_mib=T4.memory_mib) for i in range(2))
+    nodes = tuple(
+        Node(name=NodeName(f"n{i}"), cpu_milli=8_000, memory_mib=32_000, gpus=cards[: 1 + i % 2]) for i in range(100)
+    )
+    share = Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=6_000)
+    kinds = [
+        Need(cpu_milli=1_000, memory_mib=1_000, asks=(share,)),
+        Need(cpu_milli=4_000, memory_mib=9_000, asks=(Ask(resource="nvidia.com/gpu"),)),
+        Need(cpu_milli=3_000, memory_mib=500),
+    ]
+    rank = list(range(len(nodes)))
+    random.Random(5).shuffle(rank)
+    packer = Packer(Fleet(nodes), policy, rank=rank)
+    ids = [packer.intern(need) for need in kinds]
+    for arrival in range(400):
+        packer.place(ids[0 if arrival % 20 else 1 + arrival // 20 % 2])
+        if arrival % 50 == 0:
+            for kind in ids:
+                assert packer.row(kind)[rank].tolist() == packer.scores(kind, np.arange(len(nodes))).tolist()
+    assert packer.place(ids[0]) is None
 
 
 @settings(max_examples=60, deadline=None)

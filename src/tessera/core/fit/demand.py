@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from tessera.core.fit.admission import Refusal, refusal
 from tessera.core.fit.fleet import Fleet
-from tessera.core.fit.gputypes import Ints
-from tessera.core.fit.ways import Way, ways_of
+from tessera.core.fit.gputypes import Counts, Ints
+from tessera.core.fit.ways import Amount, Way, Whole, ways_of
 from tessera.core.need import Ask, Form, Need
 from tessera.core.snapshot import Node
 
 __all__ = ["Demand", "Devices", "Room"]
 
-Room = tuple[Ints, ...]
+Room = tuple[Counts, ...]
 """For each ask how many of its devices each GPU could serve, `(gpus, nodes)`."""
 
 
@@ -26,7 +26,7 @@ class Devices(NamedTuple):
     tiers: tuple[tuple[Way, ...], ...]
     """Ways of equal standing together, the tier to prefer first."""
 
-    def per_gpu(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def per_gpu(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return an upper bound of the devices that each GPU could serve, `(gpus, len(nodes))`.
 
         Shares and needs take one device a GPU. The bound is exact unless devices of several ways compete for one GPU.
@@ -34,8 +34,15 @@ class Devices(NamedTuple):
         ways = [way.capacity(fleet, nodes) for tier in self.tiers for way in tier]
         if not ways:
             return np.zeros((len(fleet.kind), len(nodes)), dtype=np.int64)
-        total = functools.reduce(np.add, ways)
-        return total if self.ask.form is Form.EXACT else np.minimum(total, 1)
+        total: Counts = functools.reduce(np.add, ways)
+        return total if self.ask.form is Form.EXACT or self._at_most_one else np.minimum(total, 1)
+
+    @property
+    def _at_most_one(self) -> bool:
+        """Whether no GPU serves more than one device anyway: one way alone, by an amount."""
+        return (
+            len(self.tiers) == 1 and all(isinstance(way, Amount) for way in self.tiers[0][:1]) and not self.tiers[0][1:]
+        )
 
     def tier(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return for each of `nodes` the worst tier that serving the ask there takes at best, `(len(nodes),)`.
@@ -61,6 +68,7 @@ class Demand:
         admits: nodes that admit the pod whatever is free, `(nodes,)`.
         devices: its asks.
         exact: whether `fits` is the whole truth, and not only a necessary condition.
+        sole: the only way to serve a pod for one device, where it takes a GPU or an amount of one; else None.
 
     """
 
@@ -73,6 +81,9 @@ class Demand:
             all(d.ask.form is not Form.EXACT or d.ask.count == 1 for d in self.devices[:1]) and not self.devices[1:]
         )
         self._admits_all = bool(self.admits.all())
+        self._one = sum(devices.ask.count for devices in self.devices) == 1
+        ways = [way for devices in self.devices for tier in devices.tiers for way in tier]
+        self.sole = ways[0] if self._one and len(ways) == 1 and isinstance(ways[0], Amount | Whole) else None
 
     def room(self, fleet: Fleet, nodes: Ints) -> Room:
         """Return `Devices.per_gpu` of each ask."""
@@ -83,7 +94,11 @@ class Demand:
         fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
         if not self._admits_all:
             fits &= self.admits.take(nodes)
-        for devices, per_gpu in zip(self.devices, self.room(fleet, nodes) if room is None else room, strict=True):
+        rooms = self.room(fleet, nodes) if room is None else room
+        if self._one:
+            fits &= np.logical_or.reduce(rooms[0])
+            return fits
+        for devices, per_gpu in zip(self.devices, rooms, strict=True):
             fits &= np.add.reduce(per_gpu) >= devices.ask.count
         return fits
 

@@ -13,11 +13,14 @@ from tessera.core.sharing import Device, Mode, Option
 from tessera.core.snapshot import Node, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["CPU", "MEMORY", "PODS", "Fleet"]
+__all__ = ["AMOUNTS", "CPU", "MEMORY", "PODS", "Fleet"]
 
 CPU: Final = 0
 MEMORY: Final = 1
 PODS: Final = 2
+AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
+"""Modes that grant amounts of a GPU, as `Fleet.amounts` has them."""
+_AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 
 DeviceClass = tuple[Mode, str | None, str, int, int]
 """Devices that serve the same: mode, profile, resource, memory and compute of one client."""
@@ -38,6 +41,7 @@ class Fleet:
             modes, one that holds something only the mode it is committed to.
         compute_left: percent of the GPU that amounts may still take.
         memory_left: MiB that amounts may still take.
+        amounts: `compute_left` where amounts are served in the modes of `AMOUNTS`, -1 elsewhere; `(2, gpus, nodes)`.
         used: MIG state, see `rooms`.
         left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
             for MIG the free units, for fixed devices the free clients.
@@ -59,6 +63,7 @@ class Fleet:
         self.serves: Ints = np.array([t.serves for t in self.types], dtype=np.int64)[self.kind]
         self.memory_left: Ints = np.array([t.memory_mib for t in self.types], dtype=np.int64)[self.kind]
         self.compute_left: Ints = np.where(self.kind > 0, 100, 0)
+        self.amounts: Ints = np.stack([np.where(self.serves & bit, self.compute_left, -1) for bit in _AMOUNT_BITS])
         self.left: Ints = self.compute_left.copy()
         self.used: Ints = np.zeros_like(self.kind)
         self.clients: Ints = np.zeros_like(self.kind)
@@ -196,7 +201,10 @@ class Fleet:
     def _commit(self, row: int, node: int, mode: int) -> None:
         """Bind a GPU that holds something to its mode, and set free one that holds nothing any more."""
         gpu_type = self.types[self.kind[row, node]]
-        self.serves[row, node] = gpu_type.serves & mode if self.clients[row, node] else gpu_type.serves
+        serves = gpu_type.serves & mode if self.clients[row, node] else gpu_type.serves
+        self.serves[row, node] = serves
+        for each, bit in enumerate(_AMOUNT_BITS):
+            self.amounts[each, row, node] = self.compute_left[row, node] if serves & bit else -1
         if gpu_type.devices:
             self._offer(row, node)
         if gpu_type.kept:

@@ -13,9 +13,11 @@ from tessera.core.need import Ask
 from tessera.core.sharing import Device, Mode, Option, Sharing, devices, options
 from tessera.core.snapshot import Gpu
 
-__all__ = ["ABSENT", "MODE_BIT", "GpuType", "Ints", "gpu_types"]
+__all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "Ints", "gpu_types"]
 
 Ints = NDArray[np.int64]
+Counts = NDArray[np.int64] | NDArray[np.int8]
+"""Small whole numbers; sums of them are int64."""
 
 MODE_BIT: Final = {Mode.WHOLE: 1, Mode.MIG: 2, Mode.MPS: 4, Mode.MEMORY_SHARE: 8}
 """Bits of `Fleet.serves`: the modes in which something new can be made on a GPU."""

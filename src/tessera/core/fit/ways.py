@@ -7,9 +7,10 @@ answers for thousands of nodes.
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tessera.core.fit.fleet import Fleet, class_of
-from tessera.core.fit.gputypes import MODE_BIT, Ints
+from tessera.core.fit.fleet import AMOUNTS, Fleet, class_of
+from tessera.core.fit.gputypes import MODE_BIT, Counts, Ints
 from tessera.core.fit.rooms import profile_of, rooms
 from tessera.core.need import Ask, Form
 from tessera.core.sharing import Mode, Option
@@ -28,7 +29,7 @@ class Way(Protocol):
         """The GPU types on which this way is open, with what it gives there."""
         ...
 
-    def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return how many devices of the ask each GPU of `nodes` could serve this way, `(gpus, len(nodes))`."""
         ...
 
@@ -40,7 +41,7 @@ class Whole:
         self.by_type = by_type
         self._open = _Open(fleet, by_type, MODE_BIT[Mode.WHOLE])
 
-    def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return 1 where the GPU is free."""
         return self._open.serving(fleet, nodes)
 
@@ -53,14 +54,17 @@ class Amount:
         option = next(iter(by_type.values()))
         self.compute_percent = option.compute_percent
         self.memory_mib = option.memory_mib
-        self._open = _Open(fleet, by_type, MODE_BIT[option.mode])
+        self._mode = AMOUNTS.index(option.mode)
+        self._only = _only(fleet, by_type, MODE_BIT[option.mode])
 
-    def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return 1 where the GPU has that much left in this mode."""
-        fits = fleet.compute_left.take(nodes, 1) >= self.compute_percent
+        fits: NDArray[np.bool_] = fleet.amounts[self._mode].take(nodes, 1) >= self.compute_percent
         if self.memory_mib:
             fits &= fleet.memory_left.take(nodes, 1) >= self.memory_mib
-        return self._open.serving(fleet, nodes) * fits
+        if self._only is not None:
+            fits &= self._only.take(nodes, 1)
+        return fits.view(np.int8)
 
 
 class Cut:
@@ -78,12 +82,12 @@ class Cut:
         self._rooms = np.concatenate(tables).astype(np.int64)
         self._offset: Ints = offsets[fleet.kind]
 
-    def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return how many instances fit beside those in use."""
         offset = self._offset.take(nodes, 1)
         state = np.where(offset, offset + fleet.used.take(nodes, 1), 0)
-        room: Ints = self._rooms.take(state)
-        return room * self._open.serving(fleet, nodes)
+        room: Ints = self._rooms.take(state) * self._open.serving(fleet, nodes)
+        return room
 
 
 class Existing:
@@ -94,10 +98,10 @@ class Existing:
         self._class = fleet.classes[class_of(next(iter(by_type.values())))]
         self._types = _allowed(fleet, by_type)
 
-    def capacity(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return how many clients are free."""
-        free: Ints = fleet.offers[self._class].take(nodes, 1)
-        return free * self._types.take(nodes, 1)
+        free: Ints = fleet.offers[self._class].take(nodes, 1) * self._types.take(nodes, 1)
+        return free
 
 
 def ways_of(ask: Ask, fleet: Fleet, models: tuple[str, ...]) -> tuple[tuple[Way, ...], ...]:
@@ -141,18 +145,24 @@ class _Open:
     """Where a way is open: GPUs of its types that now serve its mode."""
 
     def __init__(self, fleet: Fleet, by_type: ByType, bit: int) -> None:
-        self._place = bit.bit_length() - 1
-        others = any(t.serves & bit for i, t in enumerate(fleet.types) if i not in by_type)
-        self._only = _allowed(fleet, by_type) if others else None
+        self._bit = bit
+        self._only = _only(fleet, by_type, bit)
 
-    def serving(self, fleet: Fleet, nodes: Ints) -> Ints:
+    def serving(self, fleet: Fleet, nodes: Ints) -> NDArray[np.int8]:
         """Return 1 where open; 0 elsewhere."""
-        serving: Ints = fleet.serves.take(nodes, 1) >> self._place & 1
+        serving: NDArray[np.bool_] = (fleet.serves.take(nodes, 1) & self._bit) > 0
         if self._only is not None:
-            serving *= self._only.take(nodes, 1)
-        return serving
+            serving &= self._only.take(nodes, 1)
+        return serving.view(np.int8)
 
 
-def _allowed(fleet: Fleet, by_type: ByType) -> Ints:
-    """Return 1 for GPUs of the types, 0 for others, `(gpus, nodes)`."""
-    return np.isin(np.arange(len(fleet.types)), list(by_type)).astype(np.int64)[fleet.kind]
+def _only(fleet: Fleet, by_type: ByType, bit: int) -> NDArray[np.bool_] | None:
+    """Return `_allowed` where GPUs of other types serve the mode too; None where none does."""
+    others = any(t.serves & bit for i, t in enumerate(fleet.types) if i not in by_type)
+    return _allowed(fleet, by_type) if others else None
+
+
+def _allowed(fleet: Fleet, by_type: ByType) -> NDArray[np.bool_]:
+    """Return whether GPUs are of the types, `(gpus, nodes)`."""
+    allowed: NDArray[np.bool_] = np.isin(np.arange(len(fleet.types)), list(by_type))[fleet.kind]
+    return allowed

@@ -24,6 +24,8 @@ class Fgd(Policy):
     Source: Weng et al., USENIX ATC 2023, and its artifact hkust-adsl/kubernetes-scheduler-simulator at 8f3d6417.
     """
 
+    names_gpus = True
+
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
         self.learn(())
@@ -33,12 +35,21 @@ class Fgd(Policy):
         del leaving_permille
         self.fragmentation = Fragmentation(self.fleet, typical(mix, cover_percent=_COVER_PERCENT))
         self._steps = _sigmoid_steps(FULL * self.fragmentation.weight)
+        self._least: Ints = np.concatenate(([_NOWHERE], self._steps))
         self._gradients: dict[Demand, Gradient] = {}
         return True
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return 0 to 99 for each of `nodes`; see `Policy`."""
         return self._cut(self._gradient(demand).of_nodes(self.fleet, nodes, room))
+
+    def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
+        """Return `scores` and the GPU that `gpus` puts first; see `Policy`."""
+        if demand.sole is None:
+            return super().choices(demand, nodes, room)
+        each = np.where(room[0], self._gradient(demand).of_each(self.fleet, nodes), _NOWHERE)
+        scores = self._cut(np.maximum.reduce(each))
+        return scores, (each >= self._least.take(scores)).argmax(axis=0)
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""

@@ -10,7 +10,7 @@ from tessera.core.fit import Demand, Fleet, serve
 from tessera.core.fit.gputypes import Ints
 from tessera.core.need import Need
 from tessera.core.pack.policies import make_policy
-from tessera.core.pack.policy import UNFIT, Mix, Policy
+from tessera.core.pack.policy import UNFIT, Mix, Policy, Room
 from tessera.core.snapshot import Share
 
 __all__ = ["Choice", "Packer"]
@@ -23,6 +23,8 @@ _LEARN_EVERY: Final = 500
 _MOVED_PERCENT: Final = 5
 _FEW: Final = 12
 """Changes that are sooner rescored, with nodes that come twice, than looked through."""
+_SMALL: Final = 64
+"""Nodes that are sooner scored together than parted into those that fit and those that do not."""
 _LEAVING_STEP: Final = 200
 """Permille by which the pods that leave must differ from what was learned."""
 
@@ -68,6 +70,7 @@ class Packer:
         self._kinds: dict[Need, int] = {}
         self._demands: list[Demand] = []
         self._rows: list[Ints] = []  # scores in rank order
+        self._gpus: list[Ints | None] = []  # and the GPU to take there, where the policy names it
         self._fresh: list[int] = []  # length of the log of changes when a row was last brought up to date
         self._full: list[int] = []  # number of releases when nothing fitted any more
         self._released = 0
@@ -90,8 +93,11 @@ class Packer:
         """Return the id of a need; equal needs share one."""
         kind = self._kinds.setdefault(need, len(self._kinds))
         if kind == len(self._demands):
-            self._demands.append(Demand(need, self.fleet))
+            demand = Demand(need, self.fleet)
+            self._demands.append(demand)
             self._rows.append(np.full(len(self._nodes), UNFIT))
+            named = self.policy.names_gpus and demand.sole is not None
+            self._gpus.append(np.zeros_like(self._nodes) if named else None)
             self._fresh.append(-1)
             self._full.append(-1)
             self._arrived.append(0)
@@ -117,7 +123,7 @@ class Packer:
             if row[at] == UNFIT:
                 break
             node = int(self._order[at])
-            shares = serve(self.fleet, demand, node, self.policy)
+            shares = self._serve(kind, at, node)
             if shares is not None:
                 self.fleet.take(node, demand.need, shares)
                 self._note(kind, node, 1)
@@ -139,12 +145,29 @@ class Packer:
         fresh = self._fresh[kind]
         stale = self._changes - fresh
         if not self._keep or fresh < 0 or stale > len(self._nodes):
-            row[self._place] = self.scores(kind, self._nodes)
+            self._renew(kind, self._nodes)
         elif stale:
-            nodes = self._since(fresh)
-            row[self._place.take(nodes)] = self.scores(kind, nodes)
+            self._renew(kind, self._since(fresh))
         self._fresh[kind] = self._changes
         return row
+
+    def _renew(self, kind: int, nodes: Ints) -> None:
+        """Bring the row of a need up to date for `nodes`."""
+        at = self._place.take(nodes)
+        self._rows[kind][at], named = self._choices(kind, nodes)
+        gpus = self._gpus[kind]
+        if gpus is not None:
+            gpus[at] = named
+
+    def _serve(self, kind: int, at: int, node: int) -> tuple[Share, ...] | None:
+        """Return the shares that the pod gets on a node that fits, at that place of the row; None if it does not."""
+        demand = self._demands[kind]
+        gpus = self._gpus[kind]
+        if gpus is None or demand.sole is None:
+            return serve(self.fleet, demand, node, self.policy)
+        gpu = int(gpus[at])
+        option = demand.sole.by_type[int(self.fleet.kind[gpu, node])]
+        return (Share.of(self.fleet.gpu_index[node][gpu], demand.devices[0].ask, option),)
 
     def _since(self, fresh: int) -> Ints:
         """Return the nodes that changed since the log had that length; each once where that is worth the look."""
@@ -154,24 +177,30 @@ class Packer:
 
     def scores(self, kind: int, nodes: Ints) -> Ints:
         """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
+        return self._choices(kind, nodes)[0]
+
+    def _choices(self, kind: int, nodes: Ints) -> tuple[Ints, Ints]:
+        """Return `scores` and, where the policy names it, the GPU to take on each node."""
         demand = self._demands[kind]
         room = demand.room(self.fleet, nodes)
         fits = demand.fits(self.fleet, nodes, room)
-        count = np.count_nonzero(fits)
-        scores = np.full(len(nodes), UNFIT)
-        if not count:
-            return scores
-        if count < len(nodes):
-            nodes = nodes[fits]
-            room = tuple(each.compress(fits, 1) for each in room)
-        found = self.policy.scores(demand, nodes, room)
+        fitting = np.count_nonzero(fits)
+        if not fitting:
+            scores = np.full(len(nodes), UNFIT)
+            return scores, scores
+        if len(nodes) < _SMALL or 2 * fitting > len(nodes):
+            found, gpus = self._of_fitting(demand, nodes, room)
+            return np.where(fits, found, UNFIT), gpus
+        room = tuple(each.compress(fits, 1) for each in room)
+        scores, named = np.full(len(nodes), UNFIT), np.zeros_like(nodes)
+        scores[fits], named[fits] = self._of_fitting(demand, nodes[fits], room)
+        return scores, named
+
+    def _of_fitting(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
+        """Return the policy's choices for a demand, scores of no meaning on nodes where it does not fit."""
+        found, gpus = self.policy.choices(demand, nodes, room)
         tiers = demand.tiers(self.fleet, nodes)
-        if tiers is not None:
-            found = found - _TIER * tiers
-        if count == len(scores):
-            return found
-        scores[fits] = found
-        return scores
+        return found if tiers is None else found - _TIER * tiers, gpus
 
     def _arrive(self, kind: int) -> None:
         """Count an arrival; learn anew when arrivals have doubled, the mix has moved, or pods leave as they did not."""

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Policy(Tightest):
     they are for, so that scores kept for unchanged nodes equal scores computed anew.
     """
 
+    names_gpus: ClassVar[bool] = False
+    """Whether `choices` names GPUs."""
+
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
@@ -41,6 +44,11 @@ class Policy(Tightest):
         """
         del demand, room
         return np.zeros(len(nodes), dtype=np.int64)
+
+    def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
+        """Return `scores` and, if `names_gpus`, the GPU of each node that `gpus` puts first, for a `Demand.sole`."""
+        scores = self.scores(demand, nodes, room)
+        return scores, scores
 
     def pick(self, row: Ints) -> int:
         """Return which entry of a row of scores in rank order wins."""

@@ -9,6 +9,7 @@ more. MIG instances go by `migscore`. The mix is learned from arrivals, and so i
 Source of the constants: measurements on the openb traces, bench/openb.py.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.fleet import CPU
 from tessera.core.fit.fragmentation import FULL, Fragmentation, Typical, percent_of, typical
-from tessera.core.fit.gputypes import Ints
+from tessera.core.fit.gputypes import Counts, Ints
 from tessera.core.fit.ways import Amount
 from tessera.core.pack.cuttingstock import CuttingStock
 from tessera.core.pack.fgd import Gradient
@@ -45,6 +46,7 @@ class Tessera(Cutting):
     """Least loss of what the expected pods could use; see the module."""
 
     tables = MigPolicy.TESSERA
+    names_gpus = True
 
     def __init__(self, fleet: Fleet) -> None:
         self._stock = CuttingStock()
@@ -70,18 +72,28 @@ class Tessera(Cutting):
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return the negative loss of each of `nodes` in steps; see `Policy`."""
+        return self.choices(demand, nodes, room)[0]
+
+    def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
+        """Return `scores` and the GPU that `gpus` puts first; see `Policy`."""
         if cuts(demand):
-            return super().scores(demand, nodes, room)
+            scores = super().scores(demand, nodes, room)
+            return scores, scores
+        if self._known(demand).part:
+            each = np.where(room[0], self._of_gpus(demand, nodes), _NOWHERE)
+            return np.maximum.reduce(each), each.argmax(axis=0)
+        scores = self._of_devices(demand, nodes, room)
+        return scores, room[0].argmax(axis=0) if room else scores
+
+    def _of_devices(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
+        """Return the score of each of `nodes` for a pod that takes no GPU, or those with least left that serve it."""
         known = self._known(demand)
-        if known.part:
-            best: Ints = np.maximum.reduce(np.where(room[0], self._of_gpus(demand, nodes), _NOWHERE))
-            return best
         left = self.fleet.left.take(nodes, 1)
         cpu = self.fleet.room[CPU].take(nodes)
         if not demand.devices:
             gain = self._usable.of(nodes, left, cpu - demand.need.cpu_milli) - self._usable.of(nodes, left, cpu)
             return self._steps(gain, np.zeros_like(gain))
-        after = _taken(known.gpus, left, sum(room[1:], start=room[0]), self._sizes(known, nodes))
+        after = _taken(known.gpus, left, functools.reduce(np.add, room), self._sizes(known, nodes))
         less = cpu - demand.need.cpu_milli
         gain = self._usable.of(nodes, after, less) - self._usable.of(nodes, left, cpu)
         gain += self._fragmentation.weight * np.add.reduce(left - after)
@@ -145,7 +157,7 @@ class _Known(NamedTuple):
         return cls(part, count, np.array(sizes, dtype=np.int64))
 
 
-def _taken(count: int, left: Ints, room: Ints, sizes: Ints) -> Ints:
+def _taken(count: int, left: Ints, room: Counts, sizes: Ints) -> Ints:
     """Return what is left of the GPUs when the pod takes those with least left that can serve it, `(gpus, nodes)`."""
     order = np.where(room > 0, left, FULL + 1).argsort(axis=0, kind="stable")
     chosen = np.zeros_like(left)
