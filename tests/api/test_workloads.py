@@ -324,6 +324,19 @@ def test_cpu_and_memory(containers: str, more: str, want: tuple[int, int]) -> No
     assert (got.cpu_milli, got.memory_mib) == want
 
 
+@pytest.mark.parametrize(
+    ("limits", "annotations", "want"),
+    [
+        pytest.param("{}", "{gpu-memory: '2000'}", ["gpu-memory"], id="memory"),
+        pytest.param("{cpu: 1}", "{gpu-fraction: '0.5'}", ["gpu-fraction"], id="a fraction"),
+        pytest.param("{nvidia.com/gpu: 1}", "{gpu-memory: '80 GB'}", ["nvidia.com/gpu"], id="a remark beside a limit"),
+    ],
+)
+def test_a_part_of_a_gpu_asked_by_annotation_is_an_ask(limits: str, annotations: str, want: list[str]) -> None:
+    """KAI reads the amount from the pod, so a pod without any limit asks for a GPU all the same."""
+    assert [ask.resource for ask in need(limits, annotations=annotations).asks] == want
+
+
 def test_where_a_pod_may_run() -> None:
     more = """
     nodeName: node-3

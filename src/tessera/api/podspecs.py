@@ -11,6 +11,7 @@ from tessera.api.asks import AskRules, container_need, quantities
 from tessera.api.fields import Field
 from tessera.api.gpusharing import in_place
 from tessera.core import units
+from tessera.core.foreignnames import CLAIM, FRACTION_ANNOTATIONS
 from tessera.core.gpumodels import model
 from tessera.core.need import (
     Ask,
@@ -34,7 +35,6 @@ ASSIGNMENT = "tessera.dev/assignment"
 _ANNOTATIONS = (ISOLATION, GPU_MODEL, MEMORY_UNIT, ASSIGNMENT)
 _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _MAX_CONTAINERS = 250
-_CLAIM = "resource.k8s.io/"
 
 
 def read_need(pod: Field, *, share_unit_mib: int = 1024) -> Need:
@@ -55,7 +55,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024) -> Need:
     return Need(
         cpu_milli=units.round_up(1000 * effective.cpu),
         memory_mib=units.round_up(effective.memory / units.MIB),
-        asks=(*effective.asks, *_claims(spec)),
+        asks=(*(effective.asks or _fractions(annotations)), *_claims(spec)),
         models=_models(annotations.get(GPU_MODEL)),
         node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
         affinity=_affinity(affinity) if affinity.given else None,
@@ -153,8 +153,13 @@ def _claims(spec: Field) -> tuple[Ask, ...]:
     asks = []
     for claim in spec.get("resourceClaims").elements():
         name = claim.get("resourceClaimTemplateName").text("") or claim.get("resourceClaimName").text("")
-        asks.append(Ask(resource=f"{_CLAIM}{name or claim.get('name').text()}"))
+        asks.append(Ask(resource=f"{CLAIM}{name or claim.get('name').text()}"))
     return tuple(asks)
+
+
+def _fractions(annotations: Field) -> tuple[Ask, ...]:
+    """Return the part of a GPU that a pod without a limit asks KAI for, so that it is never run without one."""
+    return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).given)
 
 
 # Node selection

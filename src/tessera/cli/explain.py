@@ -94,6 +94,7 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
         for w in found.ways
     ]  # fmt: skip
     yield _table("Ways to serve it, the preferred first", "ask GPUs mode profile MiB compute% isolation device", ways)
+    yield from map(escape, found.foreign)
     yield f"{len(found.placed)} placed, {len(found.waiting)} waiting"
     alike: dict[tuple[str, str], list[str]] = {}
     for verdict in found.nodes:

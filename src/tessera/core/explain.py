@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tessera.core.foreignnames import foreign_names
 from tessera.core.need import Need, Pod, PodKey
 from tessera.core.plan import Plan, applied, plan
 from tessera.core.reasons import Verdict, describe, describe_need, verdicts
@@ -31,6 +32,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[Way, ...]
     placed: tuple[Assignment, ...]
     waiting: tuple[PodKey, ...]
+    foreign: tuple[str, ...] = ()
+    """Names in the need that belong to other systems, each with Tessera's form for the same."""
     nodes: tuple[Verdict, ...]
     """Each node after the plan: could it take one more such pod, and what stands in the way if not."""
 
@@ -52,6 +55,7 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) 
         ways=tuple(_ways(after, need)),
         placed=placed,
         waiting=tuple(pod for pod in pods if pod not in going),
+        foreign=foreign_names(need.asks),
         nodes=verdicts(after, need),
     )
 

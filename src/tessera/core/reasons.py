@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tessera.core.fit.admission import Refusal, refusal
-from tessera.core.mig import Placement, placements_of, remaining
+from tessera.core.foreignnames import foreign_names
+from tessera.core.mig import Placement, placements, placements_of, remaining
 from tessera.core.need import Ask, Form, Need
 from tessera.core.occupancy import Occupancy, occupancy
 from tessera.core.sharing import Mode, Option, mig_resource
@@ -62,7 +63,7 @@ def reason(snapshot: Snapshot, need: Need) -> str:
         found[verdict.obstacle or _TOGETHER].append(verdict)
     ranked = sorted(found.items(), key=lambda item: (_rank(item[0]), -len(item[1])))
     told = "; ".join(_tell(what, nodes) for what, nodes in ranked)
-    return f"needs {describe_need(need)}; {told or 'there are no nodes'}"
+    return "; ".join((f"needs {describe_need(need)}", told or "there are no nodes", *foreign_names(need.asks)))
 
 
 def _tell(what: str, nodes: Sequence[Verdict]) -> str:
@@ -142,7 +143,8 @@ def _gives(ask: Ask, held: Occupancy) -> str:
             return f" with profiles {profiles}"
         return " kept from MIG" if profiles else " without MIG"
     size = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
-    return f"{size} shared as {', '.join(gpu.sharing.modes)}"
+    modes = (mode for mode in gpu.sharing.modes if mode is not Mode.MIG or placements(gpu.model))
+    return f"{size} shared as {', '.join(modes)}"
 
 
 def _room(ask: Ask, gpus: Iterable[Occupancy]) -> int:

@@ -34,6 +34,18 @@ CASES: dict[str, tuple[Need, Node, tuple[Refusal, str] | None]] = {
     "a plain pod goes anywhere": (Need(), NODE, None),
     "a pod pinned here": (Need(node_name="a"), NODE, None),
     "a pod pinned elsewhere": (Need(node_name="b"), NODE, (Refusal.NODE_NAME, "b")),
+    "a pod pinned to a node whose taint is for the scheduler": (Need(node_name="a"), tainted(GPU), None),
+    "a pod pinned to a cordoned node": (Need(node_name="a"), tainted(unschedulable=True), None),
+    "a pod pinned to a node that the kubelet keeps it off": (
+        Need(node_name="a"),
+        tainted(GPU, SLA),
+        (Refusal.TAINT, "sla=950:NoExecute"),
+    ),
+    "a pod pinned to a node that its selector does not match": (
+        Need(node_name="a", node_selector=(("zone", "west"),)),
+        NODE,
+        (Refusal.SELECTOR, "zone=west"),
+    ),
     "a cordoned node": (Need(), tainted(unschedulable=True), (Refusal.UNSCHEDULABLE, "")),
     "a cordoned node is tolerated by its taint": (
         tolerant(key="node.kubernetes.io/unschedulable", operator="Exists"),

@@ -14,6 +14,8 @@ __all__ = ["Refusal", "refusal"]
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """The taint that stands for `spec.unschedulable`. Source: kube-scheduler plugin NodeUnschedulable."""
 
+_SCHEDULER_HEEDS = frozenset({"NoSchedule", "NoExecute"})
+_KUBELET_HEEDS = frozenset({"NoExecute"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -30,15 +32,19 @@ class Refusal(enum.StrEnum):
 def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
     """Return the first rule by which `node` refuses `need`, with the taint or label at fault; None if it admits it.
 
+    A pod pinned to the node by `spec.nodeName` comes past the scheduler: a cordon and `NoSchedule` taints do not keep
+    it off. The kubelet admits it by its node selector, its affinity and `NoExecute` taints, and by what is left.
+
     Source: kube-scheduler plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity. `PreferNoSchedule`
-    taints do not filter.
+    taints do not filter. For pinned pods kubernetes `pkg/kubelet/lifecycle/predicate.go`.
     """
     if need.node_name and need.node_name != node.name:
         return Refusal.NODE_NAME, need.node_name
-    if node.unschedulable and not _tolerated(UNSCHEDULABLE, need.tolerations):
+    pinned = bool(need.node_name)
+    if node.unschedulable and not pinned and not _tolerated(UNSCHEDULABLE, need.tolerations):
         return Refusal.UNSCHEDULABLE, ""
     for taint in node.taints:
-        if taint.effect in {"NoSchedule", "NoExecute"} and not _tolerated(taint, need.tolerations):
+        if taint.effect in (_KUBELET_HEEDS if pinned else _SCHEDULER_HEEDS) and not _tolerated(taint, need.tolerations):
             return Refusal.TAINT, f"{taint.key}={taint.value}:{taint.effect}"
     labels = dict(node.labels)
     for key, value in need.node_selector:
