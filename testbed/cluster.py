@@ -1,0 +1,340 @@
+"""A testbed as a whole: brought up, looked at, taken down."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.errors import Conflict, InvalidInput, Unavailable
+from testbed import controlplane, node
+from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
+from testbed.cgroups import remove_cgroup
+from testbed.controlplane import Settings
+from testbed.namespaces import Namespaces, build_waiter, environment, make
+from testbed.node import Node
+from testbed.pki import Pki
+from testbed.processes import Processes, until
+
+__all__ = ["Cluster", "Component", "Wanted", "default_folder"]
+
+_READY_S = 120
+_STOP_S = 60
+_LONGEST_FOLDER = 48
+"""Characters of a run folder's path: sockets lie in it, and the system takes no more than 107 for a socket's."""
+_HIDDEN = ("/run", "/var/lib", "/var/log", "/proc", "/sys")
+"""Folders that a node sees as its own, so that neither run folder, checkout nor programs may lie there."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a testbed should be."""
+
+    nodes: int = 1
+    """Nodes with a kubelet; with 0 there is a control plane alone, and nodes are objects that the caller makes."""
+
+
+class Component(msgspec.Struct, frozen=True):
+    """A process of a testbed as `status` shows it."""
+
+    name: str
+    pid: int
+    """0 when it does not run."""
+    healthy: bool
+    memory_mib: int
+
+
+class _Record(msgspec.Struct, frozen=True):
+    wanted: Wanted
+    port: int
+
+
+def default_folder(name: str) -> Path:
+    """Return the run folder of a testbed: /var/tmp/tessera-UID/NAME."""
+    return Path(f"/var/tmp/tessera-{os.getuid()}") / name  # noqa: S108 - made with mode 700 and refused if another's
+
+
+class Cluster:
+    """The testbed of a run folder, whether it runs or not.
+
+    Args:
+        folder: where all of it lies; the same folder finds the same testbed again.
+        bin_folder: the programs, from `testbed.programs`.
+
+    """
+
+    def __init__(self, folder: Path, bin_folder: Path) -> None:
+        self.folder = folder
+        self.processes = Processes(folder)
+        self.pki = Pki(folder / "pki")
+        self.bin = bin_folder
+        self.cgroup = f"tessera-{folder.name}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, for processes of this machine."""
+        return self.pki.folder / "admin.kubeconfig"
+
+    @property
+    def running(self) -> bool:
+        """Whether its namespaces are there."""
+        return self.processes.get("namespaces") is not None
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it was last brought up as."""
+        record = self._record()
+        return record.wanted if record else Wanted(nodes=0)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its nodes that have a kubelet."""
+        settings = self._settings(self.wanted)
+        return tuple(Node(n, settings, self.processes, self.cgroup) for n in range(1, self.wanted.nodes + 1))
+
+    def up(self, wanted: Wanted, report: Callable[[str], None] = lambda _: None) -> None:
+        """Start what does not run, and return when pods can be created and all nodes are ready.
+
+        Args:
+            wanted: what it should be.
+            report: told each step as it begins.
+
+        Raises:
+            Conflict: it runs with another number of nodes.
+            Unavailable: something did not start; tells the end of its log.
+
+        """
+        self._check(wanted)
+        with self._locked():
+            record = self._record()
+            if self.running and record and record.wanted != wanted:
+                raise Conflict(
+                    f"testbed {self.folder.name}",
+                    found=f"running with {record.wanted.nodes} nodes",
+                    wanted=f"{wanted.nodes} nodes",
+                    accepted="scripts/testbed down, then up",
+                )
+            if not self.running:
+                self._clean()
+            self._start(wanted, report)
+
+    def down(self) -> None:
+        """Stop everything and remove what is left; nothing happens when there is nothing.
+
+        Raises:
+            Unavailable: something would not go; tells what.
+
+        """
+        if self.folder.parent.exists():
+            with self._locked():
+                self._clean()
+
+    def kubectl(self, *arguments: str, input_text: str | None = None) -> str:
+        """Return what kubectl prints, as the administrator.
+
+        Raises:
+            Unavailable: it failed; tells what it said.
+
+        """
+        done = self._kubectl(arguments, input_text)
+        if done.returncode:
+            raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), wanted="success")
+        return done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """Return objects as `kubectl get ... -o json` gives them: one, or `items`."""
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def apply(self, *documents: dict[str, Any]) -> None:
+        """Create or change objects."""
+        content = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        self.kubectl("apply", "-f", "-", input_text=json.dumps(content))
+
+    def components(self) -> tuple[Component, ...]:
+        """Return every process that should run, in order of start."""
+        record = self._record()
+        if record is None:
+            return ()
+        names = ["namespaces", *controlplane.COMPONENTS, "relay"]
+        for number in range(1, record.wanted.nodes + 1):
+            names += [f"node{number}", *(f"node{number}-{part}" for part in node.COMPONENTS)]
+        names += [name for name in self.processes.names() if name not in names]
+        return tuple(self._component(name) for name in names)
+
+    def _check(self, wanted: Wanted) -> None:
+        if not 0 <= wanted.nodes <= MOST_NODES:
+            raise InvalidInput("nodes", found=str(wanted.nodes), wanted=f"0 to {MOST_NODES}")
+        if len(str(self.folder)) > _LONGEST_FOLDER:
+            what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
+            raise InvalidInput("run folder", found=str(self.folder), wanted=what)
+        for path in (self.folder, self.bin, Path(sys.prefix)):
+            if any(path.resolve().is_relative_to(hidden) for hidden in _HIDDEN):
+                raise InvalidInput("folder", found=str(path), wanted=f"outside of {', '.join(_HIDDEN)}")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one command at a time change the testbed."""
+        parent = self.folder.parent
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if parent.stat().st_uid != os.getuid():
+            raise Conflict(str(parent), found="a folder of another user", wanted="our own", accepted="another folder")
+        with (parent / f"{self.folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _record(self) -> _Record | None:
+        try:
+            return msgspec.json.decode((self.folder / "testbed.json").read_bytes(), type=_Record)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _settings(self, wanted: Wanted) -> Settings:
+        return Settings(self.folder, self.bin, self.pki, real_nodes=wanted.nodes > 0)
+
+    def _start(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+        settings = self._settings(wanted)
+        report("keys and namespaces")
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        waiter = build_waiter(self.folder / "bin" / "pause")
+        controlplane.prepare(settings)
+        fresh = not self.running
+        outer = make(self.processes, waiter)
+        for command in prepare_bridge() if fresh else ():
+            outer.run(*command)
+        self._start_control_plane(settings, outer, wanted, report)
+        for one in self.nodes:
+            report(one.name)
+            one.start(outer, waiter)
+        report("waiting until pods can be created")
+        until(
+            "service account default/default",
+            lambda: self._kubectl(("get", "serviceaccount", "default", "-n", "default")).returncode == 0,
+            timeout_s=_READY_S,
+            found=lambda: self.processes.last_words("controller-manager"),
+        )
+        for one in self.nodes:
+            words = partial(self.processes.last_words, f"{one.name}-kubelet")
+            until(f"node {one.name}", partial(self._node_ready, one.name), timeout_s=_READY_S, found=words)
+
+    def _start_control_plane(
+        self, settings: Settings, outer: Namespaces, wanted: Wanted, report: Callable[[str], None]
+    ) -> None:
+        report("control plane")
+        inside = outer.enter()
+        self.processes.start("etcd", controlplane.etcd(settings), inside=inside, environment=environment())
+        self.processes.start("apiserver", controlplane.api_server(settings), inside=inside, environment=environment())
+        port = self._start_relay(inside)
+        self.pki.kubeconfig("admin", "admin", f"https://127.0.0.1:{port}")
+        (self.folder / "testbed.json").write_bytes(msgspec.json.encode(_Record(wanted, port)))
+        (self.folder / "bin" / "kubectl").unlink(missing_ok=True)
+        (self.folder / "bin" / "kubectl").symlink_to(self.bin / "kubectl")
+        until(
+            "API server",
+            lambda: self._kubectl(("get", "--raw", "/readyz")).returncode == 0,
+            timeout_s=_READY_S,
+            found=lambda: self.processes.last_words("apiserver"),
+        )
+        for name, command in (
+            ("controller-manager", controlplane.controller_manager(settings)),
+            ("scheduler", controlplane.scheduler(settings)),
+        ):
+            self.processes.start(name, command, inside=inside, environment=environment())
+
+    def _start_relay(self, inside: tuple[str, ...]) -> int:
+        """Return the port of the machine's loopback that leads to the API server: the former one where it is free."""
+        record = self._record()
+        if record and self.processes.get("relay"):
+            return record.port
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", record.port if record else 0))
+            except OSError:
+                listener.bind(("127.0.0.1", 0))
+            listener.listen(128)
+            # The module by its file: inside there is no checkout to import from unless the caller stands in it.
+            script = str(Path(__file__).with_name("relay.py"))
+            command = (sys.executable, script, str(listener.fileno()), CONTROL_PLANE, str(API_PORT))
+            fds = (listener.fileno(),)
+            self.processes.start("relay", command, inside=inside, environment=environment(), pass_fds=fds)
+            port = listener.getsockname()[1]
+            assert isinstance(port, int)
+            return port
+
+    def _kubectl(self, arguments: tuple[str, ...], input_text: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [str(self.bin / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, input=input_text)
+
+    def _node_ready(self, name: str) -> bool:
+        path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        return self._kubectl(("get", "node", name, "-o", path)).stdout == "True"
+
+    def _component(self, name: str) -> Component:
+        process = self.processes.get(name)
+        if process is None:
+            return Component(name, pid=0, healthy=False, memory_mib=0)
+        return Component(name, pid=process.pid, healthy=self._healthy(name), memory_mib=process.memory_mib)
+
+    def _healthy(self, name: str) -> bool:
+        """Return whether a process that runs also answers; those with nothing to ask are healthy while they run."""
+        part = name.partition("-")[2] if name.startswith("node") else name
+        if part == "apiserver":
+            return self._kubectl(("get", "--raw", "/readyz", "--request-timeout=5s")).returncode == 0
+        urls = {
+            "etcd": "http://127.0.0.1:2379/health",
+            "controller-manager": "https://127.0.0.1:10257/healthz",
+            "scheduler": "https://127.0.0.1:10259/healthz",
+            "kubelet": "http://127.0.0.1:10248/healthz",
+        }
+        return part not in urls or self._answers(name, urls[part])
+
+    def _answers(self, name: str, url: str) -> bool:
+        """Return whether a URL answers inside the namespaces of a process, whose own certificate is not checked."""
+        process = self.processes.get(name)
+        if process is None:
+            return False
+        probe = (
+            "import ssl, sys, urllib.request as u; "
+            "u.urlopen(sys.argv[1], timeout=5, context=ssl._create_unverified_context())"
+        )
+        command = [*Namespaces(process).enter(), sys.executable, "-c", probe, url]
+        return subprocess.run(command, capture_output=True, check=False, env=environment()).returncode == 0
+
+    def _clean(self) -> None:
+        """Kill what runs, and remove folders and control groups."""
+        holder = self.processes.get("namespaces")
+        if holder:
+            holder.signal(signal.SIGKILL)
+            # Process 1 ends when all other processes of its namespace are gone.
+            until("end of the namespaces", lambda: not holder.alive, timeout_s=_STOP_S)
+        left: tuple[Path, ...] = ()
+        deadline = time.monotonic() + _STOP_S
+        # A group is busy until the kernel has buried its last process.
+        while (left := remove_cgroup(self.cgroup)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if left:
+            raise Unavailable("control groups", found=", ".join(map(str, left)), wanted="none", accepted="down again")
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        below = f"{self.folder.resolve()}/"
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        if busy := [mount for mount in mounts if mount.startswith(below)]:
+            raise Conflict(
+                f"run folder {self.folder}",
+                found=f"something mounted on {busy[0]}",
+                wanted="no mounts in it",
+                accepted=f"umount {busy[0]}, then down again",
+            )
+        if self.folder.exists():
+            shutil.rmtree(self.folder)

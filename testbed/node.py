@@ -1,0 +1,250 @@
+"""A node: a kubelet, containerd and runc in namespaces of their own."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.addresses import connect_node, node_address, pod_network
+from testbed.cgroups import make_cgroup
+from testbed.controlplane import Settings, inside_url
+from testbed.images import PAUSE, write_images
+from testbed.namespaces import Namespaces, environment, make_node
+from testbed.processes import Process, Processes, until
+
+__all__ = ["COMPONENTS", "Node"]
+
+COMPONENTS = ("containerd", "kubelet")
+"""In order of start; a node's process is called after it: `node1-kubelet`."""
+_READY_S = 60
+
+_CONTAINERD = """\
+version = 4
+root = "{folder}/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+[plugins.'io.containerd.server.v1.grpc']
+  address = "/run/containerd/containerd.sock"
+[plugins.'io.containerd.server.v1.ttrpc']
+  address = "/run/containerd/containerd.sock.ttrpc"
+[plugins.'io.containerd.internal.v1.opt']
+  path = "{folder}/opt"
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "{snapshotter}"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{pause}"
+[plugins.'io.containerd.cri.v1.runtime']
+  disable_apparmor = true
+  # A root without CAP_SYS_RESOURCE may not lower a score; with this containerd keeps it where it is.
+  restrict_oom_score_adj = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["{bin}"]
+  conf_dir = "{folder}/cni"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+"""
+"""Sockets lie in /run, which is the node's own, so that their paths are the usual and short ones."""
+
+
+class Node:
+    """A node of a testbed; nodes are numbered from 1 and called `node1`, `node2`, ..."""
+
+    def __init__(self, number: int, settings: Settings, processes: Processes, cgroup: str) -> None:
+        self.number = number
+        self.name = f"node{number}"
+        self.address = node_address(number)
+        self.folder = settings.folder / self.name
+        self.cgroup = f"{cgroup}/{self.name}"
+        self._settings = settings
+        self._processes = processes
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """The node's namespaces; the node must have been started."""
+        holder = self._processes.get(self.name)
+        assert holder is not None, f"{self.name} does not run"
+        return Namespaces(holder)
+
+    @property
+    def running(self) -> bool:
+        """Whether its namespaces are there."""
+        return self._processes.get(self.name) is not None
+
+    @property
+    def device_plugins(self) -> Path:
+        """The kubelet's folder of device plugins as processes outside see it."""
+        return self.folder / "var-lib" / "kubelet" / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """The kubelet's socket that tells which pod has which devices, as processes outside see it."""
+        return self.folder / "var-lib" / "kubelet" / "pod-resources" / "kubelet.sock"
+
+    @property
+    def administrator(self) -> Path:
+        """A kubeconfig that may do everything, for processes on the node."""
+        return self._settings.pki.folder / "inside.kubeconfig"
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return a command line that runs a command on the node: in its network, mounts and processes."""
+        return [*self.namespaces.enter(), *arguments]
+
+    def run(self, *arguments: str) -> str:
+        """Return what a command on the node prints.
+
+        Raises:
+            Unavailable: it failed; tells what it said.
+
+        """
+        return self.namespaces.run(*arguments)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of processes on the node: the caller's, and the node's name as pods are told it."""
+        return {**environment(), "NODE_NAME": self.name}
+
+    def start_process(self, name: str, command: Sequence[str], more: dict[str, str] | None = None) -> Process:
+        """Start a process on the node, or return the one that runs.
+
+        Args:
+            name: after the node's: `agent` is called `node1-agent`.
+            command: the program and its arguments.
+            more: environment besides the caller's own.
+
+        """
+        variables = {**self.environment(), **(more or {})}
+        full = f"{self.name}-{name}"
+        return self._processes.start(full, command, inside=self.namespaces.enter(), environment=variables)
+
+    def process(self, name: str) -> Process | None:
+        """Return a process of the node; None when it does not run."""
+        return self._processes.get(f"{self.name}-{name}")
+
+    def stop_process(self, name: str, *, timeout_s: float = 20) -> None:
+        """Stop a process of the node and wait until it is gone."""
+        self._processes.stop(f"{self.name}-{name}", timeout_s=timeout_s)
+
+    def start(self, outer: Namespaces, waiter: Path) -> None:
+        """Start what does not run of the node; returns when the kubelet was started, not when the node is ready."""
+        if not self.running:
+            make_cgroup(self.cgroup)
+            namespaces = make_node(self._processes, outer, self.name, self.folder, waiter)
+            bridge, node = connect_node(self.number, namespaces.holder.inside_pid)
+            for command in bridge:
+                outer.run(*command)
+            for command in node:
+                namespaces.run(*command)
+        self._write_files()
+        self._start_containerd(waiter)
+        self.start_kubelet()
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet where it does not run."""
+        arguments = ("--config", str(self.folder / "kubelet.json"), f"--hostname-override={self.name}")
+        kubeconfig = self._settings.pki.folder / f"{self.name}.kubeconfig"
+        more = (f"--kubeconfig={kubeconfig}", f"--node-ip={self.address}")
+        self.start_process("kubelet", (str(self._settings.bin / "kubelet"), *arguments, *more))
+
+    def stop_kubelet(self) -> None:
+        """Stop the kubelet; pods run on."""
+        self.stop_process("kubelet")
+
+    def restart_kubelet(self) -> None:
+        """Stop the kubelet and start it again; returns when it says it is healthy, with its sockets made anew."""
+        self.stop_kubelet()
+        self.start_kubelet()
+        until(f"kubelet of {self.name}", self.kubelet_healthy, timeout_s=_READY_S, found=self._kubelet_words)
+
+    def kubelet_healthy(self) -> bool:
+        """Return whether the kubelet runs, says it is healthy and listens to device plugins."""
+        if self.process("kubelet") is None or not (self.device_plugins / "kubelet.sock").is_socket():
+            return False
+        probe = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10248/healthz', timeout=2)"
+        command = self.command(sys.executable, "-c", probe)
+        return subprocess.run(command, capture_output=True, check=False, env=environment()).returncode == 0
+
+    def _kubelet_words(self) -> str:
+        return self._processes.last_words(f"{self.name}-kubelet")
+
+    def _write_files(self) -> None:
+        pki = self._settings.pki
+        names = (f"DNS:{self.name}", f"IP:{self.address}")
+        pki.issue(self.name, f"/O=system:nodes/CN=system:node:{self.name}", names=names)
+        pki.kubeconfig(self.name, self.name, inside_url())
+        pki.kubeconfig("inside", "admin", inside_url())
+        (self.folder / "cni").mkdir(exist_ok=True)
+        (self.folder / "resolv.conf").touch()
+        (self.folder / "cni" / "10-testbed.conflist").write_text(json.dumps(self._cni(), indent=1))
+        (self.folder / "kubelet.json").write_text(json.dumps(self._kubelet(), indent=1))
+        text = _CONTAINERD.format(
+            folder=self.folder, bin=self._settings.bin, pause=PAUSE, snapshotter=_snapshotter(self.folder)
+        )
+        (self.folder / "containerd.toml").write_text(text)
+
+    def _cni(self) -> dict[str, object]:
+        ranges = [[{"subnet": pod_network(self.number)}]]
+        bridge = {
+            "type": "bridge",
+            "bridge": "pods",
+            "isGateway": True,
+            "ipMasq": False,
+            "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]},
+        }
+        portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+        return {"cniVersion": "1.0.0", "name": "testbed", "plugins": [bridge, portmap]}
+
+    def _kubelet(self) -> dict[str, object]:
+        pki = self._settings.pki
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "failCgroupV1": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "failSwapOn": False,
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(pki.certificate("ca"))},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(pki.certificate(self.name)),
+            "tlsPrivateKeyFile": str(pki.key(self.name)),
+            "address": self.address,
+            "healthzBindAddress": "127.0.0.1",
+            "readOnlyPort": 0,
+            "resolvConf": str(self.folder / "resolv.conf"),
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        }
+
+    def _start_containerd(self, waiter: Path) -> None:
+        # containerd looks for its shim on PATH.
+        path = f"{self._settings.bin}{os.pathsep}{environment()['PATH']}"
+        command = (str(self._settings.bin / "containerd"), "--config", str(self.folder / "containerd.toml"))
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        self.start_process("containerd", command, {"PATH": path, "TMPDIR": str(self.folder / "tmp")})
+        ctr = (str(self._settings.bin / "ctr"), "--address=/run/containerd/containerd.sock", "--namespace=k8s.io")
+
+        def answers() -> bool:
+            done = subprocess.run(self.command(*ctr, "version"), capture_output=True, check=False, env=environment())
+            return done.returncode == 0
+
+        words = f"{self.name}-containerd"
+        until(words, answers, timeout_s=_READY_S, found=lambda: self._processes.last_words(words))
+        imported = self.folder / "imported"
+        if not imported.exists():
+            for image in write_images(self._settings.folder / "images", waiter, platform.machine()):
+                self.run(*ctr, "images", "import", str(image))
+            imported.touch()
+
+
+def _snapshotter(folder: Path) -> str:
+    """Return how containerd keeps layers: by overlay, which does not work on a folder that is itself an overlay."""
+    said = subprocess.run(
+        ["stat", "--file-system", "--format=%T", str(folder)], capture_output=True, text=True, check=True
+    )
+    return "native" if said.stdout.strip() == "overlayfs" else "overlayfs"

@@ -1,0 +1,89 @@
+"""Fixtures with a real Kubernetes: brought up by the first test that asks, taken down at the end of the session."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.__main__ import building
+from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.node import Node
+from testbed.programs import programs
+from testbed.requirements import missing
+
+HERE = Path(__file__).parent
+LACK = missing()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = f"a real Kubernetes needs root on Linux and a few programs; here: {LACK}"
+    for item in items:
+        if LACK and item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each test that was not run: nobody shall think that it passed."""
+    left = [report.nodeid for report in terminalreporter.stats.get("skipped", ()) if "tests/kube/" in report.nodeid]
+    if LACK and left:
+        terminalreporter.section(f"not run, because a real Kubernetes needs what is not here: {LACK}")
+        for name in left:
+            terminalreporter.line(name)
+
+
+@pytest.fixture(scope="session")
+def program_folder(pytestconfig: pytest.Config) -> Path:
+    """Return the programs of Kubernetes, building them the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return programs(report)
+
+
+def fresh(name: str, program_folder: Path) -> Cluster:
+    """Return a testbed of this checkout that does not run: what a killed session left of it is removed."""
+    checkout = hashlib.sha256(str(HERE).encode()).hexdigest()[:6]
+    testbed = Cluster(default_folder(f"{name}-{checkout}"), program_folder)
+    testbed.down()
+    return testbed
+
+
+@pytest.fixture(scope="session")
+def control_plane(program_folder: Path) -> Iterator[Cluster]:
+    """Give a cluster without kubelets: nodes are objects that the test makes, `kubeconfig` works from this process."""
+    testbed = fresh("plane", program_folder)
+    try:
+        testbed.up(Wanted(nodes=0))
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@pytest.fixture(scope="session")
+def node_cluster(program_folder: Path) -> Iterator[Cluster]:
+    """Give a cluster with a real node, `node1`, on which pods run."""
+    testbed = fresh("node", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1))
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@pytest.fixture
+def node(node_cluster: Cluster) -> Node:
+    """Return the node of `node_cluster`."""
+    return node_cluster.nodes[0]
+
+
+@pytest.fixture
+def second_cluster(program_folder: Path) -> Iterator[Cluster]:
+    """Give a cluster with one node that the test may break, beside those that others use."""
+    testbed = fresh("second", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1))
+        yield testbed
+    finally:
+        testbed.down()

@@ -1,0 +1,79 @@
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tessera.errors import Conflict, Unavailable
+from testbed.cluster import Cluster, Wanted
+from testbed.images import BUSYBOX
+from testbed.node import Node
+from testbed.processes import find_process, until
+
+HOST_FOLDERS = tuple(map(Path, ("/var/lib/kubelet", "/var/lib/cni", "/run/netns", "/run/containerd", "/var/log/pods")))
+"""Where a kubelet and its helpers would leave something if they were not kept apart."""
+
+
+def pod(name: str, command: str) -> dict[str, object]:
+    container = {"name": "c", "image": BUSYBOX, "command": ["sh", "-c", command]}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def run(cluster: Cluster, name: str, command: str) -> None:
+    cluster.apply(pod(name, command))
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s")
+
+
+def answers(cluster: Cluster, name: str) -> bool:
+    try:
+        return cluster.kubectl("exec", name, "--", "echo", "here") == "here\n"
+    except Unavailable:
+        return False
+
+
+def test_a_pod_runs_and_its_log_can_be_read(node_cluster: Cluster) -> None:
+    run(node_cluster, "hello", "echo hello; exec sleep 600")
+    assert node_cluster.kubectl("logs", "hello") == "hello\n"
+    assert node_cluster.kubectl("exec", "hello", "--", "echo", "again") == "again\n"
+    node_cluster.kubectl("delete", "pod", "hello", "--timeout=60s")
+
+
+def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, node: Node) -> None:
+    run(node_cluster, "patient", "exec sleep 600")
+    before = node.process("kubelet")
+    node.restart_kubelet()
+    assert node.process("kubelet") not in {before, None}
+    status = node_cluster.get("pod", "patient")["status"]["containerStatuses"][0]
+    assert status["restartCount"] == 0
+    until("the kubelet knows the pod", lambda: answers(node_cluster, "patient"), timeout_s=30)
+    node_cluster.kubectl("delete", "pod", "patient", "--timeout=60s")
+
+
+def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) -> None:
+    assert node.device_plugins.is_dir()
+    assert [str(path) for path in HOST_FOLDERS if path.exists() and list(path.glob("*"))] == []
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert str(node_cluster.folder) not in mounts
+
+
+def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster) -> None:
+    with pytest.raises(Conflict, match="running with 1 nodes"):
+        node_cluster.up(Wanted(nodes=2))
+
+
+def test_down_cleans_after_everything_was_killed_with_a_pod_running(second_cluster: Cluster) -> None:
+    """The processes are those of the namespaces, and no folder, mount or control group outlives them."""
+    run(second_cluster, "victim", "exec sleep 600")
+    components = [component for component in second_cluster.components() if component.pid]
+    processes = [find_process(component.pid) for component in components]
+    for component in components:
+        with contextlib.suppress(ProcessLookupError):  # the end of the first is the end of the others
+            os.kill(component.pid, signal.SIGKILL)
+    second_cluster.down()
+    assert [process for process in processes if process and process.alive] == []
+    assert not second_cluster.folder.exists()
+    assert list(Path("/sys/fs/cgroup").glob(f"*/{second_cluster.cgroup}")) == []
+    assert second_cluster.components() == ()
+    second_cluster.down()

@@ -1,0 +1,188 @@
+"""The parts of the testbed that need neither root nor the built programs; tests/kube has the rest."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tessera.errors import InvalidInput, Unavailable
+from testbed.addresses import node_address, pod_network
+from testbed.cgroups import make_cgroup, remove_cgroup
+from testbed.cluster import Cluster, Wanted
+from testbed.images import BUSYBOX, write_images
+from testbed.pki import Pki
+from testbed.processes import Processes, find_process, until
+from testbed.programs import MODULES, go_version, programs
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Processes:
+    return Processes(tmp_path)
+
+
+def test_a_process_is_found_again_by_its_pid_file_and_stopped(processes: Processes, tmp_path: Path) -> None:
+    started = processes.start("sleeper", ["sleep", "60"])
+    assert Processes(tmp_path).get("sleeper") == started
+    assert processes.names() == ("sleeper",)
+    processes.stop("sleeper")
+    assert not started.alive
+    assert processes.get("sleeper") is None
+    assert processes.names() == ()
+
+
+def test_a_process_that_runs_is_not_started_twice(processes: Processes) -> None:
+    first = processes.start("sleeper", ["sleep", "60"])
+    assert processes.start("sleeper", ["sleep", "60"]) == first
+    processes.stop("sleeper")
+
+
+def test_a_process_that_does_not_listen_is_killed(processes: Processes) -> None:
+    deaf = processes.start("deaf", ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"])
+    until("trap", lambda: "deaf" in processes.last_words("deaf"), timeout_s=10)
+    processes.stop("deaf", timeout_s=0.2)
+    assert not deaf.alive
+
+
+def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
+    child = processes.start("child", ["sleep", "60"], inside=["sh", "-c", '"$@" & wait', "sh"])
+    assert Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n"
+    processes.stop("child")
+
+
+def test_a_start_that_fails_tells_what_was_said(processes: Processes) -> None:
+    with pytest.raises(Unavailable, match="no such luck"):
+        processes.start("loser", ["true"], inside=["sh", "-c", "echo no such luck; exit 1", "sh"])
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "1 2 3", "1 -5", "99999999 5"])
+def test_a_pid_file_that_names_no_process_of_ours_is_no_process(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "pids" / "it.pid").write_text(text)
+    assert Processes(tmp_path).get("it") is None
+
+
+def test_a_later_process_with_the_same_number_is_another() -> None:
+    mine = find_process(os.getpid())
+    assert mine is not None
+    assert mine.alive
+    assert not type(mine)(mine.pid, mine.started - 1).alive
+    type(mine)(mine.pid, mine.started - 1).signal(signal.SIGKILL)
+
+
+def test_waiting_ends_at_its_deadline() -> None:
+    with pytest.raises(Unavailable, match=r"the moon: found not yet, wanted ready within 0\.1 s"):
+        until("the moon", lambda: False, timeout_s=0.1)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl")
+def test_certificates_are_signed_by_their_authority_and_made_once(tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    pki.prepare()
+    certificate = pki.issue("server", "/O=us/CN=server", names=("DNS:localhost", "IP:127.0.0.1"))
+    content = certificate.read_bytes()
+    pki.prepare()
+    assert pki.issue("server", "/O=us/CN=server").read_bytes() == content
+    said = subprocess.run(
+        ["openssl", "verify", "-CAfile", pki.certificate("ca"), "-verify_ip", "127.0.0.1", certificate],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.endswith("OK\n")
+    assert (tmp_path / "pki").stat().st_mode & 0o77 == 0
+
+
+def test_a_kubeconfig_names_its_files(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    content = json.loads(pki.kubeconfig("admin", "someone", "https://127.0.0.1:1").read_text())
+    assert content["users"][0]["user"]["client-key"] == str(tmp_path / "someone.key")
+    assert content["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:1"
+
+
+def test_an_image_is_an_archive_with_one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = tmp_path / "pause"
+    waiter.write_bytes(b"program")
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: str(waiter))
+    paths = write_images(tmp_path / "images", waiter, "x86_64")
+    assert [path.name for path in paths] == ["pause.tar", "busybox.tar", "python.tar"]
+    with tarfile.open(paths[1]) as archive:
+        manifest = archive.extractfile("manifest.json")
+        layer = archive.extractfile("layer.tar")
+        assert manifest is not None
+        assert layer is not None
+        assert json.load(manifest)[0]["RepoTags"] == [BUSYBOX]
+        with tarfile.open(fileobj=layer) as files:
+            assert files.getmember("bin/sh").linkname == "busybox"
+    assert write_images(tmp_path / "images", waiter, "x86_64") == paths
+
+
+def test_control_groups_are_made_and_removed_in_every_hierarchy(tmp_path: Path) -> None:
+    """Files stand in for what the kernel makes; a folder that holds one is a group that is still in use."""
+    for hierarchy in ("memory", "cpuset"):
+        (tmp_path / hierarchy).mkdir()
+    make_cgroup("ours/node1", tmp_path)
+    make_cgroup("ours/node1", tmp_path)
+    assert (tmp_path / "memory" / "ours" / "node1").is_dir()
+    busy = tmp_path / "cpuset" / "ours" / "node1" / "tasks"
+    busy.touch()
+    assert remove_cgroup("ours", tmp_path) == (tmp_path / "cpuset" / "ours",)
+    assert not (tmp_path / "memory" / "ours").exists()
+    busy.unlink()
+    assert remove_cgroup("ours", tmp_path) == ()
+
+
+def test_nodes_have_addresses_and_networks_of_their_own() -> None:
+    numbers = range(1, 100)
+    assert len({node_address(number) for number in numbers}) == len(numbers)
+    assert len({pod_network(number) for number in numbers}) == len(numbers)
+    assert (node_address(1), pod_network(1)) == ("192.168.77.101", "192.168.101.0/24")
+
+
+def test_programs_that_are_there_are_not_built(tmp_path: Path) -> None:
+    def fail(*said: object) -> None:
+        raise AssertionError(said)
+
+    names = [f"{module.name}_{module.version[1:]}" for module in MODULES]
+    folder = tmp_path / "programs" / "-".join(names)
+    folder.mkdir(parents=True)
+    assert programs(fail, cache=tmp_path) == folder
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        ("go version go1.26.8 linux/amd64", (1, 26, 8)),
+        ("go version go1.27 linux/amd64", (1, 27, 0)),
+        ("go version go1.27rc1 linux/amd64", (1, 27, 0)),
+        ("what?", ()),
+    ],
+)
+def test_versions_of_go(said: str, want: tuple[int, ...], tmp_path: Path) -> None:
+    program = tmp_path / "go"
+    program.write_text(f"#!/bin/sh\necho '{said}'\n")
+    program.chmod(0o755)
+    assert go_version(str(program)) == want
+
+
+def test_there_is_no_version_where_there_is_no_go(tmp_path: Path) -> None:
+    assert go_version(str(tmp_path / "go")) == ()
+
+
+@pytest.mark.parametrize(
+    ("folder", "nodes", "want"),
+    [
+        ("/var/tmp/x", -1, "nodes: found -1"),
+        ("/var/tmp/x", 100, "wanted 0 to 99"),
+        ("/var/tmp/" + "x" * 60, 1, "at most 48 characters"),
+        ("/run/x", 1, "outside of /run"),
+    ],
+)
+def test_what_cannot_be_brought_up_is_refused_before_anything_is_made(folder: str, nodes: int, want: str) -> None:
+    with pytest.raises(InvalidInput, match=want):
+        Cluster(Path(folder), Path("/opt/programs")).up(Wanted(nodes=nodes))
+    assert not Path(folder).exists()
