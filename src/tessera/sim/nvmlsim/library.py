@@ -1,0 +1,120 @@
+"""Builds the library from its C sources, once for each version of them, into a cache folder outside the checkout."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tessera.errors import Unsupported
+
+__all__ = ["FLAGS", "STATE_VARIABLE", "compiler", "environment", "library", "sources"]
+
+STATE_VARIABLE = "TESSERA_NVMLSIM_STATE"
+"""Names the state file to the library."""
+
+_NAME = "libnvidia-ml.so.1"
+_TIMEOUT_S = 120
+FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+    f"-Wl,-soname,{_NAME}",
+)
+
+
+def sources() -> Path:
+    """Return the folder with the C sources: beside this module where installed, `native/nvmlsim` in a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.with_name("native"), here.parents[4] / "native" / "nvmlsim"):
+        if (folder / "nvml.h").is_file():
+            return folder
+    raise Unsupported(
+        "simulated GPUs",
+        found="no C sources beside tessera.sim.nvmlsim",
+        wanted="native/nvmlsim, which the distribution carries",
+        accepted="install tessera-gpu again",
+    )
+
+
+def compiler() -> str:
+    """Return the C compiler: `CC`, else cc, gcc or clang from PATH.
+
+    Raises:
+        Unsupported: there is none.
+
+    """
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise Unsupported(
+        "simulated GPUs",
+        found="no C compiler (looked for CC, cc, gcc, clang)",
+        wanted="one, to build the simulated libnvidia-ml.so.1",
+        accepted="install gcc or clang; on Debian and Ubuntu: apt-get install gcc libc6-dev",
+    )
+
+
+def library(*, extra_flags: tuple[str, ...] = ()) -> Path:
+    """Return the path of the built `libnvidia-ml.so.1`; builds it when these sources and flags are not built yet.
+
+    The cache is `$XDG_CACHE_HOME/tessera/nvmlsim/<hash>/`. Several processes may build at once: each builds aside and
+    the result appears whole.
+
+    Raises:
+        Unsupported: no compiler, or it refuses the sources.
+
+    """
+    folder, cc = sources(), compiler()
+    flags = (*FLAGS, *extra_flags)
+    target = _cache() / _key(folder, cc, flags) / _NAME
+    if not target.is_file():
+        _build(folder, (cc, *flags), target)
+    return target
+
+
+def environment(state: Path) -> Mapping[str, str]:
+    """Return the variables that make every NVML client started with them see the machine of this state file."""
+    folder = str(library().parent)
+    former = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each and each != folder]
+    return {"LD_LIBRARY_PATH": ":".join((folder, *former)), STATE_VARIABLE: str(state.resolve())}
+
+
+def _cache() -> Path:
+    top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(top) / "tessera" / "nvmlsim"
+
+
+def _key(folder: Path, cc: str, flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join((cc, platform.machine(), *flags)).encode())
+    for path in sorted(folder.glob("*.[ch]")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+        built = Path(aside) / _NAME
+        result = subprocess.run(  # noqa: S603 - the compiler the user's environment names
+            [*command, "-o", str(built), *map(str, sorted(folder.glob("*.c")))],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise Unsupported(
+                f"building {_NAME} with {command[0]}",
+                found=" ".join(result.stderr.split())[:400] or f"exit code {result.returncode}",
+                wanted="a C11 compiler with the Linux headers",
+                accepted="set CC to another compiler; on Debian and Ubuntu: apt-get install gcc libc6-dev",
+            )
+        built.replace(target)

@@ -1,0 +1,188 @@
+"""What a driver tells about a product beside the catalogue's facts: its full name, compute capability, power, clocks.
+
+The catalogue (`core/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
+only make a simulated GPU look like itself; nothing is decided by them.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.core.gpumodels import GpuModel, Profile, model
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Engines", "Product", "SimulatedGpu", "api_index", "engines", "gpus_of", "product"]
+
+_MOST_GPUS = 32
+_COUNTED = re.compile(r"\s*(?:(?P<count>\d{1,3})\s*x\s*)?(?P<name>\S.*?)\s*", re.IGNORECASE)
+
+
+class SimulatedGpu(msgspec.Struct, frozen=True):
+    """A GPU to simulate."""
+
+    model: GpuModel
+    name: str
+    """As the driver prints it: `NVIDIA A100-SXM4-40GB`."""
+
+
+class Product(NamedTuple):
+    """A product as its driver shows it. Source: NVIDIA's data sheets; the figures are rounded."""
+
+    name: str
+    compute: tuple[int, int]
+    """CUDA compute capability."""
+    multiprocessors: int
+    power_w: tuple[int, int]
+    """The least limit that can be set, and the limit as delivered, which is the most."""
+    clocks_mhz: tuple[int, int]
+    """The highest of SMs and of memory."""
+    bus_bits: int
+    pci: int
+    """PCI device and vendor id where the catalogue has none."""
+
+
+_PRODUCTS = {
+    "A30-24GB": Product("NVIDIA A30", (8, 0), 56, (100, 165), (1440, 1215), 3072, 0),
+    "A100-40GB": Product("NVIDIA A100-SXM4-40GB", (8, 0), 108, (100, 400), (1410, 1215), 5120, 0),
+    "A100-80GB": Product("NVIDIA A100-SXM4-80GB", (8, 0), 108, (100, 400), (1410, 1593), 5120, 0),
+    "H100-80GB": Product("NVIDIA H100 80GB HBM3", (9, 0), 132, (200, 700), (1980, 2619), 5120, 0),
+    "H100-94GB": Product("NVIDIA H100 NVL", (9, 0), 132, (200, 400), (1785, 2619), 6016, 0),
+    "H100-96GB": Product("NVIDIA GH200 480GB", (9, 0), 132, (100, 900), (1980, 2619), 6144, 0),
+    "GH200-144GB": Product("NVIDIA GH200 144G HBM3e", (9, 0), 132, (100, 900), (1980, 3201), 6144, 0),
+    "H200-141GB": Product("NVIDIA H200", (9, 0), 132, (200, 700), (1980, 3201), 6016, 0),
+    "B200-180GB": Product("NVIDIA B200", (10, 0), 148, (200, 1000), (1965, 3996), 8192, 0),
+    "GB200-186GB": Product("NVIDIA GB200", (10, 0), 152, (200, 1200), (2062, 3996), 8192, 0),
+    "B300": Product("NVIDIA B300 SXM6 AC", (10, 3), 148, (200, 1100), (2032, 3996), 8192, 0),
+    "GB300": Product("NVIDIA GB300", (10, 3), 152, (200, 1400), (2032, 3996), 8192, 0),
+    "RTX-PRO-6000-Blackwell-96GB": Product(
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 188, (150, 600), (2430, 12481), 512, 0
+    ),
+    "RTX-PRO-5000-Blackwell-48GB": Product(
+        "NVIDIA RTX PRO 5000 Blackwell", (12, 0), 110, (150, 300), (2610, 14001), 384, 0x2BB310DE
+    ),
+    "P4": Product("Tesla P4", (6, 1), 20, (60, 75), (1531, 3003), 256, 0x1BB310DE),
+    "P40": Product("Tesla P40", (6, 1), 30, (125, 250), (1531, 3615), 384, 0x1B3810DE),
+    "P100": Product("Tesla P100-PCIE-16GB", (6, 0), 56, (125, 250), (1328, 715), 4096, 0x15F810DE),
+    "V100-16GB": Product("Tesla V100-SXM2-16GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB110DE),
+    "V100-32GB": Product("Tesla V100-SXM2-32GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB510DE),
+    "T4": Product("Tesla T4", (7, 5), 40, (60, 70), (1590, 5001), 256, 0x1EB810DE),
+    "A2": Product("NVIDIA A2", (8, 6), 10, (35, 60), (1770, 6251), 128, 0x25B610DE),
+    "A10": Product("NVIDIA A10", (8, 6), 72, (100, 150), (1695, 6251), 384, 0x223610DE),
+    "A10G": Product("NVIDIA A10G", (8, 6), 80, (100, 300), (1710, 6251), 384, 0x223710DE),
+    "A16": Product("NVIDIA A16", (8, 6), 10, (50, 62), (1755, 6251), 128, 0x25B610DE),
+    "A40": Product("NVIDIA A40", (8, 6), 84, (100, 300), (1740, 7251), 384, 0x223510DE),
+    "RTX-A5000": Product("NVIDIA RTX A5000", (8, 6), 64, (100, 230), (2100, 8001), 384, 0x223110DE),
+    "RTX-A6000": Product("NVIDIA RTX A6000", (8, 6), 84, (100, 300), (2100, 8001), 384, 0x223010DE),
+    "RTX-3090": Product("NVIDIA GeForce RTX 3090", (8, 6), 82, (100, 350), (2100, 9751), 384, 0x220410DE),
+    "L4": Product("NVIDIA L4", (8, 9), 58, (40, 72), (2040, 6251), 192, 0x27B810DE),
+    "L40": Product("NVIDIA L40", (8, 9), 142, (100, 300), (2490, 9001), 384, 0x26B510DE),
+    "L40S": Product("NVIDIA L40S", (8, 9), 142, (100, 350), (2520, 9001), 384, 0x26B910DE),
+    "RTX-6000-Ada": Product("NVIDIA RTX 6000 Ada Generation", (8, 9), 142, (100, 300), (3105, 10001), 384, 0x26B110DE),
+    "RTX-4090": Product("NVIDIA GeForce RTX 4090", (8, 9), 128, (150, 450), (3120, 10501), 384, 0x268410DE),
+    "RTX-5090": Product("NVIDIA GeForce RTX 5090", (12, 0), 170, (400, 575), (3090, 14001), 512, 0x2B8510DE),
+}
+
+
+def product(gpu: GpuModel) -> Product:
+    """Return what the driver tells of this model's best known product."""
+    return _PRODUCTS[gpu.name]
+
+
+def gpus_of(texts: Iterable[str]) -> tuple[SimulatedGpu, ...]:
+    """Return the GPUs that `2xA100-40GB` and the like name, in order.
+
+    A model goes by any name that the catalogue knows. A product name (`A100-PCIE-40GB`) is what the driver then prints;
+    other names give the model's best known product.
+
+    Raises:
+        InvalidInput: not a count and a model, no such model, or more GPUs than one machine can have.
+
+    """
+    gpus: list[SimulatedGpu] = []
+    for text in texts:
+        parts = _COUNTED.fullmatch(text)
+        count = int(parts["count"] or 1) if parts else 0
+        if parts is None or not 1 <= count <= _MOST_GPUS:
+            raise InvalidInput(
+                "GPUs to simulate",
+                found=shown(text),
+                wanted=f"a count from 1 to {_MOST_GPUS} and a model, such as 2xA100-40GB",
+            )
+        found = model(parts["name"])
+        gpus += [SimulatedGpu(found, _driver_name(found, parts["name"]))] * count
+    if not 1 <= len(gpus) <= _MOST_GPUS:
+        raise InvalidInput("GPUs to simulate", found=str(len(gpus)), wanted=f"1 to {_MOST_GPUS}")
+    return tuple(gpus)
+
+
+def _driver_name(gpu: GpuModel, text: str) -> str:
+    """Return the product's name: that of an alias which is one, else the model's best known product."""
+    maker = "" if gpu.arch in {"Pascal", "Volta", "Turing"} else "NVIDIA "
+    plain = text.strip().casefold().removeprefix("nvidia").strip(" -")
+    for alias in gpu.aliases:
+        if alias.casefold() == plain and not alias.startswith("nvidia-") and _is_full(alias):
+            return f"{maker}{alias}"
+    return product(gpu).name
+
+
+def _is_full(alias: str) -> bool:
+    """Return whether an alias says form and memory, as the driver does: `A100-PCIE-40GB`, not `A800-40GB`."""
+    return any(mark in alias for mark in ("PCI", "SXM", "NVL", " ", "HBM"))
+
+
+class Engines(NamedTuple):
+    """Engines of a MIG instance."""
+
+    copy: int
+    decoders: int
+    encoders: int
+    jpegs: int
+    ofas: int
+
+
+@cache
+def engines(gpu: GpuModel, profile: Profile) -> Engines:
+    """Return the engines of an instance of this profile, as far as listings of its family were seen.
+
+    Source: NVIDIA MIG User Guide, Supported MIG Profiles (engines by profile), and listings of A100, A30, H100, B200
+    and RTX PRO 6000 that the catalogue names; other products are taken to be like their family.
+    """
+    slices, media = profile.compute_slices, profile.media
+    special = 1 if media in {"me", "me.all", "full"} else 0
+    if gpu.compute_slices == 7:  # noqa: PLR2004 - the seven-slice family
+        if gpu.arch == "Ampere":
+            few = {1: 0, 2: 1, 3: 2, 4: 2, 7: 5}[slices]
+            doubled = slices == 1 and profile.size > 1
+            return Engines(slices, 1 if media == "me" or doubled else few, 0, special, special)
+        if gpu.arch == "Hopper":
+            return Engines(8 if media == "full" else slices, slices, 0, slices, special)
+        return Engines({1: 2, 2: 3, 3: 6, 4: 8, 7: 16}[slices], 1, 0, 1, special)
+    if gpu.arch == "Ampere":
+        decoders = 0 if media == "none" else slices
+        return Engines(slices, decoders, 0, special, special)
+    all_of_them = gpu.compute_slices if media in {"me.all", "full"} else slices
+    each = 0 if media == "none" else all_of_them
+    return Engines(slices, each, each, each, special)
+
+
+def api_index(gpu: GpuModel, profile: Profile) -> int:
+    """Return which of the constants NVML_GPU_INSTANCE_PROFILE_* names this profile.
+
+    Source: nvidia-ml-py 13.615.71, the constants of that name: 1_SLICE to 6_SLICE, then 1_SLICE_REV1 and 2_SLICE_REV1
+    (with media engines), 1_SLICE_REV2 (double memory), _GFX, _NO_ME and _ALL_ME.
+    """
+    slices = profile.compute_slices
+    if profile.graphics:
+        return {1: 0xA, 2: 0xB, 3: 0x11, 4: 0xC}[slices]
+    if profile.name.endswith("-me"):
+        return {1: 0xD, 2: 0xE}[slices]
+    if profile.media == "me.all":
+        return {1: 0xF, 2: 0x10}[slices]
+    if profile.media == "me":
+        return {1: 0x7, 2: 0x8}[slices]
+    if slices == 1 and profile.size > min(each.size for each in gpu.profiles):
+        return 0x9
+    return {1: 0x0, 2: 0x1, 3: 0x2, 4: 0x3, 7: 0x4, 8: 0x5, 6: 0x6}[slices]
