@@ -1,5 +1,6 @@
 """Each GPU's sharing from files, labels and what the driver shows, and what is said about what cannot be."""
 
+import msgspec
 import pytest
 
 from nodefacts import gpu, node
@@ -10,6 +11,7 @@ from tessera.core.nodesharing import (
     GpuPolicy,
     NodeSharing,
     Strategy,
+    combined,
     desired_layouts,
     effective,
     mps_client_limit,
@@ -302,3 +304,18 @@ def test_layouts_that_policies_want() -> None:
 )
 def test_how_many_clients_mps_admits(name: str, capability: tuple[int, int], cuda: tuple[int, int], want: int) -> None:
     assert mps_client_limit(gpu(0, name, compute_capability=capability), cuda) == want
+
+
+def test_what_files_and_labels_say_together() -> None:
+    config = msgspec.structs.replace(said(entry(WHOLE, 4), strategy="none"), ignored=("a",))
+    own = NodeSharing(policies=(policy(0, AUTO),), unit_mib=1, ignored=("b",))
+    got = combined(config, own, memory_share=True)
+    assert got == NodeSharing(
+        strategy="none",
+        entries=config.entries,
+        policies=own.policies,
+        memory_share=True,
+        unit_mib=1,
+        ignored=("a", "b"),
+    )
+    assert combined(config, msgspec.structs.replace(own, strategy="single")).strategy == "single"

@@ -26,6 +26,7 @@ __all__ = [
     "NodeSharing",
     "PluginOptions",
     "Strategy",
+    "combined",
     "desired_layouts",
     "effective",
     "mps_client_limit",
@@ -101,6 +102,18 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
     plugin: PluginOptions = PluginOptions()
     ignored: tuple[str, ...] = ()
     """What a file says that has no effect."""
+
+
+def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = False) -> NodeSharing:
+    """Return what NVIDIA's sharing configuration, the node policy and the label `gpushare=true` say together."""
+    return msgspec.structs.replace(
+        config,
+        strategy=policy.strategy or config.strategy,
+        policies=policy.policies,
+        memory_share=memory_share,
+        unit_mib=policy.unit_mib,
+        ignored=(*config.ignored, *policy.ignored),
+    )
 
 
 def effective(inventory: Inventory, node_sharing: NodeSharing) -> tuple[Gpu, ...]:
