@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.api import documents, fleets, workloads
+from nodefacts import gpu
+from tessera.api import documents, fleets, nodepolicy, sharingconfig, workloads
 from tessera.api.nodes import MODEL_LABELS
 from tessera.api.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
 
@@ -32,6 +33,15 @@ def test_fleets_that_are_shown_are_read(text: str) -> None:
     got = fleets.read(documents.read("fleet.md", text))
     assert all(node.gpus for node in got.nodes)
     assert got.notes == ()
+
+
+def test_sharing_files_that_are_shown_are_read() -> None:
+    config, policy = blocks("sharing.md")[:2]
+    assert len(sharingconfig.read(documents.read("sharing.md", config)[0]).entries) == 3
+    gpus = (gpu(0), *(gpu(index, "A100-40GB") for index in (1, 2, 3)), gpu(4, "L4"))
+    said = nodepolicy.read(documents.read("sharing.md", policy)[0], gpus)
+    assert len(said.policies) == 5
+    assert said.ignored == ()
 
 
 @pytest.mark.parametrize("name", [GPU_MODEL, ISOLATION, MEMORY_UNIT])
