@@ -1,0 +1,6 @@
+"""The GPU driver of a node: NVML, and one in memory."""
+
+from tessera.clients.gpu.memory import MemoryDriver
+from tessera.clients.gpu.protocol import GpuDriver, MemoryLimit, Use
+
+__all__ = ["GpuDriver", "MemoryDriver", "MemoryLimit", "Use"]
