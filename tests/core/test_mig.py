@@ -40,7 +40,13 @@ def restricted(gpu: GpuModel, *names: str) -> GpuModel:
 
 
 COMPUTE = restricted(H100, "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
-SMALL = (A30, COMPUTE, restricted(H100, "1g.10gb", "1g.10gb+me", "3g.40gb"), restricted(RTX_PRO_6000, "1g.24gb+me.all"))
+SMALL = (
+    A30,
+    COMPUTE,
+    restricted(H100, "1g.10gb", "1g.10gb+me", "3g.40gb"),
+    restricted(RTX_PRO_6000, "1g.24gb+me.all"),
+    restricted(RTX_PRO_6000, "1g.24gb", "1g.24gb+me", "1g.24gb-me", "2g.48gb+me.all", "1g.24gb+me.all"),
+)
 
 
 def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
@@ -57,7 +63,9 @@ def brute_force(gpu: GpuModel) -> Iterator[Layout]:
         for chosen in itertools.combinations(spots, count):
             units = [unit for name, start in chosen for unit in range(start, start + profiles[name].size)]
             kinds = Counter(str(profiles[name].media) for name, _ in chosen)
-            if len(set(units)) == len(units) and all(kinds[kind] <= 1 for kind in gpu.at_most_one):
+            engines = {name for name, _ in chosen if profiles[name].media != "none"}
+            greedy = any(name.endswith("+me.all") for name in engines) and len(engines) > 1
+            if len(set(units)) == len(units) and all(kinds[kind] <= 1 for kind in gpu.at_most_one) and not greedy:
                 yield tuple(sorted(Placement(start, profiles[name].size, name) for name, start in chosen))
 
 
@@ -109,6 +117,15 @@ def test_the_mask_of_a_layout_is_its_units() -> None:
         ),
         pytest.param(
             RTX_PRO_6000, at(RTX_PRO_6000, ("1g.24gb+me", 0), ("1g.24gb-me", 3), ("2g.48gb", 6)), None, id="12 units"
+        ),
+        pytest.param(
+            RTX_PRO_6000, at(RTX_PRO_6000, ("1g.24gb+me.all", 0), ("1g.24gb-me", 3), ("2g.48gb-me", 6)), None, id="-me"
+        ),
+        pytest.param(
+            RTX_PRO_6000,
+            at(RTX_PRO_6000, ("2g.48gb+me.all", 0), ("1g.24gb+me", 6), ("1g.24gb", 9)),
+            "an instance with +me.all holds all media engines, and 2 beside it want some",
+            id="all media engines and some",
         ),
         pytest.param(A100, at(H100, ("1g.20gb", 0)), "A100-40GB has no profile 1g.20gb", id="another GPU's profile"),
         pytest.param(

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
-from tessera.core.gpumodels import GpuModel
-from tessera.core.mig import Placement
+from tessera.core.gpumodels import GpuModel, model
+from tessera.core.mig import Placement, open_placements, why_illegal
 from tessera.core.need import Ask, Isolation, Need, Pod
 from tessera.core.plan import PLAN_POLICIES, GpuLayout, applied, plan
 from tessera.core.sharing import AUTO, Mode, Sharing
@@ -30,12 +30,28 @@ NEEDS = st.one_of(
     st.just(WHOLE),
     st.just(Need(cpu_milli=9000)),
 )
+RTX_PRO = model("RTX-PRO-6000")
+MEDIA = ("1g.24gb", "1g.24gb-me", "1g.24gb+me", "1g.24gb+me.all", "2g.48gb", "2g.48gb+me.all", "2g.48gb-me")
 GPUS = st.tuples(st.sampled_from((A30, A100, T4)), st.sampled_from((AUTO, REPLICAS, Sharing(modes=(Mode.WHOLE,)))))
 
 
 def fleet(kinds: list[list[tuple[GpuModel, Sharing]]]) -> tuple[Node, ...]:
     rows = ((n, [gpu(i, kind, sharing) for i, (kind, sharing) in enumerate(gpus)]) for n, gpus in enumerate(kinds))
     return tuple(node(f"n{n}", *gpus) for n, gpus in rows)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(MEDIA), max_size=6), st.sampled_from((*PLAN_POLICIES, "exact")))
+def test_one_instance_can_hold_all_media_engines(names: list[str], policy: str) -> None:
+    """What is planned is legal, and nobody waits who could be cut a place beside what is used."""
+    pending = tuple(pod for i, name in enumerate(names) for pod in pods(slices(name), 1, f"p{i}"))
+    before = Snapshot(nodes=(node("n", gpu(0, RTX_PRO)),), pending=pending)
+    made = plan(before, exact=True) if policy == "exact" else plan(before, policy=policy)
+    layout = tuple(p.placement for p in made.layouts[0].slices if p.placement)
+    assert why_illegal(RTX_PRO, layout) is None
+    assert len(made.assignments) == len(layout)
+    waiting = {names[int(each.pod.removeprefix("default/p").partition("-")[0])] for each in made.waiting}
+    assert not waiting.intersection(place.profile for place in open_placements(RTX_PRO, layout))
 
 
 def same(layout: GpuLayout) -> tuple[object, ...]:

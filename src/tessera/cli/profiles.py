@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tessera.cli.options import output_option
 from tessera.core.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
-from tessera.core.mig import maximal_counts, maximal_layouts, named_layouts, placements, placements_of
+from tessera.core.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
 __all__ = ["profiles"]
 
@@ -176,6 +176,8 @@ def _print_drawing(console: Console, gpu: GpuModel) -> None:
 def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
     """Return what is said below the tables: what about, and what."""
     lines = [("media", f"one GPU holds one instance with +{kind} at most") for kind in gpu.at_most_one]
+    if ALL_MEDIA in gpu.at_most_one:
+        lines.append(("", f"+{ALL_MEDIA} holds all media engines: only instances without any fit beside it"))
     if gpu.units:
         layouts, counts = len(maximal_layouts(gpu)), len(maximal_counts(gpu))
         lines.append(

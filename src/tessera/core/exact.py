@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.core.fit.admission import refusal
 from tessera.core.linear import Program, Solution
-from tessera.core.mig import Placement, placements
+from tessera.core.mig import ALL_MEDIA, Placement, placements
 from tessera.core.need import Ask, Form, Need, Pod
 from tessera.core.sharing import Mode, Option
 from tessera.core.snapshot import Assignment, Gpu, Node, Share, Snapshot
@@ -160,6 +160,10 @@ class _Model:
         media = {profile.name: profile.media for profile in gpu.model.profiles}
         for kind in gpu.model.at_most_one:
             self.program.row({v: 1.0 for p, v in cuts.items() if media[p.profile] == kind}, high=1)
+        if ALL_MEDIA in gpu.model.at_most_one:
+            most = float(gpu.model.units)
+            weights = {"none": 0.0, ALL_MEDIA: most}
+            self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in cuts.items()}, high=most)
         for profile in wanted:
             served = {v: 1.0 for key, v in made if key.option.profile == profile}
             cut = {v: -1.0 for place, v in cuts.items() if place.profile == profile}

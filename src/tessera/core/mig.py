@@ -15,6 +15,7 @@ import msgspec
 from tessera.core.gpumodels import GpuModel, Profile
 
 __all__ = [
+    "ALL_MEDIA",
     "Counts",
     "Layout",
     "Placement",
@@ -47,6 +48,13 @@ class Placement(msgspec.Struct, frozen=True, order=True):
         """The placement units taken, as a bit set."""
         return ((1 << self.size) - 1) << self.start
 
+
+ALL_MEDIA = "me.all"
+"""The media kind that takes every media engine of a GPU, so that only instances without any fit beside it.
+
+`nvidia-smi mig -lgip` of an RTX PRO 6000 shows 4 NVDEC, 4 NVENC, 4 JPEG and 1 OFA for the whole GPU and the same for
++me.all, one or two of each for the other profiles, and none for -me. Source: ug-profiles.
+"""
 
 Layout: TypeAlias = tuple[Placement, ...]
 """Placements on one GPU, sorted."""
@@ -109,11 +117,27 @@ def why_illegal(model: GpuModel, layout: Layout) -> str | None:
                     f"{taken[unit].profile} at {taken[unit].start} and {each.profile} at {each.start} share unit {unit}"
                 )
             taken[unit] = each
-    media: Counter[str] = Counter(known[each.profile].media for each in layout)
+    return _media_clash(model, Counter(known[each.profile].media for each in layout))
+
+
+def _media_clash(model: GpuModel, media: Mapping[str, int]) -> str | None:
+    """Return what is wrong about so many instances of each media kind; None where they go together."""
     for kind in model.at_most_one:
         if media[kind] > 1:
             return f"{media[kind]} instances hold the media engines of +{kind}, which {model.name} gives to one at most"
+    others = sum(count for kind, count in media.items() if kind not in {"none", ALL_MEDIA})
+    if ALL_MEDIA in model.at_most_one and media[ALL_MEDIA] and others:
+        return f"an instance with +{ALL_MEDIA} holds all media engines, and {others} beside it want some"
     return None
+
+
+def _barred(model: GpuModel, media: str, held: frozenset[str]) -> bool:
+    """Return whether instances of the media kinds `held` leave none of the engines that one of kind `media` wants."""
+    if media in held and media in model.at_most_one:
+        return True
+    if media == "none" or ALL_MEDIA not in model.at_most_one:
+        return False
+    return bool(held - {"none"}) if media == ALL_MEDIA else ALL_MEDIA in held
 
 
 @cache
@@ -121,7 +145,11 @@ def open_placements(model: GpuModel, layout: Layout) -> Layout:
     """Return the placements that could be added to a legal layout, each alone."""
     taken, kinds = mask(layout), _kinds(model, layout)
     known = _profiles(model)
-    return tuple(each for each in placements(model) if not each.mask & taken and known[each.profile].media not in kinds)
+    return tuple(
+        each
+        for each in placements(model)
+        if not each.mask & taken and not _barred(model, known[each.profile].media, kinds)
+    )
 
 
 def remaining(model: GpuModel, layout: Layout) -> Mapping[str, int]:
@@ -135,7 +163,7 @@ def _remaining(model: GpuModel, taken: int, kinds: frozenset[str]) -> Mapping[st
 
 
 def _more(model: GpuModel, profile: Profile, taken: int, kinds: frozenset[str]) -> int:
-    if profile.media in kinds:
+    if _barred(model, profile.media, kinds):
         return 0
     count = 0
     # The lowest free start first is optimal, because all instances of a profile are of one size.
@@ -155,9 +183,8 @@ def all_layouts(model: GpuModel) -> tuple[Layout, ...]:
         found.append(layout)
         for number, each in enumerate(options[after:], after):
             media = known[each.profile].media
-            if not each.mask & taken and media not in kinds:
-                held = kinds | {media} if media in model.at_most_one else kinds
-                extend((*layout, each), taken | each.mask, held, number + 1)
+            if not each.mask & taken and not _barred(model, media, kinds):
+                extend((*layout, each), taken | each.mask, kinds | {media}, number + 1)
 
     options, known = placements(model), _profiles(model)
     extend((), 0, frozenset(), 0)
@@ -252,6 +279,7 @@ def _profiles(model: GpuModel) -> Mapping[str, Profile]:
 
 
 def _kinds(model: GpuModel, layout: Layout) -> frozenset[str]:
-    """Return the media kinds of which the layout holds the only instance."""
+    """Return the media kinds of a layout that can keep other instances off."""
     known = _profiles(model)
-    return frozenset(known[each.profile].media for each in layout).intersection(model.at_most_one)
+    held = frozenset(known[each.profile].media for each in layout)
+    return held - {"none"} if ALL_MEDIA in model.at_most_one else held.intersection(model.at_most_one)

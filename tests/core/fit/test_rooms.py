@@ -1,13 +1,15 @@
 """Room for MIG instances, against trying every set of placements."""
 
+import functools
 import itertools
+import operator
 
 import numpy as np
 import pytest
 
 from tessera.core.fit.rooms import occupied, profile_of, rooms, starts
-from tessera.core.gpumodels import GpuModel, Profile
-from tessera.core.mig import Placement
+from tessera.core.gpumodels import GpuModel, Profile, model
+from tessera.core.mig import Placement, all_layouts, open_placements, remaining
 
 
 def profile(name: str, size: int, starts: tuple[int, ...], *, me: bool = False) -> Profile:
@@ -55,6 +57,16 @@ def test_room_is_the_most_disjoint_placements_in_every_state(name: str) -> None:
         )
         assert table[state] == (min(most, 1) if own.media == "me" else most)
     assert table.dtype == np.int8
+
+
+def test_room_on_a_gpu_whose_media_engines_one_instance_can_take_is_what_the_layouts_say() -> None:
+    gpu = model("RTX-PRO-6000")
+    tables = {each.name: rooms(gpu, each) for each in gpu.profiles}
+    for layout in all_layouts(gpu):
+        state = functools.reduce(operator.or_, (occupied(gpu, place) for place in layout), 0)
+        assert {name: int(table[state]) for name, table in tables.items()} == remaining(gpu, layout)
+        free = {(each.profile, each.start) for each in open_placements(gpu, layout)}
+        assert {(each.name, start) for each in gpu.profiles for start in starts(gpu, each, state)} == free
 
 
 def test_an_instance_takes_its_units_and_its_media_kind() -> None:

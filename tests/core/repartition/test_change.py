@@ -185,6 +185,13 @@ def test_present_instances_are_kept_where_they_are() -> None:
             id="media engines held",
         ),
         pytest.param(
+            RTX_PRO_6000,
+            at(RTX_PRO_6000, ("1g.24gb+me.all", 9)),
+            at(RTX_PRO_6000, ("2g.48gb", 0), ("1g.24gb-me", 6)),
+            "1g.24gb+me.all at 9 is in use and holds the media engines, needed for 2g.48gb at 0",
+            id="all media engines held",
+        ),
+        pytest.param(
             H100,
             at(H100, ("1g.10gb", 6)),
             at(H100, ("3g.40gb", 0)),

@@ -181,22 +181,30 @@ class Fleet:
         self._commit(row, node, 0)
 
     def _change_cut(self, row: int, node: int, placement: Placement, sign: int) -> None:
-        gpu_type = self.types[self.kind[row, node]]
-        self.used[row, node] ^= occupied(gpu_type.model, placement)
         cuts = self._cuts.get((row, node), ())
         if sign > 0:
             self._cuts[row, node] = (*cuts, placement)
         else:
             self._cuts[row, node] = tuple(p for p in cuts if p != placement)
+        self._recount(row, node)
         self._commit(row, node, MODE_BIT[Mode.MIG])
 
     def _change_device(self, row: int, node: int, device: int, sign: int) -> None:
-        gpu_type = self.types[self.kind[row, node]]
         held = self._held[row, node]
         held[device] += sign
         if held[device] == (sign > 0):  # the first client came or the last one left
-            self.used[row, node] ^= gpu_type.bits[device]
+            self._recount(row, node)
         self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _recount(self, row: int, node: int) -> None:
+        """Set the MIG state of a GPU to what its instances in use take together; they may share the media bits."""
+        gpu_type = self.types[self.kind[row, node]]
+        used = 0
+        for placement in self._cuts.get((row, node), ()):
+            used |= occupied(gpu_type.model, placement)
+        for bits, held in zip(gpu_type.bits, self._held.get((row, node), ()), strict=False):
+            used |= bits if held else 0
+        self.used[row, node] = used
 
     def _commit(self, row: int, node: int, mode: int) -> None:
         """Bind a GPU that holds something to its mode, and set free one that holds nothing any more."""

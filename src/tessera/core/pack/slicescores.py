@@ -7,7 +7,7 @@ import numpy as np
 
 from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.gputypes import GpuType, Ints
-from tessera.core.fit.rooms import profile_of
+from tessera.core.fit.rooms import profile_of, state_bits
 from tessera.core.fit.ways import Cut
 from tessera.core.gpumodels import GpuModel
 from tessera.core.pack.migscore import MigPolicy, MigTables, states, tables
@@ -53,7 +53,8 @@ class SliceScores:
         kind = int(self._fleet.kind[row, node])
         gpu_type = self._fleet.types[kind]
         profile = gpu_type.model.profiles.index(profile_of(gpu_type.model, way.by_type[kind].profile or ""))
-        return int(self._tables[gpu_type.model].start[profile, int(self._fleet.used[row, node])])
+        state = int(self._fleet.used[row, node]) % states(gpu_type.model)
+        return int(self._tables[gpu_type.model].start[profile, state])
 
     def _flatten(self, demand: Demand) -> tuple[Ints, Ints]:
         """Return for each GPU type where its states begin in one array of scores; state 0 of none is no place."""
@@ -65,8 +66,10 @@ class SliceScores:
                 model = self._fleet.types[kind].model
                 profile = model.profiles.index(profile_of(model, option.profile or ""))
                 offsets[kind] = at
-                rows.append(np.maximum(self._tables[model].score[profile], _NOWHERE))
-                at += states(model)
+                score = np.maximum(self._tables[model].score[profile], _NOWHERE)
+                # The scores do not look at the last bit of the state where it says that media engines are in use.
+                rows.append(np.tile(score, (1 << state_bits(model)) // states(model)))
+                at += 1 << state_bits(model)
         return offsets, np.concatenate(rows)
 
 

@@ -90,11 +90,8 @@ def steps_between(present: Layout, target: Layout) -> tuple[Step, ...]:
 
 def restorable(model: GpuModel, former: Layout, used: Layout) -> Layout:
     """Return the used instances and as much of the former layout as fits beside them."""
-    media = {each.name: each.media for each in model.profiles}
-    once = {media[each.profile] for each in used}.intersection(model.at_most_one)
-    taken = mask(used)
-    kept = (each for each in former if not each.mask & taken and media[each.profile] not in once)
-    return tuple(sorted((*used, *kept)))
+    beside = set(open_placements(model, tuple(sorted(used))))
+    return tuple(sorted((*used, *(each for each in former if each in beside))))
 
 
 def _check(model: GpuModel, present: Layout, used: Layout) -> None:
@@ -129,11 +126,9 @@ def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
     if needed:
         units = [str(unit) for unit in range(model.units) if mask(needed) & blocker.mask & 1 << unit]
         return f"{in_use} and holds unit{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
-    media = {each.name: each.media for each in model.profiles}
-    kind = media[blocker.profile]
-    same = [each for each in target if kind in model.at_most_one and media[each.profile] == kind]
-    if same:
-        return f"{in_use} and holds the media engines, needed for {_list(same)}"
+    barred = [each for each in target if each not in open_placements(model, (blocker,))]
+    if barred:
+        return f"{in_use} and holds the media engines, needed for {_list(barred)}"
     return f"{in_use} and the target has no place for it"
 
 
