@@ -103,3 +103,11 @@ def test_memory_shares_leave_whole_gpus_for_those_who_need_them() -> None:
     whole = [device for a in got["assignments"] if "train" in a["pod"] for device in a["devices"]]
     assert [device["mode"] for device in whole] == ["whole"] * 4
     assert got["summary"]["gpus_used"] <= best["summary"]["gpus_used"] + 1
+
+
+@pytest.mark.parametrize("exact", [(), ("--exact",)])
+def test_31_of_32_pods_run_on_the_mixed_fleet_and_no_plan_places_more(exact: tuple[str, ...]) -> None:
+    folder = EXAMPLES / "6-mixed-fleet"
+    got = planned("--fleet", str(folder / "fleet.yaml"), "-f", str(folder / "workloads.yaml"), *exact)
+    assert got["summary"]["placed"] == 31
+    assert [each["pod"] for each in got["waiting"]] == ["default/tune-0"]

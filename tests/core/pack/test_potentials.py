@@ -78,7 +78,8 @@ def test_an_optimal_cutting_is_worth_its_gpus_and_named_models_more() -> None:
     halves = Need(cpu_milli=0, asks=amount(T4.memory_mib // 2).asks)
     free = np.full((2, 3), 100)
     plain = Value(FLEET, typical([(halves, 5)]), CuttingStock()).of(NODES, free, np.zeros(3, dtype=np.int64))
-    assert plain[1] == 2 * UNIT
+    worth = 2 * UNIT * 21 // 20  # free GPUs are worth a twentieth more
+    assert plain[:2].tolist() == [worth, worth * 38 // 100], "a T4 has 38 percent of the A100's memory"
     named = Need(models=(A100.name,), asks=(Ask(resource="nvidia.com/gpu"),))
     both = Value(FLEET, typical([(halves, 5), (named, 5)]), CuttingStock())
     assert both.of(NODES, free, np.full(3, 10**6))[0] > 2 * UNIT

@@ -1,6 +1,7 @@
 """Tessera's policy: what it prefers, on fleets small enough to see why."""
 
 import numpy as np
+import pytest
 
 from fleets import A100, T4, amount, gpu, node, pods, slices
 from tessera.core.fit import Demand, Fleet
@@ -19,6 +20,18 @@ def test_unconstrained_pods_leave_models_that_others_name() -> None:
     named = Need(models=(A100.name,), asks=WHOLE.asks)
     packer = Packer(Fleet.of(Snapshot(nodes=nodes)), "tessera", mix=((WHOLE, 5), (named, 5)))
     choice = packer.place(packer.intern(WHOLE))
+    assert choice is not None
+    assert choice.node == 1
+
+
+@pytest.mark.parametrize(
+    "need",
+    [pytest.param(amount(6_000, compute_percent=40), id="an amount"), pytest.param(WHOLE, id="a whole GPU")],
+)
+def test_the_smallest_gpu_that_serves_is_taken(need: Need) -> None:
+    mixed = (node("a", gpu(0)), node("t", gpu(0, T4)), node("b", gpu(0)))
+    packer = Packer(Fleet.of(Snapshot(nodes=mixed)), "tessera", mix=((need, 1),))
+    choice = packer.place(packer.intern(need))
     assert choice is not None
     assert choice.node == 1
 

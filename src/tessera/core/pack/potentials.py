@@ -1,6 +1,6 @@
 """The two potentials of a node that Tessera's policy keeps high: usable idle GPU, and value still completable."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,9 @@ UNIT: Final = 16_000_000
 _CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
 """Value of a milli cpu, 0 to 12 / 160 GPU a core; the price that leaves a node least is the one that binds."""
 _RESERVE: Final = UNIT // 20
-"""Extra value of a free GPU whose model pods name, times the load that names it."""
+"""Extra value of a GPU whose model pods name, times the load that names it, in proportion to what is left of it."""
+_FREE: Final = UNIT // 20
+"""Extra value of a GPU that is entirely free, so that GPUs in use are taken first."""
 _RARE: Final = 10
 """Every size that was seen counts as this part of the mean size more, so that few arrivals do not decide its price."""
 
@@ -84,14 +86,17 @@ class Value:
     """How much of an optimal cutting of the mix a node can complete, in `UNIT` a GPU.
 
     For each price of cpu, a node is worth its cpu at that price and what its GPUs can still hold, every size costing
-    less by the cpu its pods take on the mean; the least over the prices is its value.
+    less by the cpu its pods take on the mean; the least over the prices is its value. A GPU of the most memory in the
+    fleet is worth `UNIT`, others as much less as they have less memory, so that pods leave large GPUs to those that
+    need them.
     """
 
     def __init__(self, fleet: Fleet, pods: Sequence[Typical], stock: CuttingStock) -> None:
         self._fleet = fleet
-        worth = [_worth(kind, pods, stock) for kind in fleet.types]
-        extra = _reserves(fleet, pods)
-        tables = [table + reserve * np.arange(FULL + 1) // FULL for table, reserve in zip(worth, extra, strict=True)]
+        tables = [
+            (_worth(kind, pods, stock) + free) * size // FULL
+            for kind, free, size in zip(fleet.types, _extras(fleet, pods), _sizes(fleet), strict=True)
+        ]
         self._table: Ints = np.ascontiguousarray(np.stack(tables, axis=1)).reshape(len(_CPU_PRICES), -1)
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
@@ -143,6 +148,19 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
     worth = np.array([round(price * UNIT) for price in prices.values()], dtype=np.int64)
     mean_cpu = np.array([cpu[size] // demand[size] for size in sizes], dtype=np.int64)
     return knapsack(sizes, worth - _CPU_PRICES[:, None] * mean_cpu)
+
+
+def _sizes(fleet: Fleet) -> list[int]:
+    """Return the percent of the largest GPU's memory that each type has; `FULL` where memory is not known."""
+    most = max(kind.memory_mib for kind in fleet.types)
+    return [-(-FULL * kind.memory_mib // most) if kind.memory_mib else FULL for kind in fleet.types]
+
+
+def _extras(fleet: Fleet, pods: Sequence[Typical]) -> Iterator[Ints]:
+    """Yield for each GPU type what is left of a GPU is worth beside what it can hold, `(101,)`."""
+    left = np.arange(FULL + 1)
+    for reserve in _reserves(fleet, pods):
+        yield reserve * left // FULL + _FREE * (left == FULL)
 
 
 def _reserves(fleet: Fleet, pods: Sequence[Typical]) -> list[int]:
