@@ -36,7 +36,9 @@ def building(console: Console) -> Iterator[Report]:
         if name not in tasks:
             tasks[name] = progress.add_task(name, total=None)
             if not console.is_terminal:
-                console.print(f"building {name} ... (all of it takes about seven minutes on two cores, once)")
+                console.print(
+                    f"building {name} ... (all of it takes about seven minutes on two cores, once)", soft_wrap=True
+                )
         progress.update(tasks[name], completed=done, total=total or None)
 
     try:
@@ -78,19 +80,20 @@ def main(context: click.Context, name: str) -> None:
 
 @main.command()
 @click.option("--nodes", type=click.IntRange(min=0), default=1, show_default=True, help="Nodes with a kubelet.")
+@click.option("--gpus", multiple=True, help="Simulated GPUs of each node: 2xA100-40GB; may be repeated.")
 @click.pass_obj
-def up(name: str, nodes: int) -> None:
+def up(name: str, nodes: int, gpus: tuple[str, ...]) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        testbed.up(Wanted(nodes), _told(console, status.update))
+        testbed.up(Wanted(nodes, gpus), _told(console, status.update))
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 
 def _told(console: Console, update: Callable[[str], None]) -> Callable[[str], None]:
     """Return what shows a step: in place in a terminal, as a line elsewhere."""
-    return update if console.is_terminal else lambda step: console.print(f"{step} ...")
+    return update if console.is_terminal else lambda step: console.print(f"{step} ...", soft_wrap=True)
 
 
 @main.command()

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-__all__ = ["make_cgroup", "remove_cgroup"]
+__all__ = ["make_cgroup", "processes_in", "remove_cgroup"]
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -19,6 +19,19 @@ def make_cgroup(name: str, root: Path = _ROOT) -> None:
             parent /= part
             parent.mkdir(exist_ok=True)
             _fill_cpuset(parent)
+
+
+def processes_in(name: str, root: Path = _ROOT) -> frozenset[int]:
+    """Return the processes in the folder `name` of any hierarchy, and below."""
+    lists = (path for hierarchy in (root, *_hierarchies(root)) for path in (hierarchy / name).rglob("cgroup.procs"))
+    return frozenset(int(pid) for path in lists for pid in _lines(path))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:  # the group went while it was read
+        return []
 
 
 def remove_cgroup(name: str, root: Path = _ROOT) -> tuple[Path, ...]:

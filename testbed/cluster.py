@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 
 from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
 from testbed.namespaces import Namespaces, build_waiter, environment, make
-from testbed.node import Node
+from testbed.node import Node, Shape
 from testbed.pki import Pki
 from testbed.processes import Processes, until
 
@@ -42,6 +43,12 @@ class Wanted(msgspec.Struct, frozen=True):
 
     nodes: int = 1
     """Nodes with a kubelet; with 0 there is a control plane alone, and nodes are objects that the caller makes."""
+    gpus: tuple[str, ...] = ()
+    """Simulated GPUs of each node: `2xA100-40GB`."""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.nodes} nodes with {' '.join(self.gpus) or 'no GPUs'}"
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -100,7 +107,8 @@ class Cluster:
     def nodes(self) -> tuple[Node, ...]:
         """Its nodes that have a kubelet."""
         settings = self._settings(self.wanted)
-        return tuple(Node(n, settings, self.processes, self.cgroup) for n in range(1, self.wanted.nodes + 1))
+        shapes = (Shape(number, self.wanted.gpus) for number in range(1, self.wanted.nodes + 1))
+        return tuple(Node(shape, settings, self.processes, self.cgroup) for shape in shapes)
 
     def up(self, wanted: Wanted, report: Callable[[str], None] = lambda _: None) -> None:
         """Start what does not run, and return when pods can be created and all nodes are ready.
@@ -110,7 +118,7 @@ class Cluster:
             report: told each step as it begins.
 
         Raises:
-            Conflict: it runs with another number of nodes.
+            Conflict: it runs with other nodes or GPUs.
             Unavailable: something did not start; tells the end of its log.
 
         """
@@ -120,8 +128,8 @@ class Cluster:
             if self.running and record and record.wanted != wanted:
                 raise Conflict(
                     f"testbed {self.folder.name}",
-                    found=f"running with {record.wanted.nodes} nodes",
-                    wanted=f"{wanted.nodes} nodes",
+                    found=f"running with {record.wanted}",
+                    wanted=str(wanted),
                     accepted="scripts/testbed down, then up",
                 )
             if not self.running:
@@ -174,6 +182,8 @@ class Cluster:
     def _check(self, wanted: Wanted) -> None:
         if not 0 <= wanted.nodes <= MOST_NODES:
             raise InvalidInput("nodes", found=str(wanted.nodes), wanted=f"0 to {MOST_NODES}")
+        if wanted.gpus:
+            gpus_of(wanted.gpus)
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
             raise InvalidInput("run folder", found=str(self.folder), wanted=what)

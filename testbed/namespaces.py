@@ -44,18 +44,26 @@ int main(void) {
 """
 """What runs as process 1: it takes in processes whose parent has ended. Pods' sandboxes run the same program."""
 
-_NODE_SETUP = """
+_NODE_SETUP = r"""
 set -e
 mount --bind "$1/var-lib" /var/lib
 mount --bind "$1/var-log" /var/log
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns
+mount -t tmpfs -o mode=755 tmpfs "$1/dev"
+find /dev -mindepth 1 -maxdepth 1 \( -type c -o -type l \) ! -name 'nvidia*' -exec cp -a '{}' "$1/dev/" \;
+mkdir "$1/dev/pts" "$1/dev/shm"
+mount --rbind /dev/pts "$1/dev/pts"
+mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+mount --move "$1/dev" /dev
 mount --make-rshared /
 ip link set lo up
 shift
 exec "$@"
 """
-"""A node's own view: what Kubernetes keeps in fixed folders lies in the run folder, and the machine's is hidden."""
+"""A node's own view: what Kubernetes keeps in fixed folders lies in the run folder, and the machine's is hidden.
+
+Its /dev has the machine's character devices but real GPUs, and room for those of simulated ones."""
 
 
 class Namespaces(msgspec.Struct, frozen=True):
@@ -121,7 +129,7 @@ def make(processes: Processes, waiter: Path) -> Namespaces:
 
 def make_node(processes: Processes, outer: Namespaces, name: str, folder: Path, waiter: Path) -> Namespaces:
     """Return the namespaces of a node, made inside the outer ones where they are not there."""
-    for kept in ("var-lib", "var-log"):
+    for kept in ("var-lib", "var-log", "dev"):
         (folder / kept).mkdir(parents=True, exist_ok=True)
     unshare = ("unshare", "--net", "--mount", "--propagation", "private")
     setup = ("sh", "-c", _NODE_SETUP, "sh", str(folder), str(waiter))

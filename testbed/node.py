@@ -3,19 +3,23 @@
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from tessera.sim import nvmlsim
 from testbed.addresses import connect_node, node_address, pod_network
-from testbed.cgroups import make_cgroup
+from testbed.cgroups import make_cgroup, processes_in, remove_cgroup
 from testbed.controlplane import Settings, inside_url
 from testbed.images import PAUSE, write_images
 from testbed.namespaces import Namespaces, environment, make_node
-from testbed.processes import Process, Processes, until
+from testbed.processes import Process, Processes, find_process, sharing_mounts, until
 
-__all__ = ["COMPONENTS", "Node"]
+__all__ = ["COMPONENTS", "Node", "Shape"]
 
 COMPONENTS = ("containerd", "kubelet")
 """In order of start; a node's process is called after it: `node1-kubelet`."""
@@ -50,13 +54,22 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 """Sockets lie in /run, which is the node's own, so that their paths are the usual and short ones."""
 
 
-class Node:
-    """A node of a testbed; nodes are numbered from 1 and called `node1`, `node2`, ..."""
+class Shape(msgspec.Struct, frozen=True):
+    """What a node is: its number, from 1, and its GPUs."""
 
-    def __init__(self, number: int, settings: Settings, processes: Processes, cgroup: str) -> None:
-        self.number = number
-        self.name = f"node{number}"
-        self.address = node_address(number)
+    number: int
+    gpus: tuple[str, ...] = ()
+    """Simulated GPUs, as `tessera sim-gpus create --gpus` takes them: `2xA100-40GB`."""
+
+
+class Node:
+    """A node of a testbed, called `node1`, `node2`, ..."""
+
+    def __init__(self, shape: Shape, settings: Settings, processes: Processes, cgroup: str) -> None:
+        self.number = shape.number
+        self.name = f"node{shape.number}"
+        self.gpus = shape.gpus
+        self.address = node_address(self.number)
         self.folder = settings.folder / self.name
         self.cgroup = f"{cgroup}/{self.name}"
         self._settings = settings
@@ -85,6 +98,11 @@ class Node:
         return self.folder / "var-lib" / "kubelet" / "pod-resources" / "kubelet.sock"
 
     @property
+    def gpu_state(self) -> Path:
+        """The file that holds its simulated GPUs, for `tessera.sim.nvmlsim.Machine` and `tessera sim-gpus`."""
+        return self.folder / "gpus"
+
+    @property
     def administrator(self) -> Path:
         """A kubeconfig that may do everything, for processes on the node."""
         return self._settings.pki.folder / "inside.kubeconfig"
@@ -103,8 +121,9 @@ class Node:
         return self.namespaces.run(*arguments)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of processes on the node: the caller's, and the node's name as pods are told it."""
-        return {**environment(), "NODE_NAME": self.name}
+        """Return the environment of processes on the node: the caller's, the node's name, and its GPUs' library."""
+        library = nvmlsim.environment(self.gpu_state) if self.gpus else {}
+        return {**environment(), **library, "NODE_NAME": self.name, "KUBECONFIG": str(self.administrator)}
 
     def start_process(self, name: str, command: Sequence[str], more: dict[str, str] | None = None) -> Process:
         """Start a process on the node, or return the one that runs.
@@ -137,6 +156,7 @@ class Node:
                 outer.run(*command)
             for command in node:
                 namespaces.run(*command)
+            self._make_gpus()
         self._write_files()
         self._start_containerd(waiter)
         self.start_kubelet()
@@ -147,6 +167,18 @@ class Node:
         kubeconfig = self._settings.pki.folder / f"{self.name}.kubeconfig"
         more = (f"--kubeconfig={kubeconfig}", f"--node-ip={self.address}")
         self.start_process("kubelet", (str(self._settings.bin / "kubelet"), *arguments, *more))
+
+    def power_off(self) -> None:
+        """End everything on the node at once, as a power cut does; `Cluster.up` boots it again.
+
+        What lies on disk stays; the node's /run, its pods' processes and its network are gone.
+        """
+        holder = self.namespaces.holder
+        gone = [*sharing_mounts(holder), *filter(None, map(find_process, processes_in(self.cgroup)))]
+        for process in gone:
+            process.signal(signal.SIGKILL)
+        until(f"end of {self.name}", lambda: not any(one.alive for one in gone), timeout_s=_READY_S)
+        remove_cgroup(self.cgroup)
 
     def stop_kubelet(self) -> None:
         """Stop the kubelet; pods run on."""
@@ -165,6 +197,15 @@ class Node:
         probe = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10248/healthz', timeout=2)"
         command = self.command(sys.executable, "-c", probe)
         return subprocess.run(command, capture_output=True, check=False, env=environment()).returncode == 0
+
+    def _make_gpus(self) -> None:
+        """Make the node's simulated GPUs and their device files; GPUs that were there keep their state."""
+        if not self.gpus:
+            return
+        if not self.gpu_state.exists():
+            nvmlsim.create_state(self.gpu_state, self.gpus, seed=self.name)
+        script = str(Path(__file__).with_name("gpus.py"))
+        self.run(sys.executable, script, str(len(nvmlsim.gpus_of(self.gpus))))
 
     def _kubelet_words(self) -> str:
         return self._processes.last_words(f"{self.name}-kubelet")

@@ -15,7 +15,7 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["Process", "Processes", "find_process", "until"]
+__all__ = ["Process", "Processes", "find_process", "sharing_mounts", "until"]
 
 _POLL_S = 0.05
 _STARTED_FIELD = 19
@@ -57,6 +57,21 @@ class Process(msgspec.Struct, frozen=True):
         """Send a signal; nothing happens when it has ended."""
         if self.alive:
             os.kill(self.pid, number)
+
+
+def sharing_mounts(process: Process) -> tuple[Process, ...]:
+    """Return every process that sees the same mounts as this one, itself too."""
+    wanted = _mounts(process.pid)
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    found = (find_process(pid) for pid in pids if wanted and _mounts(pid) == wanted)
+    return tuple(one for one in found if one)
+
+
+def _mounts(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+    except OSError:
+        return ""
 
 
 def find_process(pid: int) -> Process | None:

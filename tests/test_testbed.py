@@ -14,6 +14,7 @@ from tessera.errors import InvalidInput, Unavailable
 from testbed.addresses import node_address, pod_network
 from testbed.cgroups import make_cgroup, remove_cgroup
 from testbed.cluster import Cluster, Wanted
+from testbed.gpus import capability_minors
 from testbed.images import BUSYBOX, write_images
 from testbed.pki import Pki
 from testbed.processes import Processes, find_process, until
@@ -50,7 +51,7 @@ def test_a_process_that_does_not_listen_is_killed(processes: Processes) -> None:
 
 def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
     child = processes.start("child", ["sleep", "60"], inside=["sh", "-c", '"$@" & wait', "sh"])
-    assert Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n"
+    until("sleep", lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", timeout_s=10)
     processes.stop("child")
 
 
@@ -186,3 +187,11 @@ def test_what_cannot_be_brought_up_is_refused_before_anything_is_made(folder: st
     with pytest.raises(InvalidInput, match=want):
         Cluster(Path(folder), Path("/opt/programs")).up(Wanted(nodes=nodes))
     assert not Path(folder).exists()
+
+
+def test_each_capability_of_an_instance_has_a_number() -> None:
+    minors = capability_minors(2)
+    assert minors["config"] == 1
+    assert minors["gpu0/gi0/access"] == 3
+    assert minors["gpu1/gi0/access"] - minors["gpu0/gi0/access"] == 135
+    assert sorted(minors.values()) == list(range(1, len(minors) + 1))

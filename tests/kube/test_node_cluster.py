@@ -26,6 +26,10 @@ def run(cluster: Cluster, name: str, command: str) -> None:
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s")
 
 
+def restarts(cluster: Cluster, name: str) -> int:
+    return int(cluster.get("pod", name)["status"]["containerStatuses"][0]["restartCount"])
+
+
 def answers(cluster: Cluster, name: str) -> bool:
     try:
         return cluster.kubectl("exec", name, "--", "echo", "here") == "here\n"
@@ -45,10 +49,23 @@ def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, nod
     before = node.process("kubelet")
     node.restart_kubelet()
     assert node.process("kubelet") not in {before, None}
-    status = node_cluster.get("pod", "patient")["status"]["containerStatuses"][0]
-    assert status["restartCount"] == 0
+    assert restarts(node_cluster, "patient") == 0
     until("the kubelet knows the pod", lambda: answers(node_cluster, "patient"), timeout_s=30)
     node_cluster.kubectl("delete", "pod", "patient", "--timeout=60s")
+
+
+def test_a_node_boots_again_after_a_power_cut(node_cluster: Cluster, node: Node) -> None:
+    run(node_cluster, "survivor", "exec sleep 600")
+    node.power_off()
+    assert [one.name for one in node_cluster.components() if not one.pid] == [
+        "node1",
+        "node1-containerd",
+        "node1-kubelet",
+    ]
+    node_cluster.up(node_cluster.wanted)
+    until("the pod runs again", lambda: restarts(node_cluster, "survivor") == 1, timeout_s=90)
+    node_cluster.kubectl("wait", "--for=condition=Ready", "pod/survivor", "--timeout=90s")
+    node_cluster.kubectl("delete", "pod", "survivor", "--timeout=60s")
 
 
 def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) -> None:
@@ -59,7 +76,7 @@ def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) 
 
 
 def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster) -> None:
-    with pytest.raises(Conflict, match="running with 1 nodes"):
+    with pytest.raises(Conflict, match="running with 1 nodes with"):
         node_cluster.up(Wanted(nodes=2))
 
 
