@@ -15,6 +15,7 @@ from tessera.core.layouts.changes import (
     users_of,
 )
 from tessera.core.layouts.configurations import Group, Target, configuration_names, exact, resolve
+from tessera.core.layouts.recorded import Recorded, lost_targets, record, recorded_targets
 from tessera.core.layouts.wish import (
     Attempted,
     Cause,
@@ -23,6 +24,7 @@ from tessera.core.layouts.wish import (
     Outlook,
     Seen,
     State,
+    Unseen,
     Wish,
     WishEvent,
     advance,
@@ -44,10 +46,12 @@ __all__ = [
     "Keep",
     "Limits",
     "Outlook",
+    "Recorded",
     "Seen",
     "SetMode",
     "State",
     "Target",
+    "Unseen",
     "User",
     "Wish",
     "WishEvent",
@@ -56,7 +60,10 @@ __all__ = [
     "configuration_names",
     "differences",
     "exact",
+    "lost_targets",
     "outlook",
+    "record",
+    "recorded_targets",
     "resolve",
     "resumed",
     "users_of",

@@ -15,6 +15,7 @@ the world has changed, or after a pause that doubles, what can be done is tried 
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 
@@ -32,6 +33,7 @@ __all__ = [
     "Outlook",
     "Seen",
     "State",
+    "Unseen",
     "Wish",
     "WishEvent",
     "advance",
@@ -145,14 +147,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         """What the node's condition says; None where nothing is asked for."""
         if self.state is None:
             return None
-        status = {State.SUCCESS: "True", State.FAILED: "False"}.get(self.state, "Unknown")
-        return Condition(status=status, reason=self.cause.value, message=f"configuration {self.name}: {self.reason}")
+        return Condition(
+            status=_STATUS[self.state], reason=self.cause.value, message=f"configuration {self.name}: {self.reason}"
+        )
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition `TesseraLayoutApplied` of a node, and the event that tells of it."""
 
-    status: str
+    status: Literal["True", "False", "Unknown"]
     reason: str
     message: str
 
@@ -174,7 +177,14 @@ class Attempted(msgspec.Struct, frozen=True, tag=True):
     """The world afterwards."""
 
 
-WishEvent = Seen | Attempted
+class Unseen(msgspec.Struct, frozen=True, tag=True):
+    """A look that failed: driver or kubelet did not answer."""
+
+    name: str
+    reason: str
+
+
+WishEvent = Seen | Attempted | Unseen
 
 
 def outlook(
@@ -210,6 +220,8 @@ def advance(wish: Wish, event: WishEvent, now_s: float, limits: Limits) -> Wish:
         return Wish()
     if event.name != wish.name:
         wish = Wish(name=event.name)
+    if isinstance(event, Unseen):
+        return _unseen(wish, event, now_s, limits)
     seen = event.outlook
     if seen.invalid:
         return msgspec.structs.replace(wish, state=State.FAILED, cause=Cause.FAILED, reason=seen.invalid)
@@ -218,6 +230,9 @@ def advance(wish: Wish, event: WishEvent, now_s: float, limits: Limits) -> Wish:
     return _NEXT[wish.state](wish, seen, now_s, limits)
 
 
+_STATUS: Mapping[State, Literal["True", "False", "Unknown"]] = MappingProxyType(
+    {State.PENDING: "Unknown", State.REBOOTING: "Unknown", State.SUCCESS: "True", State.FAILED: "False"}
+)
 _MOST_DOUBLINGS = 16
 _REBOOT = "MIG was switched; the node reboots"
 _RESET = "MIG is switched {} with the next reset: drain the node and reboot it, or reset the GPU when nobody uses it"
@@ -284,6 +299,18 @@ def _attempted(wish: Wish, event: Attempted, now_s: float, limits: Limits) -> Wi
     if wish.state is not State.PENDING or not event.failures:
         return wish
     return _pause(_fail(wish, Cause.FAILED, "; ".join(event.failures), event.world), now_s, limits)
+
+
+def _unseen(wish: Wish, event: Unseen, now_s: float, limits: Limits) -> Wish:
+    """Wait for an answer as long as there is time; what was reached stays so until something else is seen."""
+    if wish.state is None:
+        until = now_s + limits.pending_s
+        return msgspec.structs.replace(wish, state=State.PENDING, reason=event.reason, until_s=until)
+    if wish.state in {State.SUCCESS, State.FAILED}:
+        return wish
+    if now_s >= wish.until_s:
+        return _fail(wish, Cause.FAILED, f"not done in time; {event.reason}", wish.world)
+    return msgspec.structs.replace(wish, reason=event.reason)
 
 
 def _reboots(wish: Wish, seen: Outlook, limits: Limits) -> bool:

@@ -1,0 +1,51 @@
+"""The file in which a node's MIG layout is written down: JSON, with a version, UUIDs and placements.
+
+```json
+{"version": 1, "gpus": [{"uuid": "GPU-...", "model": "A100-40GB", "mig": true,
+                         "placements": [{"start": 0, "size": 1, "profile": "1g.5gb"}]}]}
+```
+
+MIG UUIDs are not in it, because an instance gets another one each time it is made.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tessera.core.layouts import Recorded
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read", "write"]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    gpus: tuple[Recorded, ...]
+
+
+_DECODER = msgspec.json.Decoder(_File)
+
+
+def read(source: str, text: bytes) -> tuple[Recorded, ...]:
+    """Return what a checkpoint records.
+
+    Args:
+        source: name of the file, for errors.
+        text: its content.
+
+    Raises:
+        InvalidInput: it is no checkpoint, of another version, cut off, or names a GPU twice.
+
+    """
+    try:
+        gpus = _DECODER.decode(text).gpus
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(source, found=shown(error), wanted="a checkpoint of MIG layouts, version 1") from error
+    if len({each.uuid for each in gpus}) < len(gpus):
+        raise InvalidInput(source, found="a GPU twice", wanted="each GPU once")
+    return gpus
+
+
+def write(recorded: tuple[Recorded, ...]) -> bytes:
+    """Return the text of a checkpoint, a line for each GPU."""
+    return msgspec.json.format(msgspec.json.encode(_File(1, recorded)), indent=1) + b"\n"
