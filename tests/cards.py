@@ -38,14 +38,16 @@ def card(  # noqa: PLR0913  # a record's fields, by name
         memory_mib=gpu.memory_mib,
         mig=mode if gpu.profiles else None,
         instances=tuple(
-            Instance(
-                placement=each, uuid=f"MIG-{index}-{number}", gpu_instance=number + 1, compute_instance=0, memory_mib=1
-            )
-            for number, each in enumerate(sorted(layout or ()))
+            instance(each, f"MIG-{index}-{number}", number + 1) for number, each in enumerate(sorted(layout or ()))
         ),
         incomplete=incomplete,
         lost=lost,
     )
+
+
+def instance(placement: Placement, uuid: str, number: int) -> Instance:
+    """Return a MIG instance."""
+    return Instance(placement=placement, uuid=uuid, gpu_instance=number, compute_instance=0, memory_mib=1)
 
 
 def node(*gpus: GpuFacts) -> Inventory:

@@ -124,6 +124,12 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
             id="not tried again at once",
         ),
         pytest.param(
+            [(0, OTHER), (1, Attempted(("GPU 0: no answer",), ())), (2, OTHER)],
+            LIMITS,
+            (State.FAILED, Cause.FAILED, "GPU 0: no answer"),
+            id="nor when it is not known whether anything has changed",
+        ),
+        pytest.param(
             [(0, OTHER), (1, BROKEN), (11, OTHER)],
             LIMITS,
             (State.PENDING, Cause.PENDING, "being applied"),

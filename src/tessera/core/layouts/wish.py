@@ -21,7 +21,7 @@ import msgspec
 
 from tessera.core.inventory import Inventory, MigMode
 from tessera.core.layouts.changes import AwaitReset, Blocked, Change, Cut, Impossible, Keep, SetMode, User, change
-from tessera.core.layouts.configurations import Group, resolve
+from tessera.core.layouts.configurations import Group, Target, resolve
 from tessera.core.mig import Layout
 from tessera.errors import InvalidInput
 
@@ -86,8 +86,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     world: World
     invalid: str = ""
     """Why the wish means nothing on this node; empty where it does."""
+    targets: tuple[Target, ...] = ()
+    """What each GPU shall be; GPUs without target are left out."""
     changes: tuple[tuple[str, Change], ...] = ()
-    """What each GPU needs, by UUID; GPUs without target are left out."""
+    """What each of them needs, by UUID."""
     idle: bool = True
     """Whether nobody uses any GPU of the node."""
 
@@ -174,7 +176,7 @@ class Attempted(msgspec.Struct, frozen=True, tag=True):
     failures: tuple[str, ...]
     """A sentence for each GPU on which it failed, with what was restored; none where all worked."""
     world: World
-    """The world afterwards."""
+    """The world afterwards; empty where it could not be seen."""
 
 
 class Unseen(msgspec.Struct, frozen=True, tag=True):
@@ -199,7 +201,7 @@ def outlook(
         return Outlook(world=world, invalid=str(error), idle=not held)
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     changes = tuple((target.gpu, change(gpus[target.gpu], target, held)) for target in targets)
-    return Outlook(world=world, changes=changes, idle=not held)
+    return Outlook(world=world, targets=targets, changes=changes, idle=not held)
 
 
 def resumed(name: str, state: str, now_s: float, limits: Limits) -> Wish:
@@ -288,7 +290,7 @@ def _return(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
 def _retry(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
     """Try again what failed, where it can go on and the world is another or the pause is over."""
     if seen.feasible:
-        again = seen.world != wish.world or now_s >= wish.retry_s
+        again = (wish.world and seen.world != wish.world) or now_s >= wish.retry_s
         return _open(wish, seen, now_s, limits) if again else wish
     if seen.idle and not seen.blocked and _reboots(wish, seen, limits):
         return _open(wish, seen, now_s, limits)

@@ -1,0 +1,22 @@
+"""Changes MIG layouts on a node: carries out repartitions, follows the label, and writes down what was cut."""
+
+from tessera.agent.partition.cards import Partitioner, Remember
+from tessera.agent.partition.checkpoint import Checkpoint
+from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
+from tessera.agent.partition.outside import Driver, Evict, Held, Offer, Outside, Timing
+
+__all__ = [
+    "MIG_CONFIG",
+    "MIG_CONFIG_STATE",
+    "Checkpoint",
+    "Driver",
+    "Evict",
+    "Follower",
+    "Held",
+    "Offer",
+    "Outside",
+    "Partitioner",
+    "Policy",
+    "Remember",
+    "Timing",
+]

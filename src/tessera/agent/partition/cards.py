@@ -1,0 +1,282 @@
+"""Brings GPUs to their targets: one at a time, only what must change, and the former layout back where that fails."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+
+from tessera.agent.partition.carry import Carried, carry_out, resume, used_on
+from tessera.agent.partition.outside import Outside
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.layouts import (
+    Cut,
+    Recorded,
+    SetMode,
+    Target,
+    User,
+    change,
+    exact,
+    lost_targets,
+    record,
+)
+from tessera.core.mig import Layout, Placement, is_legal
+from tessera.core.repartition import Phase, Procedure, Refusal, Repartition, plan_repartition, start
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import logger
+
+__all__ = ["Partitioner", "Remember"]
+
+Remember = Callable[[tuple[Recorded, ...]], Awaitable[None]]
+"""Writes down what the node was cut into."""
+
+_MOST_ROUNDS = 8
+"""Changes that one GPU may need one after the other: MIG off, incomplete instances away, cut; twice over."""
+
+
+async def _forget(_recorded: tuple[Recorded, ...]) -> None:
+    """Write nothing down."""
+
+
+class Partitioner:
+    """The one that changes layouts on a node; calls for one GPU wait for each other.
+
+    Args:
+        outside: the outside world.
+        recorded: what was written down when the process before ended.
+        remember: how it is written down; nothing is, if it is left out.
+
+    """
+
+    def __init__(self, outside: Outside, recorded: tuple[Recorded, ...] = (), remember: Remember = _forget) -> None:
+        self.outside = outside
+        self._recorded = recorded
+        self._remember = remember
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._writing = asyncio.Lock()
+        self._unrestored: dict[str, Procedure] = {}
+        self._to_lift: set[str] = set()
+        self._log = logger()
+
+    async def restore(self, by_s: float) -> tuple[str, ...]:
+        """Make what was written down and is gone, as after a reboot; call it before anything is offered to pods.
+
+        Returns:
+            What could not be restored, a sentence for each.
+
+        Raises:
+            TesseraError: driver or kubelet refuses to be read.
+            TimeoutError: they do not answer in time.
+
+        """
+        inventory, _ = await self.outside.look()
+        targets, notes = lost_targets(self._recorded, inventory)
+        return (*notes, *await self.apply(targets, by_s))
+
+    async def apply(self, targets: Iterable[Target], by_s: float) -> tuple[str, ...]:
+        """Do to each GPU what its target asks and can be done now; what is blocked or needs a reset is left as it is.
+
+        Args:
+            targets: what each GPU shall be.
+            by_s: loop time at which what is not done is given up, and the former layout restored.
+
+        Returns:
+            What failed, a sentence for each GPU, without full stop.
+
+        """
+        outcomes = await asyncio.gather(*(self._bring_alone(target, by_s) for target in targets))
+        return tuple(failed for failed in outcomes if failed)
+
+    async def add(self, gpu: str, placement: Placement, by_s: float) -> None:
+        """Make one instance, destroying unused ones that stand in its way; nothing happens where it is already.
+
+        Raises:
+            Conflict: a used instance stands in the way, or the former layout was restored because a step failed.
+            Unavailable: driver or kubelet does not answer, or the GPU is lost or has MIG off.
+
+        """
+        async with self._locks[gpu]:
+            facts, users = await self._one(gpu)
+            if facts is None or facts.lost or facts.layout is None:
+                raise Unavailable(f"GPU {gpu}", found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
+            used = {user.placement for user in users}
+            kept = tuple(each for each in facts.layout if each in used or not each.mask & placement.mask)
+            layout = tuple(sorted({*kept, placement}))
+            if not is_legal(facts.model, layout):
+                layout = tuple(sorted({*(each for each in kept if each in used), placement}))
+            failed = await self._bring(exact(facts, layout), by_s)
+            facts, _ = await self._one(gpu)
+            if facts is None or placement not in {each.placement for each in facts.instances}:
+                raise Conflict(
+                    f"GPU {gpu}, {placement.profile} at {placement.start}",
+                    found=failed or "a used instance in its way",
+                    wanted="the instance",
+                    accepted="another placement, from a new plan",
+                )
+
+    async def settle(self, by_s: float) -> None:
+        """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""
+        for gpu in tuple(self._to_lift):
+            await self._lift(gpu)
+        for gpu in tuple(self._unrestored):
+            async with self._locks[gpu]:
+                carried = await resume(self.outside, gpu, self._unrestored.pop(gpu), by_s)
+                await self._finish(gpu, carried)
+                await self._lift(gpu)
+
+    async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
+        """Write down what these GPUs (UUIDs) are cut into, if it is another than was written down last."""
+        chosen = set(gpus)
+        seen = Inventory(gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in chosen))
+        async with self._writing:
+            recorded = record(seen, self._recorded)
+            if recorded == self._recorded:
+                return
+            try:
+                await self._remember(recorded)
+            except TesseraError as error:
+                self._log.warning("layout_not_recorded", reason=str(error))
+                return
+            self._recorded = recorded
+
+    async def _one(self, gpu: str) -> tuple[GpuFacts | None, tuple[User, ...]]:
+        """Return a GPU and its users; None where the driver does not show it.
+
+        Raises:
+            Unavailable: driver or kubelet did not answer.
+
+        """
+        try:
+            inventory, users = await self.outside.look()
+        except TimeoutError as error:
+            raise Unavailable("GPU driver and kubelet", found="no answer in time", wanted="an answer") from error
+        facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
+        return facts, tuple(user for user in users if user.gpu == gpu)
+
+    async def _bring_alone(self, target: Target, by_s: float) -> str:
+        async with self._locks[target.gpu]:
+            failed = await self._bring(target, by_s)
+        if failed:
+            self._log.warning("layout_failed", gpu=target.index, reason=failed)
+        return failed
+
+    async def _bring(self, target: Target, by_s: float) -> str:
+        """Do one change after the other until the GPU is as asked, or something stands in the way."""
+        done: list[GpuFacts] = []
+        try:
+            failed = await self._rounds(target, by_s, done)
+        except TesseraError as error:
+            failed = str(error)
+        if failed and done and done[0].layout is None and target.mig:
+            failed = f"{failed}; {await self._off_again(target)}"
+        if done:
+            await self._lift(target.gpu)
+        return failed and f"GPU {target.index}: {failed}"
+
+    async def _rounds(self, target: Target, by_s: float, done: list[GpuFacts]) -> str:
+        """Do changes, and add to `done` what the GPU was before each; return what failed."""
+        for _ in range(_MOST_ROUNDS):
+            facts, users = await self._one(target.gpu)
+            if facts is None:
+                return "the driver does not show it"
+            due = change(facts, target, users)
+            if not isinstance(due, Cut | SetMode):
+                if done:
+                    await self.write_down(Inventory(gpus=(facts,)), (facts.uuid,))
+                return ""
+            if _now() >= by_s:
+                return "not done in time"
+            done.append(facts)
+            failed = await self._do(facts, due, by_s)
+            if failed:
+                return failed
+        return "the driver takes every step and shows another layout"
+
+    async def _off_again(self, target: Target) -> str:
+        """Switch MIG off again on a GPU that had it off, unless it has come into use; return how that went."""
+        off = Target(gpu=target.gpu, index=target.index, mig=False)
+        try:
+            failed = await self._rounds(off, _now() + self.outside.timing.restore_s, [])
+            facts, _ = await self._one(target.gpu)
+        except TesseraError as error:
+            failed, facts = str(error), None
+        if facts is not None and facts.mig is not None and not facts.mig.current and not facts.mig.pending:
+            return "MIG is off as before"
+        return f"MIG stays on, {failed or 'because the GPU is in use'}"
+
+    async def _do(self, facts: GpuFacts, due: Cut | SetMode, by_s: float) -> str:
+        """Carry out one change; return what failed, empty where nothing did."""
+        if isinstance(due, SetMode):
+            return await self._switch(facts, due, by_s)
+        carried = await self._carry(facts.uuid, due.plan, by_s)
+        return "" if carried.procedure.phase is Phase.DONE else carried.ended
+
+    async def _carry(self, gpu: str, plan: Repartition, by_s: float) -> Carried:
+        return await self._finish(gpu, await carry_out(self.outside, gpu, start(plan), by_s))
+
+    async def _finish(self, gpu: str, carried: Carried) -> Carried:
+        """Keep a procedure that could not restore, so that it is tried again."""
+        if carried.procedure.phase is Phase.FAILED:
+            self._unrestored[gpu] = carried.procedure
+        else:
+            self._unrestored.pop(gpu, None)
+        self._log.info("layout_changed", gpu=gpu, phase=carried.procedure.phase.value, reason=carried.trouble)
+        return carried
+
+    async def _lift(self, gpu: str) -> None:
+        """Offer all of a GPU again, unless it is not known what it has."""
+        if gpu not in self._unrestored and not await self.outside.tell(gpu, None):
+            self._to_lift.add(gpu)
+        else:
+            self._to_lift.discard(gpu)
+
+    async def _switch(self, facts: GpuFacts, due: SetMode, by_s: float) -> str:
+        """Switch MIG on a GPU that nobody uses; instances that had to go come back where MIG stays on."""
+        if facts.mig is not None and facts.mig.current == due.on:
+            return await self._set_mode(facts.uuid, by_s, on=due.on)
+        if not await self.outside.tell(facts.uuid, ()):
+            return "it could not be withdrawn from the pods"
+        if due.clear is not None:
+            carried = await self._carry(facts.uuid, due.clear, by_s)
+            if carried.procedure.phase is not Phase.DONE:
+                return carried.ended
+        failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
+        return failed if due.clear is None else await self._put_back(facts.uuid, due.clear.present, failed)
+
+    async def _put_back(self, gpu: str, former: Layout, failed: str) -> str:
+        """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
+        after, users = await self._one(gpu)
+        if after is None or after.layout is None:
+            return failed
+        back = plan_repartition(after.model, after.layout, used_on(users, gpu, after.layout), former)
+        if isinstance(back, Refusal):
+            return f"{failed}; {back.reason}"
+        restored = await self._carry(gpu, back, _now() + self.outside.timing.restore_s)
+        if restored.procedure.phase is not Phase.DONE:
+            return f"{failed or 'MIG is switched with the next reset'}; {restored.ended}"
+        return failed and f"{failed}; the former layout was restored"
+
+    async def _vacant(self, gpu: str, by_s: float) -> str:
+        """Wait until a GPU that was withdrawn has been seen unused for a while; return who uses it."""
+        calm_s = _now()
+        while _now() < by_s:
+            _, users = await self._one(gpu)
+            if users:
+                return f"{users[0].name} came before MIG could be switched"
+            if _now() - calm_s >= self.outside.timing.settle_s:
+                return ""
+            await asyncio.sleep(self.outside.timing.poll_s)
+        return "not done in time"
+
+    async def _set_mode(self, gpu: str, by_s: float, *, on: bool) -> str:
+        what = f"switching MIG {'on' if on else 'off'}"
+        try:
+            async with asyncio.timeout_at(min(_now() + self.outside.timing.step_s, by_s)):
+                await self.outside.driver.set_mig_mode(gpu, on=on)
+        except TimeoutError:
+            return f"{what} did not end in time"
+        except TesseraError as error:
+            return f"{what} failed: {error}"
+        return ""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,199 @@
+"""Carries out a repartition: each instruction of the procedure on the driver, each outcome back as its next event."""
+
+import asyncio
+
+import msgspec
+
+from tessera.agent.partition.outside import Outside
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.layouts import User
+from tessera.core.mig import Layout
+from tessera.core.repartition import (
+    AwaitUnused,
+    Begin,
+    Create,
+    Destroy,
+    Drained,
+    Event,
+    Instruction,
+    Look,
+    Observed,
+    Offer,
+    Phase,
+    Procedure,
+    Step,
+    StepDone,
+    StepFailed,
+    Taken,
+    TimedOut,
+    advance,
+)
+from tessera.errors import TesseraError
+
+__all__ = ["Carried", "carry_out", "resume", "used_on"]
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    """A procedure at its end, and what went wrong on the way there."""
+
+    procedure: Procedure
+    trouble: str = ""
+    """What made it turn back, for people, without full stop; empty where all went well."""
+
+    @property
+    def ended(self) -> str:
+        """How it ended, for people, without full stop."""
+        return self.trouble and f"{self.trouble}; {_ENDED[self.procedure.phase]}"
+
+
+_ENDED = {
+    Phase.DONE: "the layout is as asked all the same",
+    Phase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
+    Phase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
+}
+
+
+async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: float) -> Carried:
+    """Carry out a procedure to its end; it ends whatever fails, at the latest `Timing.restore_s` after `by_s`.
+
+    Args:
+        outside: the outside world.
+        gpu: UUID of the GPU.
+        procedure: not begun yet.
+        by_s: loop time at which what is not done is given up, and the former layout restored.
+
+    """
+    await outside.tell(gpu, procedure.layout)
+    return await _Run(outside, gpu, by_s).go(procedure, Begin())
+
+
+async def resume(outside: Outside, gpu: str, procedure: Procedure, by_s: float) -> Carried:
+    """Try once more to restore the former layout after a procedure that failed."""
+    run = _Run(outside, gpu, by_s)
+    return await run.go(procedure, await run.observe())
+
+
+def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
+    """Return the instances of a layout that somebody uses, sorted; all of them where it is not known which."""
+    own = {user.placement for user in users if user.gpu == gpu}
+    return tuple(sorted(layout if None in own else (each for each in layout if each in own)))
+
+
+class _Run:
+    """One procedure on one GPU."""
+
+    def __init__(self, outside: Outside, gpu: str, by_s: float) -> None:
+        self._outside = outside
+        self._timing = outside.timing
+        self._gpu = gpu
+        self._by_s = by_s
+        self._trouble = ""
+
+    async def go(self, procedure: Procedure, event: Event | None) -> Carried:
+        while event is not None:
+            self._note(procedure, event)
+            before = procedure.phase
+            procedure, instructions = advance(procedure, event)
+            if procedure.phase is Phase.RESTORING and before is not Phase.RESTORING:
+                self._by_s = _now() + self._timing.restore_s
+            event = await self._follow(instructions)
+        return Carried(procedure=procedure, trouble=self._trouble)
+
+    async def _follow(self, instructions: tuple[Instruction, ...]) -> Event | None:
+        """Carry out instructions in order; return what the last one leads to, or at once what went wrong."""
+        event: Event | None = None
+        for instruction in instructions:
+            match instruction:
+                case Offer(layout=layout):
+                    told = await self._outside.tell(self._gpu, layout)
+                    if not told and len(instructions) > 1:
+                        return TimedOut()
+                case AwaitUnused(placements=doomed):
+                    event = await self._drain(doomed)
+                case Look():
+                    event = await self.observe()
+                case Create() | Destroy():
+                    event = await self._step(instruction)
+        return event
+
+    def _note(self, procedure: Procedure, event: Event) -> None:
+        """Keep the first thing that went wrong."""
+        told = ""
+        match event:
+            case StepFailed(step=step, reason=reason):
+                told = f"{_verb(step)} failed: {reason}"
+            case Taken(placement=placement):
+                told = f"{placement.profile} at {placement.start} came into use before it was withdrawn"
+            case TimedOut():
+                what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
+                told = f"{what} did not end in time"
+            case Observed(layout=layout) if procedure.phase is Phase.VERIFYING and layout != procedure.target:
+                told = "the driver shows another layout than was made"
+        self._trouble = self._trouble or told
+
+    async def observe(self) -> Event:
+        try:
+            inventory, users = await self._outside.look()
+        except (TesseraError, TimeoutError):
+            return TimedOut()
+        facts = _find(inventory, self._gpu)
+        if facts is None or facts.lost or facts.layout is None:
+            return TimedOut()
+        return Observed(facts.layout, used_on(users, self._gpu, facts.layout))
+
+    async def _drain(self, doomed: Layout) -> Event:
+        """Wait until instances have been seen unused for a while."""
+        end_s = min(_now() + self._timing.drain_s, self._by_s)
+        calm_s: float | None = None
+        while True:
+            used = await self._used(doomed)
+            if used:
+                return Taken(used[0])
+            calm_s = None if used is None else calm_s if calm_s is not None else _now()
+            if calm_s is not None and _now() - calm_s >= self._timing.settle_s:
+                return Drained()
+            if _now() >= end_s:
+                return TimedOut()
+            await asyncio.sleep(self._timing.poll_s)
+
+    async def _used(self, layout: Layout) -> Layout | None:
+        """Return which of these instances are used; None where that cannot be known now."""
+        try:
+            _, users = await self._outside.look()
+        except (TesseraError, TimeoutError):
+            return None
+        return used_on(users, self._gpu, layout)
+
+    async def _step(self, step: Step) -> Event:
+        place = step.placement
+        if isinstance(step, Destroy):
+            used = await self._used((place,))
+            if used is None:
+                return StepFailed(step, "it is not known whether it is in use")
+            if used:
+                return StepFailed(step, "it has come into use")
+        act = self._outside.driver.destroy if isinstance(step, Destroy) else self._outside.driver.create
+        try:
+            async with asyncio.timeout_at(min(_now() + self._timing.step_s, self._by_s)):
+                await act(self._gpu, place)
+        except TimeoutError:
+            return TimedOut()
+        except TesseraError as error:
+            return StepFailed(step, str(error))
+        return StepDone(step)
+
+
+_STEPPING = {Phase.DESTROYING, Phase.CREATING, Phase.RESTORING}
+
+
+def _verb(step: Step) -> str:
+    verb = "destroying" if isinstance(step, Destroy) else "creating"
+    return f"{verb} {step.placement.profile} at {step.placement.start}"
+
+
+def _find(inventory: Inventory, gpu: str) -> GpuFacts | None:
+    return next((each for each in inventory.gpus if each.uuid == gpu), None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

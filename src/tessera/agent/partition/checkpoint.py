@@ -1,0 +1,83 @@
+"""The checkpoint on disk: what the node was cut into, so that it is again after a reboot."""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+from tessera.api import checkpoints
+from tessera.core.layouts import Recorded
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = ["Checkpoint"]
+
+_MOST_BYTES = 1 << 20
+"""A node's checkpoint has a few kilobytes."""
+
+
+class Checkpoint:
+    """A checkpoint file; its folder is made where it is missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> tuple[Recorded, ...]:
+        """Return what is written down; nothing where there is no file.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is no checkpoint; it says to move it away.
+
+        """
+        try:
+            with self.path.open("rb") as file:
+                text = file.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise InvalidInput(
+                str(self.path), found=error.strerror or type(error).__name__, wanted="a checkpoint that can be read"
+            ) from error
+        if len(text) > _MOST_BYTES:
+            raise InvalidInput(str(self.path), found="more than 1 MiB", wanted="a checkpoint of MIG layouts")
+        return checkpoints.read(str(self.path), text)
+
+    async def write(self, recorded: tuple[Recorded, ...]) -> None:
+        """Replace the file as a whole; after a crash it holds either what it held before or all of this.
+
+        Raises:
+            Unavailable: it cannot be written.
+
+        """
+        await asyncio.to_thread(self.replace, recorded)
+
+    def replace(self, recorded: tuple[Recorded, ...]) -> None:
+        """Do what `write` does, while the caller waits."""
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with scratch.open("wb") as file:
+                    file.write(checkpoints.write(recorded))
+                    file.flush()
+                    os.fsync(file.fileno())
+                scratch.replace(self.path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    scratch.unlink()
+            _sync(self.path.parent)
+        except OSError as error:
+            raise Unavailable(
+                str(self.path),
+                found=error.strerror or type(error).__name__,
+                wanted="a checkpoint that can be written",
+                accepted="a folder that this process may write to; without it a reboot loses the MIG layout",
+            ) from error
+
+
+def _sync(folder: Path) -> None:
+    """Bring a rename to the disk."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,181 @@
+"""Follows the node's label `nvidia.com/mig.config`: look, decide by `core.layouts`, do what can be done, report."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from tessera.agent.partition.cards import Partitioner
+from tessera.agent.partition.outside import Evict
+from tessera.core.inventory import Inventory
+from tessera.core.layouts import (
+    Attempted,
+    Blocked,
+    Condition,
+    Group,
+    Limits,
+    Outlook,
+    Seen,
+    State,
+    Unseen,
+    User,
+    Wish,
+    WishEvent,
+    advance,
+    outlook,
+    resumed,
+)
+from tessera.errors import InvalidInput, TesseraError
+from tessera.log import logger
+
+__all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "Follower", "Policy"]
+
+MIG_CONFIG, MIG_CONFIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+"""The labels that ask and answer. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
+
+_EVICT_S, _EVICT_MOST_S = 5.0, 60.0
+"""Pauses between two requests to evict one pod; they double while a PodDisruptionBudget forbids it."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What following a label may do, and where it takes configurations from and reports to."""
+
+    configurations: Callable[[], Mapping[str, tuple[Group, ...]]]
+    """Returns the file's configurations as it is now; raises InvalidInput where it is no good."""
+    report: Callable[[Wish], Awaitable[None]]
+    """Sets the state label, the condition and the event; called again with each change, and until it works."""
+    limits: Limits = Limits()
+    evict: Evict | None = None
+    """Evicts pods that stand in the way (the force option); None waits for them to go."""
+    reboot: Callable[[], Awaitable[None]] | None = None
+    """Reboots the node; must be given where `limits.may_reboot`."""
+
+
+class Follower:
+    """One node's wish; `follow` is called with each change of anything, and every few seconds."""
+
+    def __init__(self, partitioner: Partitioner, policy: Policy) -> None:
+        self.wish = Wish()
+        self._partitioner = partitioner
+        self._outside = partitioner.outside
+        self._policy = policy
+        self._reported: Wish | None = None
+        self._withdrawn: set[str] = set()
+        self._evictions: dict[str, tuple[float, float]] = {}
+        self._log = logger()
+
+    def resume(self, name: str, state: str) -> None:
+        """Take up the work of the agent before: call it once, with both labels as they are when this one starts."""
+        self.wish = resumed(name, state, _now(), self._policy.limits)
+
+    async def follow(self, name: str) -> Wish:
+        """Do what can be done now for the configuration of this name, and return how it stands.
+
+        Args:
+            name: value of the label; empty where there is none.
+
+        """
+        await self._partitioner.settle(_now() + self._outside.timing.restore_s)
+        seen = await self._advance(name)
+        if self.wish.acts and isinstance(seen, Seen):
+            await self._act(seen)
+            if self.wish.acts:
+                await self._advance(name)
+            else:
+                await self._report()
+        return self.wish
+
+    async def _advance(self, name: str) -> WishEvent:
+        """Look, decide and report."""
+        before = self.wish.state
+        event, inventory = await self._look(name)
+        self.wish = advance(self.wish, event, _now(), self._policy.limits)
+        if isinstance(event, Seen):
+            await self._withdraw(event.outlook, inventory)
+            if self.wish.state is State.SUCCESS:
+                await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
+        await self._report()
+        if self.wish.state is State.REBOOTING and before is not State.REBOOTING and self._policy.reboot:
+            self._log.warning("node_reboots", reason=self.wish.reason)
+            await self._policy.reboot()
+        return event
+
+    async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
+        try:
+            inventory, users = await self._outside.look()
+        except TimeoutError:
+            return Unseen(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
+        except TesseraError as error:
+            return Unseen(name, str(error)), Inventory(gpus=())
+        if not name:
+            return Seen("", Outlook(world=())), inventory
+        return Seen(name, self._outlook(name, inventory, users)), inventory
+
+    def _outlook(self, name: str, inventory: Inventory, users: tuple[User, ...]) -> Outlook:
+        try:
+            configurations = self._policy.configurations()
+        except InvalidInput as error:
+            return Outlook(world=(), invalid=str(error), idle=not users)
+        return outlook(name, configurations, inventory, users)
+
+    async def _act(self, seen: Seen) -> None:
+        """Make the changes that can be made; ask pods in the way of others to go, where that is allowed."""
+        for _, blocked in seen.outlook.blocked:
+            await self._evict(blocked)
+        able = {gpu for gpu, _ in seen.outlook.feasible}
+        if able:
+            chosen = (target for target in seen.outlook.targets if target.gpu in able)
+            failures = await self._partitioner.apply(chosen, self.wish.until_s)
+            event, _ = await self._look(seen.name)
+            world = event.outlook.world if isinstance(event, Seen) else ()
+            self.wish = advance(self.wish, Attempted(failures, world), _now(), self._policy.limits)
+
+    async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
+        """Offer instances in the way no more while it is waited for them to become free, and again when it is not."""
+        waiting = dict(seen.blocked) if self.wish.acts else {}
+        for gpu in inventory.gpus:
+            blocked = waiting.get(gpu.uuid)
+            if blocked is not None:
+                kept = tuple(each for each in gpu.layout or () if each not in blocked.withdraw)
+                if await self._outside.tell(gpu.uuid, kept):
+                    self._withdrawn.add(gpu.uuid)
+            elif gpu.uuid in self._withdrawn and await self._outside.tell(gpu.uuid, None):
+                self._withdrawn.discard(gpu.uuid)
+
+    async def _evict(self, blocked: Blocked) -> None:
+        """Ask for the eviction of each pod in the way, less and less often while it is forbidden."""
+        if self._policy.evict is None:
+            return
+        for pod in dict.fromkeys(user.pod for user in blocked.users if user.pod):
+            next_s, pause_s = self._evictions.get(pod, (0.0, _EVICT_S))
+            if _now() < next_s:
+                continue
+            self._evictions[pod] = (_now() + pause_s, min(2 * pause_s, _EVICT_MOST_S))
+            namespace, _, name = pod.partition("/")
+            try:
+                async with asyncio.timeout(self._outside.timing.look_s):
+                    await self._policy.evict(name, namespace)
+            except (TesseraError, TimeoutError) as error:
+                self._log.info("eviction_waits", pod=pod, reason=str(error) or "no answer in time")
+            else:
+                self._log.info("pod_evicted", pod=pod, reason=blocked.reason)
+
+    async def _report(self) -> None:
+        if self._reported is not None and _told(self.wish) == _told(self._reported):
+            return
+        try:
+            async with asyncio.timeout(self._outside.timing.look_s):
+                await self._policy.report(self.wish)
+        except (TesseraError, TimeoutError) as error:
+            self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")
+            return
+        self._reported = self.wish
+
+
+def _told(wish: Wish) -> tuple[State | None, Condition | None]:
+    """Return what others see of a wish."""
+    return wish.state, wish.condition
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

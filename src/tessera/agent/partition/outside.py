@@ -1,0 +1,98 @@
+"""What changing layouts needs from outside: the driver, who holds what, and a say in what is offered to pods."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tessera.core.inventory import GpuProcess, Inventory, MigMode
+from tessera.core.layouts import User, users_of
+from tessera.core.mig import Layout, Placement
+from tessera.errors import TesseraError
+
+__all__ = ["Driver", "Evict", "Held", "Offer", "Outside", "Timing"]
+
+
+class Driver(Protocol):
+    """The part of a GPU driver that changes layouts; GPUs are named by UUID. Errors are TesseraErrors."""
+
+    async def inventory(self) -> Inventory:
+        """Return all GPUs as they are now."""
+        ...
+
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        """Return the processes with a context on a GPU or its instances."""
+        ...
+
+    async def create(self, gpu: str, placement: Placement) -> object:
+        """Make an instance."""
+        ...
+
+    async def destroy(self, gpu: str, placement: Placement) -> None:
+        """Destroy an instance, complete or not."""
+        ...
+
+    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
+        """Switch MIG, and return what it is now and after a reset."""
+        ...
+
+
+Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
+"""Returns the pods of the kubelet's record, `namespace/name`, each with the ids of the devices it holds."""
+
+Offer = Callable[[str, Layout | None], Awaitable[None]]
+"""From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
+None offers all that the GPU has. Returns when the kubelet has been told. What pods hold already stays theirs."""
+
+Evict = Callable[[str, str], Awaitable[None]]
+"""Asks that a pod be evicted, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one action may take."""
+
+    drain_s: float = 60.0
+    """Until no pod holds an instance that must go."""
+    settle_s: float = 2.0
+    """So long instances that were withdrawn must be seen unused: a pod may have been promised one just before."""
+    poll_s: float = 1.0
+    """Between two readings of who holds what."""
+    step_s: float = 30.0
+    """For one instance to be made or destroyed, or MIG to be switched."""
+    look_s: float = 15.0
+    """For a reading of driver and kubelet."""
+    restore_s: float = 120.0
+    """For the former layout to be brought back, in all."""
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """The outside world, as calls."""
+
+    driver: Driver
+    held: Held
+    offer: Offer
+    timing: Timing = Timing()
+
+    async def look(self) -> tuple[Inventory, tuple[User, ...]]:
+        """Return the GPUs and who uses them, by the kubelet's record and by the processes on them.
+
+        Raises:
+            TesseraError: driver or kubelet refuses.
+            TimeoutError: they did not answer in time.
+
+        """
+        async with asyncio.timeout(self.timing.look_s):
+            inventory = await self.driver.inventory()
+            held = await self.held()
+            processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
+            return inventory, users_of(inventory, held, processes)
+
+    async def tell(self, gpu: str, layout: Layout | None) -> bool:
+        """Offer these instances of a GPU from now on; return whether that was answered in time and not refused."""
+        try:
+            async with asyncio.timeout(self.timing.look_s):
+                await self.offer(gpu, layout)
+        except (TesseraError, TimeoutError):
+            return False
+        return True

@@ -1,0 +1,196 @@
+"""Whatever fails, and whenever the agent dies: no used instance is destroyed, and the label ends in time."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cards import card, node
+from machines import Cards, Machine
+from tessera.agent.partition import Follower, Partitioner, Policy
+from tessera.core.gpumodels import CATALOGUE, model
+from tessera.core.layouts import Cause, Group, Limits, State, Target, Wish, differences, exact
+from tessera.core.mig import Layout, all_layouts, counts_of
+from tessera.core.repartition import restorable
+from tessera.log import configure
+from virtualtime import run
+
+MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+LIMITS = Limits(pending_s=120, retry_s=10, retry_most_s=40)
+SLACK_S = 400
+"""What is under way when a deadline passes ends, and restores, within so many seconds."""
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[str, Layout | None, Layout | None, Layout]:
+    name = draw(st.sampled_from(MIG_MODELS))
+    layouts = st.sampled_from(all_layouts(model(name)))
+    present, wanted = draw(st.none() | layouts), draw(st.none() | layouts)
+    used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
+    return name, present, wanted, used
+
+
+FATES = st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4]), max_size=40)
+"""What happens to one call after the other; see `machines.Machine`."""
+
+Situation = tuple[str, Layout | None, Layout | None, Layout]
+
+
+def machine_of(situation: Situation, fate: Iterable[int]) -> Machine:
+    name, present, _, used = situation
+    left = iter(fate)
+    machine = Machine(Cards(node(card(name, layout=present))), lambda: next(left, 0))
+    machine.pods = {f"ns/p{number}": ("GPU-0", each) for number, each in enumerate(used)}
+    return machine
+
+
+def target_of(situation: Situation, *, places: bool) -> Target:
+    name, _, wanted, _ = situation
+    target = exact(card(name), wanted)
+    if places or wanted is None:
+        return target
+    return Target(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), wanted))
+
+
+async def is_met(machine: Machine, target: Target) -> bool:
+    return not differences(await machine.driver.inventory(), (target,))
+
+
+def held(machine: Machine) -> Layout:
+    return tuple(sorted(place for _, place in machine.pods.values() if place))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@settings(max_examples=200)
+@given(situations(), st.integers(0, 60), st.sampled_from([1, 2, 3, 4]), st.booleans())
+def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
+    situation: Situation, number: int, kind: int, places: bool
+) -> None:
+    name, present, _, used = situation
+    target = target_of(situation, places=places)
+
+    async def attempt() -> None:
+        machine = machine_of(situation, [*[0] * number, kind])
+        partitioner = Partitioner(machine.outside)
+        failures = await partitioner.apply((target,), 120.0)
+        await partitioner.settle(now() + 120)
+        assert now() < 120 + SLACK_S
+        assert set(used) <= set(held(machine))
+        layout = (await machine.layouts())["GPU-0"]
+        if not await is_met(machine, target):
+            assert layout == (present and restorable(model(name), present, held(machine)))
+        elif layout != present:
+            assert failures == ()
+        assert machine.offered.get("GPU-0") is None
+
+    run(attempt())
+
+
+@settings(max_examples=200)
+@given(situations(), FATES, st.booleans())
+def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
+    situation: Situation, fate: list[int], places: bool
+) -> None:
+    async def attempt() -> None:
+        machine = machine_of(situation, fate)
+        partitioner = Partitioner(machine.outside)
+        await partitioner.apply((target_of(situation, places=places),), 120.0)
+        assert now() < 120 + SLACK_S
+        machine.fate = lambda: 0
+        await partitioner.settle(now() + 120)
+        assert set(situation[3]) <= set(held(machine))
+        layout = (await machine.layouts())["GPU-0"]
+        assert set(held(machine)) <= set(layout or ())
+        assert machine.offered.get("GPU-0") is None
+
+    run(attempt())
+
+
+def follower_of(machine: Machine, target: Target, told: list[Wish]) -> Follower:
+    group = Group(enabled=target.mig, instances=target.counts)
+
+    async def report(wish: Wish) -> None:
+        await asyncio.sleep(0)
+        told.append(wish)
+
+    policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
+    return Follower(Partitioner(machine.outside), policy)
+
+
+@settings(max_examples=100)
+@given(situations(), FATES, st.lists(st.integers(1, 60), max_size=3))
+def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_again(
+    situation: Situation, fate: list[int], lives: list[int]
+) -> None:
+    """Each life ends at any await of any call: the next agent knows nothing, and goes on from what it sees."""
+    target = target_of(situation, places=False)
+
+    async def life(machine: Machine, seconds: float) -> list[Wish]:
+        told: list[Wish] = []
+        follower = follower_of(machine, target, told)
+        machine.offered.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    await follower.follow("mine")
+                    await asyncio.sleep(5)
+        return told
+
+    async def lifetimes() -> None:
+        machine = machine_of(situation, fate)
+        for seconds in lives:
+            await life(machine, seconds)
+        told = await life(machine, LIMITS.pending_s + SLACK_S + 2 * LIMITS.retry_most_s)
+        last = told[-1]
+        met = await is_met(machine, target)
+        assert set(situation[3]) <= set(held(machine))
+        assert last.state is (State.SUCCESS if met else State.FAILED)
+        if not met:
+            assert last.cause is Cause.BLOCKED, last
+        assert machine.offered.get("GPU-0") is None
+
+    run(lifetimes())
+
+
+@settings(max_examples=30)
+@given(situations(), st.lists(st.sampled_from([0, 1, 2, 3, 4]), min_size=1, max_size=30))
+def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, fate: list[int]) -> None:
+    """The faults come again and again, for half an hour."""
+
+    async def half_an_hour() -> None:
+        told: list[tuple[float, Wish]] = []
+
+        async def report(wish: Wish) -> None:
+            await asyncio.sleep(0)
+            told.append((now(), wish))
+
+        target = target_of(situation, places=False)
+        group = Group(enabled=target.mig, instances=target.counts)
+        policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
+        machine = machine_of(situation, itertools.cycle(fate))
+        follower = Follower(Partitioner(machine.outside), policy)
+        while now() < 1800:
+            await follower.follow("mine")
+            await asyncio.sleep(5)
+        since = None
+        for moment, wish in [*told, (now(), None)]:
+            if since is not None and (wish is None or wish.state is not State.PENDING):
+                assert moment - since < LIMITS.pending_s + SLACK_S
+                since = None
+            if wish is not None and wish.state is State.PENDING and since is None:
+                since = moment
+
+    run(half_an_hour())
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    """Thousands of lines of logs help nobody."""
+    configure("error")

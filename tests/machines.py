@@ -1,0 +1,162 @@
+"""A node with GPUs, pods and a kubelet that fail as they are told to, and that see whether a rule is broken."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from cards import instance
+
+from tessera.agent.partition import Driver, Outside, Timing
+from tessera.core.inventory import GpuProcess, Inventory, MigMode
+from tessera.core.mig import Layout, Placement
+from tessera.errors import Unavailable
+
+TIMING = Timing(drain_s=20, settle_s=2, poll_s=1, step_s=10, look_s=5, restore_s=60)
+HANGS = 10_000.0
+
+
+class Machine:
+    """The outside world of the partitioner around a driver.
+
+    Args:
+        driver: carries out what does not fail.
+        fate: decides about each call of the driver, the kubelet and the plugin by a number: 0 works, 1 is refused, 2
+            is done and reported as failed, 3 does not answer, 4 lets a pod take a free instance first.
+
+    """
+
+    def __init__(self, driver: Driver, fate: Callable[[], int] = lambda: 0) -> None:
+        self.driver = driver
+        self.fate = fate
+        self.pods: dict[str, tuple[str, Placement | None]] = {}
+        self.offered: dict[str, Layout | None] = {}
+        self.destroyed: list[tuple[str, Placement]] = []
+        self.dead = False
+
+    @property
+    def outside(self) -> Outside:
+        return Outside(driver=self, held=self.held, offer=self.offer, timing=TIMING)
+
+    async def _suffer(self) -> int:
+        if self.dead:
+            raise asyncio.CancelledError
+        fate = self.fate()
+        if fate == 1:
+            raise Unavailable("the driver", found="a fault", wanted="no fault")
+        if fate == 3:
+            await asyncio.sleep(HANGS)
+        if fate == 4:
+            await self.take()
+        return fate
+
+    @staticmethod
+    def _tell(fate: int) -> None:
+        if fate == 2:
+            raise Unavailable("the driver", found="a fault after the deed", wanted="no fault")
+
+    async def take(self) -> None:
+        """Let a pod have a free instance that is offered, as the kubelet might at any moment."""
+        inventory = await self.driver.inventory()
+        taken = set(self.pods.values())
+        for gpu in inventory.gpus:
+            offer = self.offered.get(gpu.uuid)
+            for each in gpu.instances:
+                if (offer is None or each.placement in offer) and (gpu.uuid, each.placement) not in taken:
+                    self.pods[f"ns/new-{len(self.pods)}"] = (gpu.uuid, each.placement)
+                    return
+
+    async def inventory(self) -> Inventory:
+        await self._suffer()
+        return await self.driver.inventory()
+
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        return await self.driver.processes(gpu)
+
+    async def create(self, gpu: str, placement: Placement) -> object:
+        fate = await self._suffer()
+        made = await self.driver.create(gpu, placement)
+        self._tell(fate)
+        return made
+
+    async def destroy(self, gpu: str, placement: Placement) -> None:
+        fate = await self._suffer()
+        assert (gpu, placement) not in self.pods.values(), "a used instance is destroyed"
+        offer = self.offered.get(gpu)
+        assert offer is not None, "an instance that is offered is destroyed"
+        assert placement not in offer, "an instance that is offered is destroyed"
+        await self.driver.destroy(gpu, placement)
+        self.destroyed.append((gpu, placement))
+        self._tell(fate)
+
+    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
+        fate = await self._suffer()
+        before = next(each.mig for each in (await self.driver.inventory()).gpus if each.uuid == gpu)
+        if before is not None and before.current != on:
+            assert gpu not in {uuid for uuid, _ in self.pods.values()}, "MIG is switched on a used GPU"
+            assert self.offered.get(gpu) == (), "MIG is switched on a GPU that is offered"
+        mode = await self.driver.set_mig_mode(gpu, on=on)
+        self._tell(fate)
+        return mode
+
+    async def held(self) -> Iterable[tuple[str, Sequence[str]]]:
+        """Tell what the kubelet has given to pods."""
+        await self._suffer()
+        ids: dict[tuple[str, Placement | None], str] = {}
+        for gpu in (await self.driver.inventory()).gpus:
+            ids[gpu.uuid, None] = gpu.uuid
+            ids |= {(gpu.uuid, each.placement): each.uuid for each in gpu.instances}
+        return [(pod, [ids[place]]) for pod, place in self.pods.items()]
+
+    async def offer(self, gpu: str, layout: Layout | None) -> None:
+        fate = await self._suffer()
+        self.offered[gpu] = layout
+        self._tell(fate)
+
+    async def layouts(self) -> dict[str, Layout | None]:
+        """Return what the GPUs are cut into."""
+        return {gpu.uuid: gpu.layout for gpu in (await self.driver.inventory()).gpus}
+
+
+class Cards:
+    """GPUs in memory."""
+
+    def __init__(self, inventory: Inventory, *, needs_reset: bool = False) -> None:
+        self.gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+        self.needs_reset = needs_reset
+        self.made = 0
+        self.running: dict[str, tuple[GpuProcess, ...]] = {}
+
+    async def inventory(self) -> Inventory:
+        return Inventory(gpus=tuple(self.gpus.values()))
+
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        return self.running.get(gpu, ())
+
+    async def create(self, gpu: str, placement: Placement) -> object:
+        from cards import instance
+
+        facts = self.gpus[gpu]
+        if any(each.placement.mask & placement.mask for each in facts.instances):
+            raise Unavailable("GPU", found="room taken", wanted="room")
+        self.made += 1
+        new = instance(placement, f"MIG-new-{self.made}", 100 + self.made)
+        self.gpus[gpu] = msgspec.structs.replace(
+            facts, instances=tuple(sorted((*facts.instances, new), key=lambda each: each.placement))
+        )
+        return new
+
+    async def destroy(self, gpu: str, placement: Placement) -> None:
+        facts = self.gpus[gpu]
+        left = tuple(each for each in facts.instances if each.placement != placement)
+        broken = tuple(each for each in facts.incomplete if each != placement)
+        if (left, broken) == (facts.instances, facts.incomplete):
+            raise Unavailable("GPU", found="no such instance", wanted="one")
+        self.gpus[gpu] = msgspec.structs.replace(facts, instances=left, incomplete=broken)
+
+    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
+        facts = self.gpus[gpu]
+        assert facts.mig is not None
+        mode = MigMode(current=facts.mig.current if self.needs_reset else on, pending=on)
+        self.gpus[gpu] = msgspec.structs.replace(facts, mig=mode)
+        return mode
