@@ -134,8 +134,6 @@ class Cards:
         return self.running.get(gpu, ())
 
     async def create(self, gpu: str, placement: Placement) -> object:
-        from cards import instance
-
         facts = self.gpus[gpu]
         if any(each.placement.mask & placement.mask for each in facts.instances):
             raise Unavailable("GPU", found="room taken", wanted="room")

@@ -78,11 +78,11 @@ class Follower:
         await self._partitioner.settle(_now() + self._outside.timing.restore_s)
         seen = await self._advance(name)
         if self.wish.acts and isinstance(seen, Seen):
-            await self._act(seen)
-            if self.wish.acts:
-                await self._advance(name)
-            else:
+            failed = await self._act(seen)
+            if failed:
                 await self._report()
+            else:
+                await self._advance(name)
         return self.wish
 
     async def _advance(self, name: str) -> WishEvent:
@@ -118,17 +118,19 @@ class Follower:
             return Outlook(world=(), invalid=str(error), idle=not users)
         return outlook(name, configurations, inventory, users)
 
-    async def _act(self, seen: Seen) -> None:
-        """Make the changes that can be made; ask pods in the way of others to go, where that is allowed."""
+    async def _act(self, seen: Seen) -> bool:
+        """Make the changes that can be made, and ask pods in the way of others to go; return whether any failed."""
         for _, blocked in seen.outlook.blocked:
             await self._evict(blocked)
         able = {gpu for gpu, _ in seen.outlook.feasible}
-        if able:
-            chosen = (target for target in seen.outlook.targets if target.gpu in able)
-            failures = await self._partitioner.apply(chosen, self.wish.until_s)
-            event, _ = await self._look(seen.name)
-            world = event.outlook.world if isinstance(event, Seen) else ()
-            self.wish = advance(self.wish, Attempted(failures, world), _now(), self._policy.limits)
+        chosen = (target for target in seen.outlook.targets if target.gpu in able)
+        failures = await self._partitioner.apply(chosen, self.wish.until_s)
+        if not failures:
+            return False
+        event, _ = await self._look(seen.name)
+        world = event.outlook.world if isinstance(event, Seen) else ()
+        self.wish = advance(self.wish, Attempted(failures, world), _now(), self._policy.limits)
+        return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
         """Offer instances in the way no more while it is waited for them to become free, and again when it is not."""
