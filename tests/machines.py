@@ -3,12 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
-from cards import instance
-
 from tessera.agent.partition import Driver, Outside, Timing
-from tessera.core.inventory import GpuProcess, Inventory, MigMode
+from tessera.core.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.mig import Layout, Placement
 from tessera.errors import Unavailable
 
@@ -73,29 +69,29 @@ class Machine:
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         return await self.driver.processes(gpu)
 
-    async def create(self, gpu: str, placement: Placement) -> object:
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
         fate = await self._suffer()
-        made = await self.driver.create(gpu, placement)
+        made = await self.driver.create_instance(gpu, placement)
         self._tell(fate)
         return made
 
-    async def destroy(self, gpu: str, placement: Placement) -> None:
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
         fate = await self._suffer()
         assert (gpu, placement) not in self.pods.values(), "a used instance is destroyed"
         offer = self.offered.get(gpu)
         assert offer is not None, "an instance that is offered is destroyed"
         assert placement not in offer, "an instance that is offered is destroyed"
-        await self.driver.destroy(gpu, placement)
+        await self.driver.destroy_instance(gpu, placement)
         self.destroyed.append((gpu, placement))
         self._tell(fate)
 
-    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
+    async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
         fate = await self._suffer()
         before = next(each.mig for each in (await self.driver.inventory()).gpus if each.uuid == gpu)
-        if before is not None and before.current != on:
+        if before is not None and before.current != enabled:
             assert gpu not in {uuid for uuid, _ in self.pods.values()}, "MIG is switched on a used GPU"
             assert self.offered.get(gpu) == (), "MIG is switched on a GPU that is offered"
-        mode = await self.driver.set_mig_mode(gpu, on=on)
+        mode = await self.driver.set_mig(gpu, enabled=enabled)
         self._tell(fate)
         return mode
 
@@ -116,45 +112,3 @@ class Machine:
     async def layouts(self) -> dict[str, Layout | None]:
         """Return what the GPUs are cut into."""
         return {gpu.uuid: gpu.layout for gpu in (await self.driver.inventory()).gpus}
-
-
-class Cards:
-    """GPUs in memory."""
-
-    def __init__(self, inventory: Inventory, *, needs_reset: bool = False) -> None:
-        self.gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-        self.needs_reset = needs_reset
-        self.made = 0
-        self.running: dict[str, tuple[GpuProcess, ...]] = {}
-
-    async def inventory(self) -> Inventory:
-        return Inventory(gpus=tuple(self.gpus.values()))
-
-    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        return self.running.get(gpu, ())
-
-    async def create(self, gpu: str, placement: Placement) -> object:
-        facts = self.gpus[gpu]
-        if any(each.placement.mask & placement.mask for each in facts.instances):
-            raise Unavailable("GPU", found="room taken", wanted="room")
-        self.made += 1
-        new = instance(placement, f"MIG-new-{self.made}", 100 + self.made)
-        self.gpus[gpu] = msgspec.structs.replace(
-            facts, instances=tuple(sorted((*facts.instances, new), key=lambda each: each.placement))
-        )
-        return new
-
-    async def destroy(self, gpu: str, placement: Placement) -> None:
-        facts = self.gpus[gpu]
-        left = tuple(each for each in facts.instances if each.placement != placement)
-        broken = tuple(each for each in facts.incomplete if each != placement)
-        if (left, broken) == (facts.instances, facts.incomplete):
-            raise Unavailable("GPU", found="no such instance", wanted="one")
-        self.gpus[gpu] = msgspec.structs.replace(facts, instances=left, incomplete=broken)
-
-    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
-        facts = self.gpus[gpu]
-        assert facts.mig is not None
-        mode = MigMode(current=facts.mig.current if self.needs_reset else on, pending=on)
-        self.gpus[gpu] = msgspec.structs.replace(facts, mig=mode)
-        return mode

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 
-from tessera.agent.partition.carry import Carried, carry_out, resume, used_on
+from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.outside import Outside
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
@@ -18,8 +18,8 @@ from tessera.core.layouts import (
     lost_targets,
     record,
 )
-from tessera.core.mig import Layout, Placement, is_legal
-from tessera.core.repartition import Phase, Procedure, Refusal, Repartition, plan_repartition, start
+from tessera.core.mig import Placement, is_legal
+from tessera.core.repartition import Phase, Procedure, Repartition, start
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import logger
 
@@ -118,8 +118,7 @@ class Partitioner:
             await self._lift(gpu)
         for gpu in tuple(self._unrestored):
             async with self._locks[gpu]:
-                carried = await resume(self.outside, gpu, self._unrestored.pop(gpu), by_s)
-                await self._finish(gpu, carried)
+                await self._restore(gpu, by_s)
                 await self._lift(gpu)
 
     async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
@@ -210,9 +209,9 @@ class Partitioner:
         return "" if carried.procedure.phase is Phase.DONE else carried.ended
 
     async def _carry(self, gpu: str, plan: Repartition, by_s: float) -> Carried:
-        return await self._finish(gpu, await carry_out(self.outside, gpu, start(plan), by_s))
+        return self._finish(gpu, await carry_out(self.outside, gpu, start(plan), by_s))
 
-    async def _finish(self, gpu: str, carried: Carried) -> Carried:
+    def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
         if carried.procedure.phase is Phase.FAILED:
             self._unrestored[gpu] = carried.procedure
@@ -239,26 +238,37 @@ class Partitioner:
             if carried.procedure.phase is not Phase.DONE:
                 return carried.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
-        return failed if due.clear is None else await self._put_back(facts.uuid, due.clear.present, failed)
+        return failed if due.clear is None else await self._put_back(facts.uuid, due.clear, failed)
 
-    async def _put_back(self, gpu: str, former: Layout, failed: str) -> str:
+    async def _put_back(self, gpu: str, clear: Repartition, failed: str) -> str:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
-        after, users = await self._one(gpu)
-        if after is None or after.layout is None:
-            return failed
-        back = plan_repartition(after.model, after.layout, used_on(users, gpu, after.layout), former)
-        if isinstance(back, Refusal):
-            return f"{failed}; {back.reason}"
-        restored = await self._carry(gpu, back, _now() + self.outside.timing.restore_s)
-        if restored.procedure.phase is not Phase.DONE:
-            return f"{failed or 'MIG is switched with the next reset'}; {restored.ended}"
-        return failed and f"{failed}; the former layout was restored"
+        self._unrestored[gpu] = Procedure(
+            model=clear.model, former=clear.present, target=(), used=(), layout=(), phase=Phase.FAILED
+        )
+        restored = await self._restore(gpu, _now() + self.outside.timing.restore_s)
+        if gpu in self._unrestored:
+            return f"{failed or 'MIG is switched with the next reset'}; {restored}"
+        return "; ".join(filter(None, (failed, restored))) if failed else ""
+
+    async def _restore(self, gpu: str, by_s: float) -> str:
+        """Restore what could not be restored before, unless MIG is off by now; return how that went."""
+        try:
+            facts, _ = await self._one(gpu)
+        except TesseraError as error:
+            return f"what it has is not known: {error}"
+        if facts is not None and not facts.lost and facts.layout is None:
+            del self._unrestored[gpu]
+            return ""
+        return self._finish(gpu, await resume(self.outside, gpu, self._unrestored[gpu], by_s)).ended
 
     async def _vacant(self, gpu: str, by_s: float) -> str:
         """Wait until a GPU that was withdrawn has been seen unused for a while; return who uses it."""
         calm_s = _now()
         while _now() < by_s:
-            _, users = await self._one(gpu)
+            try:
+                _, users = await self._one(gpu)
+            except TesseraError as error:
+                return f"it is not known who uses it: {error}"
             if users:
                 return f"{users[0].name} came before MIG could be switched"
             if _now() - calm_s >= self.outside.timing.settle_s:
@@ -270,7 +280,7 @@ class Partitioner:
         what = f"switching MIG {'on' if on else 'off'}"
         try:
             async with asyncio.timeout_at(min(_now() + self.outside.timing.step_s, by_s)):
-                await self.outside.driver.set_mig_mode(gpu, on=on)
+                await self.outside.driver.set_mig(gpu, enabled=on)
         except TimeoutError:
             return f"{what} did not end in time"
         except TesseraError as error:

@@ -43,7 +43,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
-        return self.trouble and f"{self.trouble}; {_ENDED[self.procedure.phase]}"
+        return "; ".join(filter(None, (self.trouble, _ENDED[self.procedure.phase])))
 
 
 _ENDED = {
@@ -67,10 +67,11 @@ async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: floa
     return await _Run(outside, gpu, by_s).go(procedure, Begin())
 
 
-async def resume(outside: Outside, gpu: str, procedure: Procedure, by_s: float) -> Carried:
+async def resume(outside: Outside, gpu: str, failed: Procedure, by_s: float) -> Carried:
     """Try once more to restore the former layout after a procedure that failed."""
     run = _Run(outside, gpu, by_s)
-    return await run.go(procedure, await run.observe())
+    seen = await run.observe()
+    return await run.go(failed, seen) if isinstance(seen, Observed) else Carried(procedure=failed)
 
 
 def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
@@ -172,10 +173,13 @@ class _Run:
                 return StepFailed(step, "it is not known whether it is in use")
             if used:
                 return StepFailed(step, "it has come into use")
-        act = self._outside.driver.destroy if isinstance(step, Destroy) else self._outside.driver.create
+        driver = self._outside.driver
         try:
             async with asyncio.timeout_at(min(_now() + self._timing.step_s, self._by_s)):
-                await act(self._gpu, place)
+                if isinstance(step, Destroy):
+                    await driver.destroy_instance(self._gpu, place)
+                else:
+                    await driver.create_instance(self._gpu, place)
         except TimeoutError:
             return TimedOut()
         except TesseraError as error:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.inventory import GpuProcess, Inventory, MigMode
+from tessera.core.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.layouts import User, users_of
 from tessera.core.mig import Layout, Placement
 from tessera.errors import TesseraError
@@ -15,7 +15,7 @@ __all__ = ["Driver", "Evict", "Held", "Offer", "Outside", "Timing"]
 
 
 class Driver(Protocol):
-    """The part of a GPU driver that changes layouts; GPUs are named by UUID. Errors are TesseraErrors."""
+    """The part of `clients.gpu.GpuDriver` that changes layouts."""
 
     async def inventory(self) -> Inventory:
         """Return all GPUs as they are now."""
@@ -25,15 +25,15 @@ class Driver(Protocol):
         """Return the processes with a context on a GPU or its instances."""
         ...
 
-    async def create(self, gpu: str, placement: Placement) -> object:
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
         """Make an instance."""
         ...
 
-    async def destroy(self, gpu: str, placement: Placement) -> None:
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
         """Destroy an instance, complete or not."""
         ...
 
-    async def set_mig_mode(self, gpu: str, *, on: bool) -> MigMode:
+    async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
         """Switch MIG, and return what it is now and after a reset."""
         ...
 
