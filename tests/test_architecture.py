@@ -20,6 +20,8 @@ EVERYWHERE = {"msgspec", "numpy"}
 LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "click": "tessera.cli",
+    "google": "tessera.clients.kubelet",
+    "grpc": "tessera.clients.kubelet",
     "highspy": "tessera.core.linear",
     "httpx2": "tessera.clients.kube",
     "lightkube": "tessera.clients.kube",

@@ -1,0 +1,24 @@
+"""The kubelet: who holds which devices, registration and transport of device plugins, and a kubelet in this process."""
+
+import os
+
+# Threads of gRPC and a fork deadlock now and then (grpc/grpc#22624); nobody forks here, and gRPC is to prepare nothing.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+from tessera.clients.kubelet.memory import Container, MemoryKubelet
+from tessera.clients.kubelet.plugin import DevicePlugin, PluginOptions, PluginServer, register, serve
+from tessera.clients.kubelet.podresources import Held, PodResources
+from tessera.clients.kubelet.sockets import socket_path
+
+__all__ = [
+    "Container",
+    "DevicePlugin",
+    "Held",
+    "MemoryKubelet",
+    "PluginOptions",
+    "PluginServer",
+    "PodResources",
+    "register",
+    "serve",
+    "socket_path",
+]

@@ -1,0 +1,154 @@
+"""The kubelet's side of a device plugin: it connects, follows the list of devices and asks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from tessera.clients.kubelet import sockets
+from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, PluginOptions
+from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
+from tessera.core.edits import Mount
+from tessera.core.grant import DeviceNode, Grant
+from tessera.core.prefer import Wanted
+from tessera.errors import Conflict
+
+__all__ = ["Endpoint", "Listed"]
+
+_DIAL_S = 10.0
+"""Source: kubernetes `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`."""
+_ASK_S = 60.0
+"""The kubelet waits for ever; nobody else should."""
+
+
+class Listed:
+    """A device as the plugin listed it."""
+
+    def __init__(self, device: wire.Device) -> None:
+        self.id = device.ID
+        self.healthy = device.health == HEALTHY
+        self.numa = tuple(node.ID for node in device.topology.nodes)
+
+
+class Endpoint:
+    """A connection to one device plugin."""
+
+    def __init__(self, socket: Path, notify: Callable[[], Awaitable[None]]) -> None:
+        self.devices: tuple[Listed, ...] = ()
+        self.options = PluginOptions(preferred=False)
+        self.connected = False
+        self.successor: Self | None = None
+        self._socket = socket
+        self._notify = notify
+        self._channel: grpc.aio.Channel | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Connect and ask the options.
+
+        Raises:
+            Conflict: the plugin does not listen or does not answer.
+
+        """
+        self._channel = sockets.channel(self._socket)
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                answer = await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
+        except (TimeoutError, Conflict) as error:
+            await self._channel.close()
+            raise Conflict(f"socket {self._socket}", found=str(error), wanted="a device plugin") from error
+        self.options = PluginOptions(
+            pre_start=answer.pre_start_required, preferred=answer.get_preferred_allocation_available
+        )
+        self.connected = True
+
+    def follow(self) -> None:
+        """Begin to follow the plugin's list."""
+        self._following = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self.connected = False
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+        await self._notify()
+
+    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+        """Return the ids that the plugin prefers."""
+        request = wire.PreferredAllocationRequest(
+            container_requests=[
+                wire.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=wanted.available,
+                    must_include_deviceIDs=wanted.must_include,
+                    allocation_size=wanted.size,
+                )
+            ]
+        )
+        answer = await self._ask("GetPreferredAllocation", request, wire.PreferredAllocationResponse)
+        return tuple(answer.container_responses[0].deviceIDs)
+
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        """Return what the plugin gives a container with these devices."""
+        request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
+        answer = await self._ask("Allocate", request, wire.AllocateResponse)
+        return _grant(answer.container_responses[0])
+
+    async def pre_start(self, ids: tuple[str, ...], *, deadline_s: float) -> None:
+        """Tell the plugin that a container with these devices is about to be created."""
+        request = wire.PreStartContainerRequest(devices_ids=ids)
+        await self._ask("PreStartContainer", request, wire.PreStartContainerResponse, deadline_s)
+
+    async def _ask(self, method: str, request: Any, answer: Any, deadline_s: float = _ASK_S) -> Any:
+        if self._channel is None:
+            raise Conflict(f"socket {self._socket}", found="no connection", wanted=method)
+        call = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return await call(request, timeout=deadline_s)
+        except grpc.aio.AioRpcError as error:
+            raise Conflict(f"socket {self._socket}", found=str(error.details()), wanted=method) from error
+        except grpc.aio.UsageError as error:
+            raise Conflict(f"socket {self._socket}", found=str(error), wanted=method) from error
+
+    async def _follow(self) -> None:
+        assert self._channel is not None, "connect comes first"
+        call = self._channel.unary_stream(
+            f"/{SERVICE}/ListAndWatch",
+            request_serializer=wire.Empty.SerializeToString,
+            response_deserializer=wire.ListAndWatchResponse.FromString,
+        )
+        try:
+            async for answer in call(wire.Empty()):
+                self.devices = tuple(Listed(device) for device in answer.devices)
+                await self._notify()
+        except grpc.aio.AioRpcError:
+            pass  # the plugin went away, which the end of the stream says as well
+        last = self
+        while last.successor is not None:
+            last = last.successor
+        last.connected = False
+        await self._notify()
+
+
+def _grant(answer: wire.ContainerAllocateResponse) -> Grant:
+    return Grant(
+        env=tuple(sorted(answer.envs.items())),
+        mounts=tuple(
+            Mount(host_path=each.host_path, container_path=each.container_path, read_only=each.read_only)
+            for each in answer.mounts
+        ),
+        device_nodes=tuple(
+            DeviceNode(host_path=each.host_path, container_path=each.container_path, permissions=each.permissions)
+            for each in answer.devices
+        ),
+        annotations=tuple(sorted(answer.annotations.items())),
+        cdi_devices=tuple(each.name for each in answer.cdi_devices),
+    )

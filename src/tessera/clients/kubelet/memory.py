@@ -1,0 +1,267 @@
+"""A kubelet in this process, as device plugins and readers of PodResources see it; for tests, demos and benchmarks.
+
+Source of what it does, in which order and with which limits: kubernetes v1.36 `pkg/kubelet/cm/devicemanager`
+(`manager.go`, `plugin/v1beta1/{server,handler,client}.go`). It speaks with plugins over real sockets.
+"""
+
+import asyncio
+import random
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import grpc
+import msgspec
+
+from tessera.clients.kubelet import sockets
+from tessera.clients.kubelet.dial import Endpoint
+from tessera.clients.kubelet.plugin import VERSION
+from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
+from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
+from tessera.core.grant import Grant
+from tessera.core.prefer import Wanted
+from tessera.errors import Conflict, Unavailable
+
+__all__ = ["Container", "MemoryKubelet"]
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_RESOURCE_NAME = re.compile(
+    r"(?!([^/]*\.)?kubernetes\.io/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+"""Source: kubernetes `pkg/apis/core/v1/helper` `IsExtendedResourceName`."""
+_PRE_START_S = 30.0
+_KEPT = "kubelet_internal_checkpoint"
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """A container and the devices it asks."""
+
+    name: str
+    limits: tuple[tuple[str, int], ...]
+    """Resource name and number of devices."""
+
+
+class _Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that a container holds, and what the plugin answered."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    grant: Grant
+
+    def of(self, namespace: str, pod: str, container: str | None = None) -> bool:
+        return (self.namespace, self.pod) == (namespace, pod) and container in (None, self.container)
+
+
+class MemoryKubelet:
+    """A kubelet with its root in a folder; an asynchronous context that listens while it is open.
+
+    Args:
+        root: the sockets lie in `device-plugins` and `pod-resources` in it.
+        rng: chooses devices where a plugin has no preference, as Go's maps do.
+
+    """
+
+    def __init__(self, root: Path, rng: random.Random | None = None) -> None:
+        self.plugins = root / "device-plugins"
+        self.socket = self.plugins / "kubelet.sock"
+        self.pod_resources = root / "pod-resources" / "kubelet.sock"
+        self.refused_lists = 0
+        """So many of the next calls of PodResources are answered as one too many."""
+        self.registrations: list[str] = []
+        """Resource names, in the order of their registrations since the kubelet started last."""
+        self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
+        self._endpoints: dict[str, Endpoint] = {}
+        self._holdings: list[_Holding] = []
+        self._servers: list[grpc.aio.Server] = []
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Remove the sockets of plugins, then listen; what containers hold is known from before."""
+        self.plugins.mkdir(parents=True, exist_ok=True)
+        self.pod_resources.parent.mkdir(parents=True, exist_ok=True)
+        for path in self.plugins.iterdir():
+            if path.name != _KEPT and stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+        self.registrations.clear()
+        unary = grpc.unary_unary_rpc_method_handler
+        register = unary(self._register, plugin_wire.RegisterRequest.FromString, plugin_wire.Empty.SerializeToString)
+        list_pods = unary(
+            self._list,
+            pods_wire.ListPodResourcesRequest.FromString,
+            pods_wire.ListPodResourcesResponse.SerializeToString,
+        )
+        for path, service, handlers in (
+            (self.socket, "v1beta1.Registration", {"Register": register}),
+            (self.pod_resources, "v1.PodResourcesLister", {"List": list_pods}),
+        ):
+            server = grpc.aio.server()
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+            sockets.bind(server, path)
+            await server.start()
+            self._servers.append(server)
+
+    async def stop(self) -> None:
+        """Stop listening and leave the plugins; containers run on."""
+        for server in self._servers:
+            await server.stop(None)
+        self._servers.clear()
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
+
+    async def restart(self) -> None:
+        """Stop and start, as an administrator does who changes the kubelet's configuration."""
+        await self.stop()
+        await self.start()
+
+    def capacity(self, resource: str) -> int:
+        """Return the number of devices, healthy or not."""
+        endpoint = self._endpoints.get(resource)
+        return len(endpoint.devices) if endpoint else 0
+
+    def allocatable(self, resource: str) -> int:
+        """Return the number of healthy devices, held or not."""
+        return len(self._healthy(resource))
+
+    async def until_allocatable(self, resource: str, count: int, *, deadline_s: float = 10.0) -> None:
+        """Return when so many devices of a resource are healthy.
+
+        Raises:
+            Unavailable: they are not within the deadline.
+
+        """
+        try:
+            async with asyncio.timeout(deadline_s), self._changed:
+                await self._changed.wait_for(lambda: self.allocatable(resource) == count)
+        except TimeoutError as error:
+            found = f"{self.allocatable(resource)} healthy devices after {deadline_s:g} s"
+            raise Unavailable(f"resource {resource}", found=found, wanted=str(count)) from error
+
+    async def admit(self, namespace: str, pod: str, *containers: Container) -> None:
+        """Let the plugins allocate what a pod asks.
+
+        Raises:
+            Conflict: the pod is refused (`UnexpectedAdmissionError`), with the reason; it holds nothing then.
+
+        """
+        try:
+            for container in containers:
+                for resource, count in container.limits:
+                    ids = await self._choose(resource, count)
+                    grant = await self._endpoints[resource].allocate(ids)
+                    self._holdings.append(
+                        _Holding(
+                            namespace=namespace,
+                            pod=pod,
+                            container=container.name,
+                            resource=resource,
+                            ids=ids,
+                            grant=grant,
+                        )
+                    )
+        except Conflict:
+            self.remove(namespace, pod)
+            raise
+
+    async def create(self, namespace: str, pod: str, container: str) -> Grant:
+        """Return what the runtime is told when a container is created, or created again.
+
+        Raises:
+            Conflict: a plugin refused (`CreateContainerConfigError`); the kubelet would try again.
+
+        """
+        holdings = [each for each in self._holdings if each.of(namespace, pod, container)]
+        for each in holdings:
+            endpoint = self._endpoints[each.resource]
+            if endpoint.options.pre_start:
+                await endpoint.pre_start(each.ids, deadline_s=_PRE_START_S)
+        return Grant(
+            env=tuple(dict(pair for each in holdings for pair in each.grant.env).items()),
+            mounts=tuple(dict.fromkeys(mount for each in holdings for mount in each.grant.mounts)),
+            device_nodes=tuple(dict.fromkeys(node for each in holdings for node in each.grant.device_nodes)),
+            annotations=tuple(dict(pair for each in holdings for pair in each.grant.annotations).items()),
+            cdi_devices=tuple(dict.fromkeys(name for each in holdings for name in each.grant.cdi_devices)),
+        )
+
+    def remove(self, namespace: str, pod: str) -> None:
+        """Forget a pod that ended."""
+        self._holdings = [each for each in self._holdings if not each.of(namespace, pod)]
+
+    def _healthy(self, resource: str) -> list[str]:
+        endpoint = self._endpoints.get(resource)
+        return [each.id for each in endpoint.devices if each.healthy] if endpoint and endpoint.connected else []
+
+    async def _choose(self, resource: str, count: int) -> tuple[str, ...]:
+        healthy = self._healthy(resource)
+        if not healthy:
+            raise Conflict(f"resource {resource}", found="no healthy device", wanted=f"{count} devices")
+        used = {each for holding in self._holdings if holding.resource == resource for each in holding.ids}
+        available = [each for each in healthy if each not in used]
+        if len(available) < count:
+            found = f"{len(available)} available devices"
+            raise Conflict(f"resource {resource}", found=found, wanted=f"{count} devices")
+        self._rng.shuffle(available)
+        endpoint = self._endpoints[resource]
+        if not endpoint.options.preferred:
+            return tuple(available[:count])
+        preferred = await endpoint.prefer(Wanted(available=tuple(available), size=count))
+        free = set(available)
+        return tuple(dict.fromkeys([*(each for each in preferred if each in free), *available]))[:count]
+
+    async def _register(self, request: plugin_wire.RegisterRequest, context: _Context) -> plugin_wire.Empty:
+        resource = request.resource_name
+        if request.version != VERSION:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"requested API version {request.version!r} is not supported")
+        if not _RESOURCE_NAME.fullmatch(resource):
+            await context.abort(grpc.StatusCode.UNKNOWN, f"the ResourceName {resource!r} is invalid")
+        endpoint = Endpoint(self.plugins / request.endpoint, self._notify)
+        try:
+            await endpoint.connect()
+        except Conflict as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}")
+        before = self._endpoints.get(resource)
+        self._endpoints[resource] = endpoint
+        if before is not None:
+            # When the stream of a plugin ends, the kubelet disconnects whoever is registered for the resource by then.
+            before.successor = endpoint
+        self.registrations.append(resource)
+        endpoint.follow()
+        return plugin_wire.Empty()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _list(
+        self, _: pods_wire.ListPodResourcesRequest, context: _Context
+    ) -> pods_wire.ListPodResourcesResponse:
+        if self.refused_lists > 0:
+            self.refused_lists -= 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        answer = pods_wire.ListPodResourcesResponse()
+        for (namespace, pod), holdings in self._by_pod():
+            record = answer.pod_resources.add(name=pod, namespace=namespace)
+            for each in holdings:
+                container = next((found for found in record.containers if found.name == each.container), None)
+                container = container or record.containers.add(name=each.container)
+                container.devices.add(resource_name=each.resource, device_ids=each.ids)
+        return answer
+
+    def _by_pod(self) -> Iterator[tuple[tuple[str, str], list[_Holding]]]:
+        pods: dict[tuple[str, str], list[_Holding]] = {}
+        for each in self._holdings:
+            pods.setdefault((each.namespace, each.pod), []).append(each)
+        yield from pods.items()

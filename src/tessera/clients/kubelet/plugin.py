@@ -1,0 +1,206 @@
+"""Transport of a device plugin: its server on a unix socket, and its registration with the kubelet."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import grpc
+import msgspec
+
+from tessera.clients.kubelet import sockets
+from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
+from tessera.core.advertise import PluginDevice
+from tessera.core.grant import Grant
+from tessera.core.prefer import Wanted
+from tessera.errors import TesseraError, Unavailable
+
+__all__ = ["DevicePlugin", "PluginOptions", "PluginServer", "register", "serve"]
+
+VERSION = "v1beta1"
+SERVICE = "v1beta1.DevicePlugin"
+REGISTER = "/v1beta1.Registration/Register"
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+"""Source: k8s.io/kubelet `pkg/apis/deviceplugin/v1beta1/constants.go`."""
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Answer = TypeVar("_Answer")
+
+
+class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which calls a plugin wants beside `Allocate`."""
+
+    pre_start: bool = False
+    preferred: bool = True
+
+
+class DevicePlugin(Protocol):
+    """What a device plugin decides. Errors of Tessera end the call with their text; the kubelet shows it to people."""
+
+    @property
+    def options(self) -> PluginOptions:
+        """Which calls are wanted."""
+
+    def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
+        """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
+
+    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+        """Return the ids one container had better get."""
+
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        """Return what one container with these devices gets."""
+
+    async def pre_start(self, ids: tuple[str, ...]) -> None:
+        """Prepare the devices of a container that is about to be created."""
+
+
+class PluginServer:
+    """A device plugin that listens; made by `serve`."""
+
+    def __init__(self, server: grpc.aio.Server, socket: Path) -> None:
+        self._server = server
+        self._identity = sockets.identity(socket)
+        self.socket = socket
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the socket is still the one that was made; a kubelet that starts removes it."""
+        return sockets.identity(self.socket) == self._identity
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Stop listening and remove the socket; running calls may take so long.
+
+        gRPC removes whatever lies under the path then; a socket that another process made there since is put back.
+        """
+        with sockets.kept(self.socket, foreign=not self.reachable):
+            await self._server.stop(grace_s)
+
+
+async def serve(plugin: DevicePlugin, socket: Path) -> PluginServer:
+    """Return the running server of a plugin; the caller stops it.
+
+    Raises:
+        InvalidInput: the path is too long for a socket.
+        Unavailable: the socket cannot be made, as in a folder that is read-only.
+
+    """
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(plugin)),))
+    sockets.bind(server, socket)
+    await server.start()
+    return PluginServer(server, socket)
+
+
+async def register(
+    kubelet: Path, endpoint: str, resource: str, options: PluginOptions, *, deadline_s: float = 15.0
+) -> None:
+    """Make a plugin that listens in the kubelet's folder known to the kubelet, which connects to it meanwhile.
+
+    Args:
+        kubelet: the kubelet's registration socket.
+        endpoint: file name of the plugin's socket beside it.
+        resource: resource name.
+        options: as the plugin gives them.
+        deadline_s: the kubelet takes up to 10 s to connect.
+
+    Raises:
+        Unavailable: the kubelet does not listen, does not answer, or refuses.
+
+    """
+    request = wire.RegisterRequest(
+        version=VERSION, endpoint=endpoint, resource_name=resource, options=options_message(options)
+    )
+    wanted = f"registration of {resource} by the kubelet"
+    try:
+        async with asyncio.timeout(deadline_s), sockets.channel(kubelet) as channel:
+            call = channel.unary_unary(
+                REGISTER,
+                request_serializer=wire.RegisterRequest.SerializeToString,
+                response_deserializer=wire.Empty.FromString,
+            )
+            await call(request)
+    except grpc.aio.AioRpcError as error:
+        raise sockets.in_our_terms(error, kubelet, wanted) from error
+    except TimeoutError as error:
+        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", wanted=wanted) from error
+
+
+def options_message(options: PluginOptions) -> wire.DevicePluginOptions:
+    """Return options as they go over the wire."""
+    return wire.DevicePluginOptions(
+        pre_start_required=options.pre_start, get_preferred_allocation_available=options.preferred
+    )
+
+
+def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
+    async def options(_: wire.Empty, __: _Context) -> wire.DevicePluginOptions:
+        return options_message(plugin.options)
+
+    async def watch(_: wire.Empty, __: _Context) -> AsyncIterator[wire.ListAndWatchResponse]:
+        async for devices in plugin.watch():
+            yield wire.ListAndWatchResponse(devices=[_device(device) for device in devices])
+
+    async def prefer(request: wire.PreferredAllocationRequest, context: _Context) -> wire.PreferredAllocationResponse:
+        async def one(each: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
+            wanted = Wanted(
+                available=tuple(each.available_deviceIDs),
+                must_include=tuple(each.must_include_deviceIDs),
+                size=each.allocation_size,
+            )
+            ids = await _answer(context, plugin.prefer, wanted)
+            return wire.ContainerPreferredAllocationResponse(deviceIDs=ids)
+
+        answers = [await one(each) for each in request.container_requests]
+        return wire.PreferredAllocationResponse(container_responses=answers)
+
+    async def allocate(request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:
+        asked = [tuple(each.devices_ids) for each in request.container_requests]
+        answers = [_grant(await _answer(context, plugin.allocate, ids)) for ids in asked]
+        return wire.AllocateResponse(container_responses=answers)
+
+    async def pre_start(request: wire.PreStartContainerRequest, context: _Context) -> wire.PreStartContainerResponse:
+        await _answer(context, plugin.pre_start, tuple(request.devices_ids))
+        return wire.PreStartContainerResponse()
+
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+    return {
+        "GetDevicePluginOptions": unary(options, wire.Empty.FromString, _bytes),
+        "ListAndWatch": stream(watch, wire.Empty.FromString, _bytes),
+        "GetPreferredAllocation": unary(prefer, wire.PreferredAllocationRequest.FromString, _bytes),
+        "Allocate": unary(allocate, wire.AllocateRequest.FromString, _bytes),
+        "PreStartContainer": unary(pre_start, wire.PreStartContainerRequest.FromString, _bytes),
+    }
+
+
+def _bytes(message: Any) -> bytes:
+    """Return any message as it goes over the wire."""
+    written: bytes = message.SerializeToString()
+    return written
+
+
+async def _answer(context: _Context, decide: Callable[[Any], Awaitable[_Answer]], asked: object) -> _Answer:
+    try:
+        return await decide(asked)
+    except TesseraError as error:
+        await sockets.abort(context, error)
+
+
+def _device(device: PluginDevice) -> wire.Device:
+    topology = None if device.numa is None else wire.TopologyInfo(nodes=[wire.NUMANode(ID=device.numa)])
+    return wire.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY, topology=topology)
+
+
+def _grant(grant: Grant) -> wire.ContainerAllocateResponse:
+    return wire.ContainerAllocateResponse(
+        envs=dict(grant.env),
+        mounts=[
+            wire.Mount(container_path=each.container_path, host_path=each.host_path, read_only=each.read_only)
+            for each in grant.mounts
+        ],
+        devices=[
+            wire.DeviceSpec(container_path=each.container_path, host_path=each.host_path, permissions=each.permissions)
+            for each in grant.device_nodes
+        ],
+        annotations=dict(grant.annotations),
+        cdi_devices=[wire.CDIDevice(name=each) for each in grant.cdi_devices],
+    )

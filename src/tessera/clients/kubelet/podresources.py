@@ -1,0 +1,85 @@
+"""Which containers hold which devices, by the kubelet's own record."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from tessera.clients.kubelet import sockets
+from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
+from tessera.errors import Unavailable
+
+__all__ = ["POD_RESOURCES", "Held", "PodResources"]
+
+POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+"""Where the kubelet answers, unless it was started with another root folder."""
+_LIST = "/v1.PodResourcesLister/List"
+_AGAIN_S = 0.05
+"""The kubelet answers 100 calls a second. Source: kubernetes `pkg/kubelet/apis/grpc/ratelimit.go`."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one resource that a container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+
+class PodResources:
+    """The kubelet's record, read through its PodResources socket."""
+
+    def __init__(self, socket: Path = POD_RESOURCES, *, deadline_s: float = 5.0) -> None:
+        self._socket = socket
+        self._deadline_s = deadline_s
+
+    async def list(self) -> tuple[Held, ...]:
+        """Return all devices of device plugins that running and starting pods hold, sorted.
+
+        A kubelet that is asked too often is asked again until the deadline.
+
+        Raises:
+            Unavailable: no answer within the deadline.
+
+        """
+        wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
+        try:
+            async with asyncio.timeout(self._deadline_s), sockets.channel(self._socket) as channel:
+                answer = await self._ask(channel)
+        except grpc.aio.AioRpcError as error:
+            raise sockets.in_our_terms(error, self._socket, wanted) from error
+        except TimeoutError as error:
+            raise Unavailable(f"socket {self._socket}", found="no answer", wanted=wanted) from error
+        return _held(answer)
+
+    async def _ask(self, channel: grpc.aio.Channel) -> wire.ListPodResourcesResponse:
+        call = channel.unary_unary(
+            _LIST,
+            request_serializer=wire.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=wire.ListPodResourcesResponse.FromString,
+        )
+        while True:
+            try:
+                return await call(wire.ListPodResourcesRequest())
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _held(answer: wire.ListPodResourcesResponse) -> tuple[Held, ...]:
+    """Return the record with one entry for each container and resource; the kubelet writes one for each NUMA node."""
+    ids: dict[tuple[str, str, str, str], set[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                key = (pod.namespace, pod.name, container.name, devices.resource_name)
+                ids.setdefault(key, set()).update(devices.device_ids)
+    return tuple(
+        Held(namespace=key[0], pod=key[1], container=key[2], resource=key[3], device_ids=tuple(sorted(each)))
+        for key, each in sorted(ids.items())
+    )

@@ -1,0 +1,133 @@
+"""Channels and servers on unix sockets, and the errors of both in our terms."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Never
+
+import grpc
+
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+__all__ = ["abort", "bind", "channel", "identity", "in_our_terms", "kept", "socket_path"]
+
+LONGEST_PATH = 107
+"""Bytes of a unix socket's path, without the zero at its end. Source: Linux unix(7), `sun_path`."""
+_MESSAGE_BYTES = 16 << 20
+"""Source: kubernetes `pkg/kubelet/apis/podresources/constants.go`, largest message of PodResources."""
+_CODES: dict[type[TesseraError], grpc.StatusCode] = {
+    InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    Conflict: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+def socket_path(path: Path) -> Path:
+    """Return the path when a unix socket may have it.
+
+    Raises:
+        InvalidInput: it is longer than the operating system takes.
+
+    """
+    length = len(os.fsencode(path))
+    if length > LONGEST_PATH:
+        raise InvalidInput(
+            f"socket {path}",
+            found=f"a path of {length} bytes",
+            wanted=f"at most {LONGEST_PATH}",
+            accepted="a shorter folder",
+        )
+    return path
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a socket from a later one of the same path: device and inode; None when nothing is there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextlib.contextmanager
+def kept(path: Path, *, foreign: bool) -> Iterator[None]:
+    """Put what lies under a path now back there at the end, should it be gone and `foreign`."""
+    spare = path.with_name(f".{path.name}.kept")
+    if foreign:
+        with contextlib.suppress(OSError):
+            spare.unlink(missing_ok=True)
+            os.link(path, spare)
+    yield
+    if foreign:
+        with contextlib.suppress(OSError):
+            if path.exists():
+                spare.unlink(missing_ok=True)
+            else:
+                spare.rename(path)
+
+
+def channel(path: Path) -> grpc.aio.Channel:
+    """Return a channel to a unix socket.
+
+    The authority is fixed because Go and Rust servers refuse the one that gRPC makes of the path (grpc/grpc#34305).
+    Each channel has connections of its own: a socket made anew under the same path is another server.
+    """
+    options = [
+        ("grpc.default_authority", "localhost"),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    return grpc.aio.insecure_channel(f"unix:{socket_path(path)}", options=options)
+
+
+def bind(server: grpc.aio.Server, path: Path) -> None:
+    """Let a server that is not started yet listen on a unix socket; what lay there from an earlier one is removed.
+
+    Raises:
+        InvalidInput: the path is too long.
+        Unavailable: the socket cannot be made there.
+
+    """
+    socket_path(path)
+    try:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(RuntimeError):
+            server.add_insecure_port(f"unix:{path}")
+            return
+        _try(path)
+    except OSError as error:
+        raise Unavailable(
+            f"socket {path}",
+            found=error.strerror or str(error),
+            wanted="a folder in which a socket can be made",
+            accepted="a folder that exists and that this user may write; in a pod, a host path without readOnly",
+        ) from error
+
+
+def _try(path: Path) -> None:
+    """Make the socket without gRPC, which does not say why it cannot."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.bind(os.fsencode(path))
+    path.unlink()
+    raise OSError(0, "gRPC cannot listen here, though a socket can be made")
+
+
+def in_our_terms(error: grpc.aio.AioRpcError, path: Path, wanted: str) -> TesseraError:
+    """Return a failed call as the error that tells the caller what to do."""
+    found = f"{error.code().name}: {error.details()}"
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidInput(f"socket {path}", found=found, wanted=wanted)
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        return Conflict(f"socket {path}", found=found, wanted=wanted)
+    return Unavailable(f"socket {path}", found=found, wanted=wanted, accepted="a call when the kubelet runs again")
+
+
+async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: TesseraError) -> Never:
+    """End a call with an error; its text is what an administrator reads in the pod's events."""
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    await context.abort(code, str(error))

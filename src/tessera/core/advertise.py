@@ -1,0 +1,209 @@
+"""What a node offers the kubelet: resources with their device ids.
+
+Source: NVIDIA/k8s-device-plugin `internal/rm/{devices,device_map}.go` for names, ids of replicas, and the rule that
+strategy `single` wants all MIG instances of a node alike; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
+from tessera.core.mig import Placement
+from tessera.core.sharing import Device, Mode
+from tessera.core.snapshot import Gpu
+
+__all__ = [
+    "LONGEST_ID",
+    "MOST_DEVICES",
+    "SHARE_RESOURCES",
+    "DeviceKey",
+    "Offer",
+    "OfferOptions",
+    "PluginDevice",
+    "Resource",
+    "offer",
+]
+
+DeviceKey: TypeAlias = str | tuple[str, Placement]
+"""A GPU by its UUID, or a MIG instance by its GPU's UUID and its placement."""
+
+SHARE_RESOURCES = ("aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
+"""Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
+LONGEST_ID = 63
+"""Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
+MOST_DEVICES = 40_000
+"""Devices of one resource that fit the 4 MiB which the kubelet accepts in one message, at 100 bytes a device."""
+
+_AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
+
+
+class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing the kubelet can give to a container: a device, a replica of one, or a unit of memory."""
+
+    id: str
+    healthy: bool = True
+    numa: int | None = None
+    gpu_uuid: str
+    uuid: str
+    """What CUDA calls the device: UUID of the GPU or of its MIG instance; replicas share it."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU and for units of memory."""
+    mode: Mode
+    memory_mib: int = 0
+    """Memory granted; 0 where no amount is known."""
+    compute_percent: int = 0
+    """Percent of the GPU's compute granted."""
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource name and its devices, in order of GPU, start and number."""
+
+    name: str
+    devices: tuple[PluginDevice, ...]
+    single_request: bool = False
+    """Whether a container that asks for more than one is refused (`failRequestsGreaterThanOne`)."""
+    by_assignment: bool = False
+    """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node offers, and what it holds back."""
+
+    resources: tuple[Resource, ...]
+    """Sorted by name; none of them empty."""
+    withheld: tuple[str, ...] = ()
+    """What is not offered although the node's configuration speaks of it, and why; one sentence each."""
+
+
+class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an offer depends on beside GPUs and driver."""
+
+    unit_mib: int = 1024
+    """Memory of one unit."""
+    unhealthy: frozenset[DeviceKey] = frozenset()
+    """A sick GPU makes its instances and replicas sick."""
+    given: frozenset[DeviceKey] = frozenset()
+    """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
+    enforced: frozenset[Mode] = frozenset(Mode)
+    """Modes whose isolation the node can enforce now."""
+
+
+def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> Offer:
+    """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
+
+    A device is offered only where both agree; when in doubt less is offered. Units of memory stand for all memory of
+    the GPUs whose amounts may be shared, less what MIG instances offered as devices have.
+    """
+    facts_of = {facts.uuid: facts for facts in inventory.gpus}
+    found: dict[str, list[PluginDevice]] = {}
+    single: set[str] = set()
+    withheld: list[str] = []
+    for gpu in gpus:
+        facts = facts_of.get(gpu.uuid)
+        reason = _why_not(gpu, facts)
+        if facts is None or reason:
+            withheld.append(f"GPU {gpu.index} ({gpu.uuid or 'without UUID'}): {reason}")
+            continue
+        devices = [device for device in gpu.devices if _offered(device, facts, options)]
+        withheld += _missing(gpu, facts, devices, options)
+        single |= {device.resource for device in devices if device.single_request}
+        for device in devices:
+            found.setdefault(device.resource, []).extend(_clients(device, facts, options))
+        for resource in SHARE_RESOURCES if _has_units(gpu, options) else ():
+            found.setdefault(resource, []).extend(_units(gpu, facts, devices, options))
+    kept = []
+    for name, members in sorted(found.items()):
+        problem = _problem(members)
+        if problem:
+            withheld.append(f"resource {name}: {problem}")
+        elif members:
+            by_assignment = name in SHARE_RESOURCES
+            kept.append(
+                Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
+            )
+    return Offer(resources=tuple(kept), withheld=tuple(withheld))
+
+
+def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
+    """Return why nothing of a GPU is offered; empty when something may be."""
+    if facts is None:
+        return "the driver does not show it"
+    if facts.compute_mode is ComputeMode.PROHIBITED:
+        return "its compute mode is prohibited; set another with nvidia-smi -c"
+    if facts.layout is None and gpu.sharing.layout is not None:
+        return "MIG is off, and its configuration says otherwise"
+    if facts.layout is not None and gpu.sharing.layout is None and not facts.instances:
+        return "MIG is on and no instance exists, so that nothing runs on it; switch MIG off or cut it"
+    return ""
+
+
+def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
+    if device.mode not in options.enforced or (facts.uuid, device.placement) in options.given:
+        return False
+    return device.placement is None or any(each.placement == device.placement for each in facts.instances)
+
+
+def _missing(gpu: Gpu, facts: GpuFacts, offered: list[Device], options: OfferOptions) -> Iterator[str]:
+    """Return why devices of a GPU are not among the offered; those that pods hold by assignment need no reason."""
+    for device in gpu.devices:
+        if device in offered or (facts.uuid, device.placement) in options.given:
+            continue
+        name = device.placement.profile if device.placement else "the GPU"
+        place = f" at {device.placement.start}" if device.placement else ""
+        unable = device.mode not in options.enforced
+        reason = f"the node cannot enforce {device.mode.value} now" if unable else "the driver shows no such instance"
+        yield f"GPU {gpu.index} ({gpu.uuid}), {name}{place}: {reason}"
+
+
+def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
+    """Return a device once, or once for each of its clients."""
+    placement = device.placement
+    uuid = facts.uuid if placement is None else next(i.uuid for i in facts.instances if i.placement == placement)
+    sick = {facts.uuid, (facts.uuid, placement)} & options.unhealthy
+    for number in range(device.clients):
+        yield PluginDevice(
+            id=uuid if device.clients == 1 else f"{uuid}::{number}",
+            healthy=not (facts.lost or sick),
+            numa=facts.numa,
+            gpu_uuid=facts.uuid,
+            uuid=uuid,
+            placement=placement,
+            mode=device.mode,
+            memory_mib=device.memory_mib,
+            compute_percent=device.compute_percent,
+        )
+
+
+def _has_units(gpu: Gpu, options: OfferOptions) -> bool:
+    return gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS)
+
+
+def _units(gpu: Gpu, facts: GpuFacts, devices: list[Device], options: OfferOptions) -> Iterator[PluginDevice]:
+    """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
+    memory_mib = min(gpu.memory_mib, facts.memory_mib) - sum(device.memory_mib * device.clients for device in devices)
+    mode = next(mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
+    for number in range(max(0, memory_mib) // options.unit_mib):
+        yield PluginDevice(
+            id=f"{facts.uuid}-_-{number}",
+            healthy=not (facts.lost or facts.uuid in options.unhealthy),
+            numa=facts.numa,
+            gpu_uuid=facts.uuid,
+            uuid=facts.uuid,
+            mode=mode,
+            memory_mib=options.unit_mib,
+        )
+
+
+def _problem(members: list[PluginDevice]) -> str:
+    """Return why a resource cannot be offered as it is; empty when it can."""
+    if len(members) > MOST_DEVICES:
+        return (
+            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes; choose a larger unit of memory"
+        )
+    kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
+    if len(kinds) > 1:
+        return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"
+    long = next((member.id for member in members if len(member.id) > LONGEST_ID), None)
+    return f"id {long} has more than {LONGEST_ID} characters" if long else ""
