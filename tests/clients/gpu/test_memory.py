@@ -1,83 +1,150 @@
-"""The driver in memory: the conformance suite, and the faults only it has on demand."""
+"""GPUs in memory: the conformance suite, and the faults only they have on demand."""
 
-import asyncio
-
+import msgspec
 import pytest
 
-from conformance.gpusuite import FIRST, LAST, GpuSuite, Rig
+from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, cut
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.inventory import GpuEvent
-from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
+from tessera.core.inventory import GpuEvent, GpuFacts
+from tessera.core.mig import Placement
+from tessera.errors import Conflict, Unavailable, Unsupported
+
+SILENT = Unavailable("GPU driver", found="none", wanted="an answer within the deadline")
 
 
-@pytest.fixture
-def driver() -> MemoryDriver:
-    return MemoryDriver.of("A100-40GB", "T4")
+class MemoryWorld:
+    """A node in memory."""
+
+    def __init__(self) -> None:
+        self.driver = MemoryDriver.of("A100-40GB", "T4")
+
+    def start_process(self, gpu: GpuFacts, pid: int, placement: Placement | None = None, memory_mib: int = 0) -> None:
+        self.driver.start_process(gpu.uuid, pid, placement, memory_mib)
+
+    def end_process(self, pid: int) -> None:
+        self.driver.end_process(pid)
+
+    def fail_half_way(self) -> None:
+        self.driver.fail("create_instance", SILENT, half_done=True)
+
+    def xid(self, gpu: GpuFacts, number: int, placement: Placement | None = None) -> None:
+        on = next((each.gpu_instance for each in gpu.instances if each.placement == placement), None)
+        self.driver.report(GpuEvent(gpu=gpu.uuid, xid=number, gpu_instance=on))
+
+    def lose(self, gpu: GpuFacts) -> None:
+        self.driver.lose(gpu.uuid)
+
+    def require_reset(self, gpu: GpuFacts) -> None:
+        self.driver.hold_mode_changes(gpu.uuid)
+
+    def reset(self, gpu: GpuFacts) -> None:
+        self.driver.reset(gpu.uuid)
 
 
 class TestMemoryDriver(GpuSuite):
     @pytest.fixture
-    def rig(self, driver: MemoryDriver) -> Rig:
-        return Rig(
-            driver=driver, start_process=driver.start_process, end_process=driver.end_process, report=driver.report
-        )
+    def world(self) -> World:
+        return MemoryWorld()
 
 
-async def a100_of(driver: MemoryDriver) -> str:
-    return (await driver.inventory()).gpus[0].uuid
-
-
-@pytest.mark.anyio
-async def test_the_second_creation_fails_once(driver: MemoryDriver) -> None:
-    gpu = await a100_of(driver)
-    await driver.set_mig(gpu, enabled=True)
-    driver.fail("create_instance", Unavailable("GPU 0", found="a fault", wanted="an instance"), after=1)
-    await driver.create_instance(gpu, FIRST)
-    with pytest.raises(Unavailable, match="a fault"):
-        await driver.create_instance(gpu, LAST)
-    await driver.create_instance(gpu, LAST)
+@pytest.fixture
+def world() -> MemoryWorld:
+    return MemoryWorld()
 
 
 @pytest.mark.anyio
-async def test_a_mode_change_may_wait_for_a_reset(driver: MemoryDriver) -> None:
-    gpu = await a100_of(driver)
-    driver.hold_mode_changes(gpu)
-    assert (await driver.set_mig(gpu, enabled=True)).needs_reset
-    with pytest.raises(Conflict, match="MIG off"):
-        await driver.create_instance(gpu, FIRST)
-    driver.reset(gpu)
-    await driver.create_instance(gpu, FIRST)
-    driver.reset(gpu)
-    assert (await driver.inventory()).gpus[0].layout == ()
+async def test_the_call_that_is_told_to_fails_and_no_other(world: MemoryWorld) -> None:
+    a100 = await cut(world)
+    world.driver.fail("create_instance", SILENT, after=1)
+    await world.driver.create_instance(a100.uuid, SMALL)
+    with pytest.raises(Unavailable, match="found none"):
+        await world.driver.create_instance(a100.uuid, LARGE)
+    assert (await world.driver.inventory()).gpus[0].layout == (SMALL,)
+    await world.driver.create_instance(a100.uuid, LARGE)
 
 
 @pytest.mark.anyio
-async def test_a_lost_gpu_is_listed_and_refuses(driver: MemoryDriver) -> None:
-    gpu = await a100_of(driver)
-    told = asyncio.ensure_future(anext(driver.events()))
-    await asyncio.sleep(0)
-    driver.lose(gpu)
-    assert await told == GpuEvent(gpu=gpu, lost=True)
-    assert (await driver.inventory()).gpus[0].lost
-    with pytest.raises(Unavailable, match="lost"):
-        await driver.processes(gpu)
+@pytest.mark.parametrize("half_done", [False, True])
+async def test_reading_fails_as_told(world: MemoryWorld, *, half_done: bool) -> None:
+    world.driver.fail("inventory", Conflict("GPU", found="another", wanted="this"), half_done=half_done)
+    with pytest.raises(Conflict, match="another"):
+        await world.driver.inventory()
+    await world.driver.inventory()
 
 
 @pytest.mark.anyio
-async def test_clocks_are_locked_and_let_go(driver: MemoryDriver) -> None:
-    gpu = await a100_of(driver)
-    await driver.lock_clocks(gpu, (210, 1410))
-    assert driver.clocks_mhz == {gpu: (210, 1410)}
-    with pytest.raises(InvalidInput, match="MHz"):
-        await driver.lock_clocks(gpu, (2, 1))
-    await driver.lock_clocks(gpu, None)
-    assert driver.clocks_mhz == {}
+async def test_a_half_done_destruction_leaves_the_gpu_instance(world: MemoryWorld) -> None:
+    a100 = await cut(world, SMALL, LARGE)
+    world.driver.fail("destroy_instance", SILENT, half_done=True)
+    with pytest.raises(Unavailable):
+        await world.driver.destroy_instance(a100.uuid, SMALL)
+    after = (await world.driver.inventory()).gpus[0]
+    assert (after.layout, after.incomplete) == ((SMALL, LARGE), (SMALL,))
 
 
 @pytest.mark.anyio
-async def test_an_older_driver_limits_no_memory() -> None:
+async def test_a_change_whose_answer_is_lost_has_happened(world: MemoryWorld) -> None:
+    gpu = (await world.driver.inventory()).gpus[0].uuid
+    world.driver.fail("set_mig", SILENT, half_done=True)
+    with pytest.raises(Unavailable):
+        await world.driver.set_mig(gpu, enabled=True)
+    assert (await world.driver.inventory()).gpus[0].layout == ()
+
+
+@pytest.mark.anyio
+async def test_a_reboot_takes_instances_processes_and_limits(world: MemoryWorld) -> None:
+    a100 = await cut(world, SMALL)
+    t4 = (await world.driver.inventory()).gpus[1]
+    world.driver.start_process(a100.uuid, 7, SMALL)
+    await world.driver.set_memory_limit(t4.uuid, "/pod", 1024)
+    await world.driver.lock_clocks(t4.uuid, (300, 900))
+    assert world.driver.clocks_mhz == {t4.uuid: (300, 900)}
+    world.driver.reboot()
+    assert (await world.driver.inventory()).gpus[0].layout == ()
+    assert await world.driver.processes(a100.uuid) == ()
+    assert (await world.driver.memory_limit(t4.uuid, "/pod")).hard_mib is None
+    assert world.driver.clocks_mhz == {}
+
+
+@pytest.mark.anyio
+async def test_clocks_are_locked_and_let_go(world: MemoryWorld) -> None:
+    gpu = (await world.driver.inventory()).gpus[0].uuid
+    await world.driver.lock_clocks(gpu, (210, 1410))
+    assert world.driver.clocks_mhz == {gpu: (210, 1410)}
+    await world.driver.lock_clocks(gpu, None)
+    assert world.driver.clocks_mhz == {}
+
+
+@pytest.mark.anyio
+async def test_a_lost_gpu_can_be_found_again(world: MemoryWorld) -> None:
+    gpu = (await world.driver.inventory()).gpus[0].uuid
+    world.driver.lose(gpu)
+    world.driver.find(gpu)
+    await world.driver.set_mig(gpu, enabled=True)
+
+
+@pytest.mark.anyio
+async def test_a_gpu_without_power_limits_is_refused() -> None:
+    (known,) = (await MemoryDriver.of("T4").inventory()).gpus
+    driver = MemoryDriver((msgspec.structs.replace(known, power_range_watts=None),))
+    with pytest.raises(Unsupported, match="without power limits"):
+        await driver.set_power_limit(known.uuid, 100)
+
+
+@pytest.mark.anyio
+async def test_a_driver_may_limit_no_memory() -> None:
     driver = MemoryDriver.of("T4", memory_limits=False)
-    gpu = await a100_of(driver)
-    assert not (await driver.inventory()).memory_limits
-    with pytest.raises(Unsupported, match="615"):
-        await driver.set_memory_limit(gpu, "/kubepods", 1)
+    inventory = await driver.inventory()
+    assert not inventory.memory_limits
+    with pytest.raises(Unsupported, match=r"615.*MPS"):
+        await driver.set_memory_limit(inventory.gpus[0].uuid, "/pod", 1024)
+
+
+@pytest.mark.anyio
+async def test_a_reader_that_does_not_read_misses_the_oldest_events(world: MemoryWorld) -> None:
+    events = world.driver.events()
+    for number in range(2000):
+        world.driver.report(GpuEvent(gpu="GPU-0", xid=number))
+    await world.driver.close()
+    found = [event.xid async for event in events]
+    assert found == list(range(977, 2000))

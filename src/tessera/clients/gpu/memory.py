@@ -1,10 +1,10 @@
-"""A GPU driver in this process: MIG as the real one does it, with faults on demand.
+"""GPUs in this process: MIG, processes, limits and events as the driver has them, and its faults on demand.
 
-For demos, the simulator and tests. It follows NVML's rules: instances need MIG and a free place, MIG devices get a new
-UUID each time they are made, what is in use is neither destroyed nor switched.
+For demos, the simulator and tests.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -12,11 +12,37 @@ from typing import Self
 
 import msgspec
 
+from tessera.clients.gpu.feed import Feed
 from tessera.clients.gpu.protocol import MemoryLimit, Use
-from tessera.core.gpumodels import model as model_named
-from tessera.core.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
-from tessera.core.mig import Placement, why_illegal
-from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+from tessera.clients.gpu.refusals import (
+    bounded_clocks,
+    bounded_memory,
+    bounded_power,
+    check_compute_mode,
+    check_idle,
+    check_present,
+    check_room,
+    closed,
+    instance_at,
+    lost,
+    mig_of,
+    named,
+    no_gpu,
+    no_memory_limits,
+    used,
+)
+from tessera.core.gpumodels import model
+from tessera.core.inventory import (
+    ComputeMode,
+    GpuEvent,
+    GpuFacts,
+    GpuProcess,
+    Instance,
+    Inventory,
+    MigMode,
+)
+from tessera.core.mig import Placement
+from tessera.errors import TesseraError
 
 __all__ = ["MemoryDriver"]
 
@@ -25,6 +51,35 @@ _LEAST_WATTS_PART = 4
 """The lowest power limit is this part of the default; real GPUs differ."""
 _DEFAULT_WATTS = 400
 _NO_MIG = MigMode(current=False, pending=False)
+_COMPUTE = {
+    "Pascal": (6, 0),
+    "Volta": (7, 0),
+    "Turing": (7, 5),
+    "Ampere": (8, 0),
+    "Ada Lovelace": (8, 9),
+    "Hopper": (9, 0),
+    "Blackwell": (10, 0),
+    "Blackwell Ultra": (10, 3),
+}
+
+
+class _Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of a method does."""
+
+    error: TesseraError | None = None
+    """What it raises; None if it works."""
+    half_done: bool = False
+
+
+_WORKS = _Fault()
+
+
+class _Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call under way."""
+
+    facts: GpuFacts
+    half_done: bool
+    """Whether it fails, and leaves instances by half."""
 
 
 class MemoryDriver:
@@ -40,45 +95,78 @@ class MemoryDriver:
         self._gpus = {each.uuid: each for each in gpus}
         self._memory_limits = memory_limits
         self._processes: dict[str, tuple[GpuProcess, ...]] = defaultdict(tuple)
-        self._limits: dict[tuple[str, str], int | None] = {}
+        self._limits: dict[tuple[str, str], int] = {}
         self.clocks_mhz: dict[str, tuple[int, int]] = {}
-        """Locked clocks by GPU UUID."""
-        self._faults: dict[str, list[TesseraError | None]] = defaultdict(list)
+        """Locked clocks by GPU UUID; drivers do not tell them."""
+        self._faults: dict[str, list[_Fault]] = defaultdict(list)
         self._stubborn: set[str] = set()
-        self._listeners: list[asyncio.Queue[GpuEvent]] = []
         self._serials = itertools.count(1)
+        self._feed = Feed()
+        self._closed = False
 
     @classmethod
     def of(cls, *models: str, memory_limits: bool = True) -> Self:
-        """Return a driver with one GPU of each of these models of the catalogue, in order."""
+        """Return a driver with one GPU of each of these models of the catalogue, in order.
+
+        Raises:
+            InvalidInput: no such model.
+
+        """
         return cls(tuple(_facts(index, name) for index, name in enumerate(models)), memory_limits=memory_limits)
 
     # What a test or a demo does to the node
 
-    def fail(self, method: str, error: TesseraError, *, after: int = 0) -> None:
-        """Let a call of a method raise an error instead of doing anything, `after` more calls that work."""
-        self._faults[method] += [None] * after + [error]
+    def fail(self, method: str, error: TesseraError, *, after: int = 0, half_done: bool = False) -> None:
+        """Let a call of a method raise an error, `after` more calls that work.
+
+        Args:
+            method: a method of `GpuDriver`.
+            error: what the call raises instead of doing anything.
+            after: how many calls work before it, counted from the last fault told.
+            half_done: whether it acts first: an instance to be created or destroyed is left without its compute
+                instance, and any other change happens, only its answer is lost.
+
+        """
+        self._faults[method] += [*[_WORKS] * after, _Fault(error=error, half_done=half_done)]
 
     def hold_mode_changes(self, gpu: str) -> None:
         """From now on a change of the MIG mode waits for `reset`, as on GPUs before Hopper with a driver in use."""
         self._stubborn.add(gpu)
 
     def reset(self, gpu: str) -> None:
-        """Reset a GPU, as a reboot does: a pending MIG mode takes effect, and MIG instances are gone."""
+        """Reset a GPU, as a reboot does: a pending MIG mode takes effect; instances, processes and limits are gone."""
         facts = self._gpus[gpu]
-        mig = MigMode(current=facts.mig.pending, pending=facts.mig.pending) if facts.mig else None
-        self._set(gpu, mig=mig, instances=(), incomplete=(), lost=False)
+        self._change(
+            gpu,
+            lost=False,
+            mig=MigMode(current=facts.mig.pending, pending=facts.mig.pending) if facts.mig else None,
+            instances=(),
+            incomplete=(),
+            compute_mode=ComputeMode.DEFAULT,
+            power_limit_watts=facts.power_default_watts,
+        )
         self._processes.pop(gpu, None)
+        self.clocks_mhz.pop(gpu, None)
+        self._limits = {key: mib for key, mib in self._limits.items() if key[0] != gpu}
+
+    def reboot(self) -> None:
+        """Restart the node: every GPU is reset."""
+        for gpu in self._gpus:
+            self.reset(gpu)
 
     def lose(self, gpu: str) -> None:
         """Let the driver lose a GPU, as when it falls off the bus."""
-        self._set(gpu, lost=True)
+        self._change(gpu, lost=True)
         self.report(GpuEvent(gpu=gpu, lost=True))
+
+    def find(self, gpu: str) -> None:
+        """Let the driver reach a lost GPU again."""
+        self._change(gpu, lost=False)
 
     def start_process(self, gpu: str, pid: int, placement: Placement | None = None, memory_mib: int = 100) -> None:
         """Let a process open a context on a GPU, or on the MIG instance at a placement."""
-        instance = None if placement is None else self._instance(gpu, placement).gpu_instance
-        process = GpuProcess(pid=pid, memory_mib=memory_mib, gpu_instance=instance)
+        on = None if placement is None else instance_at(self._gpus[gpu], placement).gpu_instance
+        process = GpuProcess(pid=pid, memory_mib=memory_mib, gpu_instance=on)
         self._processes[gpu] = (*self._processes[gpu], process)
 
     def end_process(self, pid: int) -> None:
@@ -88,191 +176,183 @@ class MemoryDriver:
 
     def report(self, event: GpuEvent) -> None:
         """Let the driver report an event."""
-        for listener in self._listeners:
-            listener.put_nowait(event)
+        self._feed.publish(event)
 
-    # The Protocol
+    # Reading
 
     async def inventory(self) -> Inventory:
         """Return all GPUs as they are now."""
-        await self._call("inventory")
+        fault = await self._reach("inventory")
+        if fault.error is not None:
+            raise fault.error
         gpus = tuple(sorted(self._gpus.values(), key=lambda each: each.index))
         return Inventory(gpus=gpus, driver=_DRIVER, nvml=f"13.{_DRIVER}", cuda=_CUDA, memory_limits=self._memory_limits)
 
-    async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
-        """Switch MIG on or off, at once or with the next reset."""
-        facts = await self._reach("set_mig", gpu)
-        if facts.mig is None:
-            raise Unsupported(_named(facts), found=f"{facts.model.name} without MIG", wanted="a GPU with MIG")
-        if enabled != facts.mig.current and (facts.layout or self._processes[gpu]):
-            raise Conflict(_named(facts), found="MIG instances or processes on it", wanted="an unused GPU")
-        at_once = gpu not in self._stubborn or enabled == facts.mig.current
-        mig = MigMode(current=enabled if at_once else facts.mig.current, pending=enabled)
-        self._set(gpu, mig=mig)
-        return mig
-
-    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
-        """Create an instance and the compute instance that fills it."""
-        facts = await self._reach("create_instance", gpu)
-        if facts.layout is None:
-            raise Conflict(_named(facts), found="MIG off", wanted="MIG on", accepted="switching MIG on first")
-        reason = why_illegal(facts.model, tuple(sorted((*facts.layout, placement))))
-        if reason:
-            raise Conflict(_at(facts, placement), found=reason, wanted="a free place for it")
-        instance = self._made(facts, placement)
-        self._set(gpu, instances=tuple(sorted((*facts.instances, instance), key=lambda each: each.placement)))
-        return instance
-
-    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
-        """Destroy an unused instance."""
-        facts = await self._reach("destroy_instance", gpu)
-        if placement in facts.incomplete:
-            self._set(gpu, incomplete=tuple(each for each in facts.incomplete if each != placement))
-            return
-        instance = self._instance(gpu, placement)
-        if any(each.gpu_instance == instance.gpu_instance for each in self._processes[gpu]):
-            raise Conflict(_at(facts, placement), found="a process on it", wanted="an unused instance")
-        self._set(gpu, instances=tuple(each for each in facts.instances if each != instance))
-
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
-        """Return the processes on a GPU and on its instances."""
-        await self._reach("processes", gpu)
-        return self._processes[gpu]
+        """Return the processes on a GPU and on its instances, sorted."""
+        async with self._call("processes", gpu):
+            return tuple(sorted(self._processes[gpu], key=lambda each: (each.pid, each.gpu_instance or 0)))
 
     async def use(self, gpu: str, placement: Placement | None = None) -> Use:
         """Return the memory that processes hold, and 0 or 100 percent by whether there are any."""
-        facts = await self._reach("use", gpu)
-        on = None if placement is None else self._instance(gpu, placement).gpu_instance
-        chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]
-        percent = None if facts.layout is not None else 100 * bool(chosen)
-        return Use(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
-
-    async def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:
-        """Say who may open contexts on a GPU."""
-        await self._reach("set_compute_mode", gpu)
-        self._set(gpu, compute_mode=mode)
-
-    async def set_power_limit(self, gpu: str, watts: int | None) -> None:
-        """Cap a GPU's power; None restores the default."""
-        facts = await self._reach("set_power_limit", gpu)
-        if facts.power_range_watts is None:
-            raise Unsupported(_named(facts), found="no power limit", wanted="a GPU whose power can be capped")
-        least, most = facts.power_range_watts
-        wanted = facts.power_default_watts if watts is None else watts
-        if wanted is not None and not least <= wanted <= most:
-            raise InvalidInput(_named(facts), found=f"{wanted} W", wanted=f"between {least} and {most} W")
-        self._set(gpu, power_limit_watts=wanted)
-
-    async def lock_clocks(self, gpu: str, mhz: tuple[int, int] | None) -> None:
-        """Lock or unlock the clock of the graphics engine."""
-        facts = await self._reach("lock_clocks", gpu)
-        if mhz is None:
-            self.clocks_mhz.pop(gpu, None)
-        elif not 0 < mhz[0] <= mhz[1]:
-            raise InvalidInput(_named(facts), found=f"clocks {mhz[0]} to {mhz[1]} MHz", wanted="lowest, then highest")
-        else:
-            self.clocks_mhz[gpu] = mhz
-
-    async def set_memory_limit(self, gpu: str, cgroup: str, hard_mib: int | None) -> None:
-        """Limit the memory of a cgroup on a GPU."""
-        facts = await self._limited("set_memory_limit", gpu)
-        if hard_mib is not None and hard_mib < 0:
-            raise InvalidInput(f"{_named(facts)}, cgroup {cgroup}", found=f"{hard_mib} MiB", wanted="0 MiB or more")
-        self._limits[gpu, cgroup] = hard_mib
+        async with self._call("use", gpu) as call:
+            on = None if placement is None else instance_at(call.facts, placement).gpu_instance
+            chosen = [each for each in self._processes[gpu] if placement is None or each.gpu_instance == on]
+            percent = None if call.facts.layout is not None else 100 * bool(chosen)
+            return Use(memory_used_mib=sum(each.memory_mib or 0 for each in chosen), gpu_percent=percent)
 
     async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
         """Return the limit of a cgroup; nothing here is in a cgroup, so nothing is held."""
-        await self._limited("memory_limit", gpu)
-        return MemoryLimit(hard_mib=self._limits.get((gpu, cgroup)), used_mib=0)
+        async with self._call("memory_limit", gpu) as call:
+            self._check_memory_limits(call.facts)
+            return MemoryLimit(hard_mib=self._limits.get((gpu, cgroup)), used_mib=0)
 
-    async def events(self) -> AsyncIterator[GpuEvent]:
-        """Yield what `report` is told from now on."""
-        queue = asyncio.Queue[GpuEvent]()
-        self._listeners.append(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._listeners.remove(queue)
+    def events(self) -> AsyncIterator[GpuEvent]:
+        """Yield what is reported from this call on."""
+        return self._feed.stream()
 
-    async def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+    # Changing
 
-    # Within
+    async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
+        """Turn MIG on or off, at once or with the next reset."""
+        async with self._call("set_mig", gpu) as call:
+            now = mig_of(call.facts)
+            if now.current != enabled:
+                check_idle(call.facts, len(self._processes[gpu]))
+            current = now.current if gpu in self._stubborn else enabled
+            mode = MigMode(current=current, pending=enabled)
+            compute_mode = ComputeMode.DEFAULT if current else call.facts.compute_mode
+            self._change(gpu, mig=mode, compute_mode=compute_mode)
+            if mode.current != now.current:
+                self._feed.publish(GpuEvent(gpu=gpu))
+        return mode
 
-    async def _call(self, method: str) -> None:
-        await asyncio.sleep(0)
-        faults = self._faults[method]
-        error = faults.pop(0) if faults else None
-        if error is not None:
-            raise error
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
+        """Create an instance at exactly this place."""
+        async with self._call("create_instance", gpu) as call:
+            check_room(call.facts, placement)
+            made = self._make(call.facts, placement)
+            if call.half_done:
+                self._change(gpu, incomplete=tuple(sorted((*call.facts.incomplete, placement))))
+            else:
+                instances = sorted((*call.facts.instances, made), key=lambda each: each.placement)
+                self._change(gpu, instances=tuple(instances))
+            self._feed.publish(GpuEvent(gpu=gpu))
+        return made
 
-    async def _reach(self, method: str, gpu: str) -> GpuFacts:
-        """Return a GPU that a method may act on."""
-        await self._call(method)
-        facts = self._gpus.get(gpu)
-        if facts is None:
-            known = ", ".join(self._gpus) or "none"
-            raise InvalidInput(f"GPU {gpu}", found="no such GPU", wanted="a GPU of this node", accepted=known)
-        if facts.lost:
-            raise Unavailable(_named(facts), found="GPU is lost", wanted="a GPU on the bus", accepted="a reboot")
-        return facts
-
-    async def _limited(self, method: str, gpu: str) -> GpuFacts:
-        facts = await self._reach(method, gpu)
-        if not self._memory_limits:
-            wanted = "driver 615 or later, which limits memory by cgroup"
-            raise Unsupported(_named(facts), found="a driver without memory limits", wanted=wanted)
-        if facts.layout is not None:
-            raise Unsupported(_named(facts), found="MIG on", wanted="a GPU without MIG, which limits memory by itself")
-        return facts
-
-    def _instance(self, gpu: str, placement: Placement) -> Instance:
-        facts = self._gpus[gpu]
-        for each in facts.instances:
-            if each.placement == placement:
-                return each
-        raise Conflict(_at(facts, placement), found="no such instance", wanted="an instance that exists")
-
-    def _made(self, facts: GpuFacts, placement: Placement) -> Instance:
+    def _make(self, facts: GpuFacts, placement: Placement) -> Instance:
         profile = next(each for each in facts.model.profiles if each.name == placement.profile)
         taken = {each.gpu_instance for each in facts.instances}
-        serial = next(self._serials)
         return Instance(
             placement=placement,
-            uuid=f"MIG-00000000-0000-5000-8000-{serial:012x}",
+            uuid=f"MIG-00000000-0000-5000-8000-{next(self._serials):012x}",
             gpu_instance=next(number for number in itertools.count(1) if number not in taken),
             compute_instance=0,
             memory_mib=profile.memory_mib,
             multiprocessors=profile.sm or 0,
+            copy_engines=profile.compute_slices,
+            decoders=0 if profile.media == "none" else max(1, profile.compute_slices // 2),
         )
 
-    def _set(self, gpu: str, **changes: object) -> None:
-        self._gpus[gpu] = msgspec.structs.replace(self._gpus[gpu], **changes)
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
+        """Destroy an instance, complete or not."""
+        async with self._call("destroy_instance", gpu) as call:
+            check_present(call.facts, placement)
+            on = {each.gpu_instance for each in call.facts.instances if each.placement == placement}
+            users = [each.pid for each in self._processes[gpu] if each.gpu_instance in on]
+            if users:
+                raise used(call.facts, placement, users)
+            instances = tuple(each for each in call.facts.instances if each.placement != placement)
+            incomplete = (
+                {*call.facts.incomplete, placement} if call.half_done else {*call.facts.incomplete} - {placement}
+            )
+            self._change(gpu, instances=instances, incomplete=tuple(sorted(incomplete)))
+            self._feed.publish(GpuEvent(gpu=gpu))
+
+    async def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:
+        """Say who may open contexts on a GPU."""
+        async with self._call("set_compute_mode", gpu) as call:
+            check_compute_mode(call.facts, mode)
+            self._change(gpu, compute_mode=mode)
+
+    async def set_power_limit(self, gpu: str, watts: int | None) -> None:
+        """Cap a GPU's power; None brings back what it was delivered with."""
+        async with self._call("set_power_limit", gpu) as call:
+            self._change(gpu, power_limit_watts=bounded_power(call.facts, watts))
+
+    async def lock_clocks(self, gpu: str, mhz: tuple[int, int] | None) -> None:
+        """Keep the clock of the graphics engine between two values; None leaves it to the driver."""
+        async with self._call("lock_clocks", gpu) as call:
+            if mhz is None:
+                self.clocks_mhz.pop(gpu, None)
+            else:
+                self.clocks_mhz[gpu] = bounded_clocks(call.facts, mhz)
+
+    async def set_memory_limit(self, gpu: str, cgroup: str, hard_mib: int | None) -> None:
+        """Limit the memory of a cgroup on a GPU."""
+        async with self._call("set_memory_limit", gpu) as call:
+            self._check_memory_limits(call.facts)
+            if hard_mib is None:
+                self._limits.pop((gpu, cgroup), None)
+            else:
+                self._limits[gpu, cgroup] = bounded_memory(call.facts, cgroup, hard_mib)
+
+    def _check_memory_limits(self, facts: GpuFacts) -> None:
+        if not self._memory_limits:
+            raise no_memory_limits(facts, f"driver {_DRIVER}, set to limit none")
+        if facts.layout is not None:
+            raise no_memory_limits(facts, "MIG on")
+
+    async def close(self) -> None:
+        """End all event streams; later calls raise `Unavailable`."""
+        self._closed = True
+        self._feed.close()
+
+    # Calls
+
+    @contextlib.asynccontextmanager
+    async def _call(self, method: str, gpu: str) -> AsyncIterator[_Call]:
+        """Yield a GPU that the driver reaches; fails first, or at the end once the change is made, as told."""
+        fault = await self._reach(method)
+        facts = self._gpus.get(gpu)
+        if facts is None:
+            raise no_gpu(gpu, self._gpus)
+        if facts.lost:
+            raise lost(named(facts))
+        yield _Call(facts=facts, half_done=fault.half_done)
+        if fault.error is not None:
+            raise fault.error
+
+    async def _reach(self, method: str) -> _Fault:
+        await asyncio.sleep(0)
+        if self._closed:
+            raise closed()
+        faults = self._faults[method]
+        fault = faults.pop(0) if faults else _WORKS
+        if fault.error is not None and not fault.half_done:
+            raise fault.error
+        return fault
+
+    def _change(self, gpu: str, **fields: object) -> None:
+        self._gpus[gpu] = msgspec.structs.replace(self._gpus[gpu], **fields)
 
 
 def _facts(index: int, name: str) -> GpuFacts:
-    model = model_named(name)
+    gpu = model(name)
+    product = next((each for each in gpu.aliases if not each.startswith("nvidia-")), gpu.name)
     return GpuFacts(
         index=index,
         uuid=f"GPU-00000000-0000-4000-8000-{index:012x}",
         minor=index,
-        product=model.name,
-        model=model,
+        product=product if product.startswith("Tesla") else f"NVIDIA {product}",
+        model=gpu,
         pci_bus_id=f"00000000:{index + 1:02X}:00.0",
-        pci_device_id=model.pci[0] if model.pci else "",
-        memory_total_mib=model.memory_mib,
-        memory_mib=model.memory_mib,
-        mig=_NO_MIG if model.profiles else None,
+        pci_device_id=gpu.pci[0] if gpu.pci else "",
+        memory_total_mib=gpu.memory_mib,
+        memory_mib=gpu.memory_mib,
+        compute_capability=_COMPUTE[gpu.arch],
+        mig=_NO_MIG if gpu.profiles else None,
         power_limit_watts=_DEFAULT_WATTS,
         power_default_watts=_DEFAULT_WATTS,
         power_range_watts=(_DEFAULT_WATTS // _LEAST_WATTS_PART, _DEFAULT_WATTS),
     )
-
-
-def _named(facts: GpuFacts) -> str:
-    return f"GPU {facts.index} ({facts.uuid})"
-
-
-def _at(facts: GpuFacts, placement: Placement) -> str:
-    return f"{_named(facts)}, {placement.profile} at {placement.start}"

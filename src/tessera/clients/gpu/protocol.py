@@ -33,7 +33,8 @@ class GpuDriver(Protocol):
     Calls that act name a GPU by its UUID and a MIG instance by its placement. Every call has a deadline. Raised are
     `InvalidInput` for a GPU that is not there, `Unsupported` for what this GPU or driver cannot do, `Conflict` when
     somebody uses what would be changed or another holds the place, `Unavailable` when the driver does not answer in
-    time or has lost the GPU. Each names the GPU, what the driver said, and what to do.
+    time or has lost the GPU. Each names the GPU, what the driver said, and what to do. After `Unavailable` the
+    inventory tells what was done.
     """
 
     async def inventory(self) -> Inventory:
@@ -44,7 +45,7 @@ class GpuDriver(Protocol):
         """Switch MIG on or off and return what is in force and what waits for a reset of the GPU.
 
         Raises:
-            Conflict: the GPU is in use.
+            Conflict: the GPU is in use; its mode stays and none is pending.
 
         """
         ...
@@ -52,14 +53,17 @@ class GpuDriver(Protocol):
     async def create_instance(self, gpu: str, placement: Placement) -> Instance:
         """Create a GPU instance at a placement, and the compute instance that fills it; both or neither.
 
+        Should neither the second be made nor the first be taken back, the inventory shows it as incomplete.
+
         Raises:
             Conflict: the place is taken, or MIG is off.
+            InvalidInput: the GPU has no such profile, or not there.
 
         """
         ...
 
     async def destroy_instance(self, gpu: str, placement: Placement) -> None:
-        """Destroy the instance at a placement with its compute instances.
+        """Destroy the instance at a placement, complete or not, its compute instances first.
 
         Raises:
             Conflict: a process runs on it, or there is none.
@@ -106,9 +110,12 @@ class GpuDriver(Protocol):
         ...
 
     def events(self) -> AsyncIterator[GpuEvent]:
-        """Yield what the driver reports of its GPUs from now on: XIDs, and GPUs that are lost or back."""
+        """Yield what the driver reports from this call on, all of it to each caller: XIDs, GPUs lost, MIG changed.
+
+        Ends when the driver is closed. A driver that does not answer yields nothing; the inventory tells.
+        """
         ...
 
     async def close(self) -> None:
-        """Let go of the driver; nothing it was asked to set is undone."""
+        """Let go of the driver and end all events; nothing it was asked to set is undone. Later calls fail."""
         ...

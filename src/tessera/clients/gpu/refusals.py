@@ -1,0 +1,197 @@
+"""What every driver refuses, in the same words, and the checks of what a caller asks for."""
+
+from collections.abc import Iterable
+
+from tessera.core.inventory import ComputeMode, GpuFacts, Instance, MigMode
+from tessera.core.mig import Placement, why_illegal
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
+
+__all__ = [
+    "bounded_clocks",
+    "bounded_memory",
+    "bounded_power",
+    "check_compute_mode",
+    "check_idle",
+    "check_present",
+    "check_room",
+    "closed",
+    "instance_at",
+    "lost",
+    "mig_of",
+    "named",
+    "no_gpu",
+    "no_memory_limits",
+    "place_named",
+    "used",
+]
+
+_AGAIN = "read the inventory again"
+
+
+def named(facts: GpuFacts) -> str:
+    """Return a GPU as errors name it."""
+    return f"GPU {facts.index} ({facts.uuid})"
+
+
+def place_named(facts: GpuFacts, placement: Placement) -> str:
+    """Return an instance's place as errors name it."""
+    return f"{placement.profile} at {placement.start} on {named(facts)}"
+
+
+def closed() -> Unavailable:
+    """Return the error of a call after `close`."""
+    return Unavailable("GPU driver", found="closed", wanted="an open one", accepted="open it again")
+
+
+def no_gpu(gpu: str, here: Iterable[str]) -> InvalidInput:
+    """Return the error for a UUID that no GPU of this node has."""
+    accepted = ", ".join(here) or "none: this node has no GPU"
+    return InvalidInput(f"GPU {gpu}", found="no such GPU", wanted="the UUID of a GPU of this node", accepted=accepted)
+
+
+def lost(name: str) -> Unavailable:
+    """Return the error for a GPU that the driver no longer reaches."""
+    accepted = "reset the GPU or restart the node"
+    return Unavailable(name, found="lost: the driver no longer reaches it", wanted="an answer", accepted=accepted)
+
+
+def used(facts: GpuFacts, placement: Placement, pids: Iterable[int] = ()) -> Conflict:
+    """Return the error for an instance that processes use."""
+    by = ", ".join(map(str, pids))
+    found = f"in use by processes {by}" if by else "in use"
+    subject = f"destroying {place_named(facts, placement)}"
+    return Conflict(subject, found=found, wanted="no process on it", accepted="end them first")
+
+
+def mig_of(facts: GpuFacts) -> MigMode:
+    """Return a GPU's MIG mode.
+
+    Raises:
+        Unsupported: it has no MIG.
+
+    """
+    if facts.mig is None:
+        found = f"{facts.model.name}, which has no MIG"
+        raise Unsupported(f"MIG of {named(facts)}", found=found, wanted="a GPU with MIG", accepted="another GPU")
+    return facts.mig
+
+
+def check_idle(facts: GpuFacts, processes: int) -> None:
+    """Check that nothing stands in the way of another MIG mode.
+
+    Raises:
+        Conflict: instances or processes do.
+
+    """
+    instances = len(facts.layout or ())
+    if instances or processes:
+        raise Conflict(
+            f"MIG mode of {named(facts)}",
+            found=f"{instances} MIG instances, {processes} processes",
+            wanted="an idle GPU",
+            accepted="end the processes and destroy the instances, then set the mode again",
+        )
+
+
+def check_room(facts: GpuFacts, placement: Placement) -> None:
+    """Check that an instance can be made at this place.
+
+    Raises:
+        Conflict: MIG is off, or other instances are in the way.
+        InvalidInput: the GPU has no such profile or placement.
+        Unsupported: the GPU has no MIG.
+
+    """
+    subject = f"creating {place_named(facts, placement)}"
+    if not mig_of(facts).current:
+        raise Conflict(subject, found="MIG off", wanted="MIG on", accepted="turn MIG on first")
+    alone = why_illegal(facts.model, (placement,))
+    if alone is not None:
+        raise InvalidInput(subject, found=alone, wanted="a placement of this GPU")
+    blocked = why_illegal(facts.model, tuple(sorted((*(facts.layout or ()), placement))))
+    if blocked is not None:
+        raise Conflict(subject, found=blocked, wanted="room for it", accepted=_AGAIN)
+
+
+def instance_at(facts: GpuFacts, placement: Placement) -> Instance:
+    """Return the instance at this place.
+
+    Raises:
+        Conflict: there is none.
+
+    """
+    for each in facts.instances:
+        if each.placement == placement:
+            return each
+    raise Conflict(place_named(facts, placement), found="no such instance", wanted="one", accepted=_AGAIN)
+
+
+def check_present(facts: GpuFacts, placement: Placement) -> None:
+    """Check that there is an instance at this place, complete or not.
+
+    Raises:
+        Conflict: there is none.
+
+    """
+    if placement not in facts.incomplete:
+        instance_at(facts, placement)
+
+
+def check_compute_mode(facts: GpuFacts, mode: ComputeMode) -> None:
+    """Check that a GPU's compute mode can be set.
+
+    Raises:
+        Unsupported: MIG is on. Source: NVML, `nvmlDeviceSetComputeMode`.
+
+    """
+    if facts.layout is not None:
+        subject = f"compute mode {mode} of {named(facts)}"
+        raise Unsupported(subject, found="MIG on", wanted="MIG off", accepted=f"{ComputeMode.DEFAULT}, as it is")
+
+
+def bounded_power(facts: GpuFacts, watts: int | None) -> int:
+    """Return the power limit to set.
+
+    Raises:
+        InvalidInput: outside the range that the GPU accepts.
+        Unsupported: the GPU's power cannot be capped.
+
+    """
+    subject, ends = f"power limit of {named(facts)}", facts.power_range_watts
+    if ends is None or facts.power_default_watts is None:
+        raise Unsupported(subject, found="a GPU without power limits", wanted="one with", accepted="another GPU")
+    if watts is not None and not ends[0] <= watts <= ends[1]:
+        raise InvalidInput(subject, found=f"{watts} W", wanted=f"between {ends[0]} and {ends[1]} W")
+    return facts.power_default_watts if watts is None else watts
+
+
+def bounded_clocks(facts: GpuFacts, range_mhz: tuple[int, int]) -> tuple[int, int]:
+    """Return the range of clocks to lock to.
+
+    Raises:
+        InvalidInput: the lowest is above the highest, or below zero.
+
+    """
+    if not 0 <= range_mhz[0] <= range_mhz[1]:
+        found = f"{range_mhz[0]} to {range_mhz[1]} MHz"
+        raise InvalidInput(f"clocks of {named(facts)}", found=found, wanted="the lowest clock, then the highest")
+    return range_mhz
+
+
+def bounded_memory(facts: GpuFacts, cgroup: str, hard_mib: int) -> int:
+    """Return the memory limit to set.
+
+    Raises:
+        InvalidInput: below zero.
+
+    """
+    if hard_mib < 0:
+        raise InvalidInput(f"{named(facts)}, cgroup {cgroup}", found=f"{hard_mib} MiB", wanted="0 MiB or more")
+    return hard_mib
+
+
+def no_memory_limits(facts: GpuFacts, found: str) -> Unsupported:
+    """Return the error of a driver or GPU that limits no memory."""
+    wanted = "a driver that limits memory by cgroup (615 or later), and MIG off"
+    accepted = "MPS, or MIG instances, to limit memory"
+    return Unsupported(f"memory limit on {named(facts)}", found=found, wanted=wanted, accepted=accepted)
