@@ -1,0 +1,105 @@
+"""Processes that outlive the agent: started in a session of their own, found again, and ended."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from tessera.errors import Unavailable
+
+__all__ = ["end", "identity", "launch", "ran"]
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PROC = Path("/proc")
+_STATE, _START = 0, 19
+"""Positions after the name in `/proc/PID/stat`. Source: proc_pid_stat(5), fields 3 and 22."""
+_POLL_S = 0.05
+_MAX_OUTPUT = 1 << 16
+
+
+def identity(pid: int) -> str:
+    """Return what tells this process from any other that ever had the number; empty where it has ended.
+
+    A child of this process that has ended is reaped.
+    """
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        _, _, fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")
+        boot = _BOOT.read_text().strip()
+    except OSError:
+        return ""
+    words = fields.split()
+    return "" if words[_STATE] in {"Z", "X"} else f"{boot}/{words[_START]}"
+
+
+async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, timeout_s: float) -> int:
+    """Start a program that outlives this one, its output appended to `log`; return its process id.
+
+    Raises:
+        Unavailable: no process could be started.
+
+    """
+    # The shell ends at once, so that the program is nobody's child but init's, and in no session of ours.
+    script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
+    output = await ran(("/bin/sh", "-c", script, "sh", str(log), *command), "", env, timeout_s, session=True)
+    if not output.strip().isdecimal():
+        raise Unavailable(command[0], found=output.strip() or "no answer", wanted="a process started")
+    return int(output)
+
+
+async def ran(
+    command: tuple[str, ...], text: str, env: Mapping[str, str], timeout_s: float, *, session: bool = False
+) -> str:
+    """Return what a short program prints when it is given `text`.
+
+    Raises:
+        Unavailable: it cannot be run, fails, or does not end in time; then it is killed.
+
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=dict(env),
+            start_new_session=session,
+        )
+    except OSError as error:
+        raise Unavailable(command[0], found=error.strerror or "an error", wanted="a program that runs") from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, _ = await process.communicate(text.encode())
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise Unavailable(command[0], found=f"no answer within {timeout_s:g} s", wanted="an answer") from error
+    answer = output[:_MAX_OUTPUT].decode(errors="replace").strip()
+    if process.returncode:
+        found = f"exit status {process.returncode}: {answer[:200]}"
+        raise Unavailable(command[0], found=found, wanted="an answer")
+    return answer
+
+
+async def end(pid: int, known: str, timeout_s: float) -> None:
+    """End the process `pid` if it is still the one `known` identifies: asked first, killed after the timeout."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if identity(pid) != known:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        await gone(pid, known, timeout_s)
+
+
+async def gone(pid: int, known: str, timeout_s: float) -> bool:
+    """Return whether a process ends within the timeout."""
+    until = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        if identity(pid) != known:
+            return True
+        if asyncio.get_running_loop().time() > until:
+            return False
+        await asyncio.sleep(_POLL_S)

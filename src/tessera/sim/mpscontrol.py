@@ -1,0 +1,186 @@
+"""A stand-in for `nvidia-cuda-mps-control` where there is no GPU: daemon, console, and the files both leave.
+
+`install` puts a program of that name into a folder for PATH. It understands what NVIDIA documents of the classic
+control: `-f` and `-d` start the daemon of the pipe directory, without an option commands are read from standard input.
+Clients are pretended: `sim_client PID [UID]` connects one, `sim_leave PID` lets it go.
+
+Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control".
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import socketserver
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
+
+__all__ = ["NAME", "install", "main"]
+
+NAME = "nvidia-cuda-mps-control"
+_DEFAULT_PIPES = "/tmp/nvidia-mps"  # noqa: S108  # NVIDIA's documented default
+_DEFAULT_LOGS = "/var/log/nvidia-mps"
+_LIMIT = re.compile(r"[0-9]{1,9}[MG]B?")
+_MAX_CLIENTS = 48
+_MAX_REQUEST = 4096
+_MAX_PERCENT = 100
+
+
+def install(folder: Path) -> Path:
+    """Write the program into a folder that may be put on PATH, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / NAME
+    text = f"#!{sys.executable}\nimport sys\nfrom tessera.sim.mpscontrol import main\nsys.exit(main(sys.argv[1:]))\n"
+    program.write_text(text)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return program
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit status."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _DEFAULT_PIPES))
+    if not arguments:
+        return _console(pipes / "control")
+    if arguments[0] == "-d" and os.fork():
+        return 0
+    if arguments[0] in {"-f", "-d"}:
+        return _daemon(pipes, Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", _DEFAULT_LOGS)))
+    sys.stderr.write(f"unknown option {arguments[0]}\n")
+    return 1
+
+
+def _console(control: Path) -> int:
+    """Send each line of standard input to the daemon and print what it answers."""
+    for line in sys.stdin:
+        with socket(AF_UNIX, SOCK_STREAM) as connection:
+            try:
+                connection.connect(str(control))
+            except OSError:
+                sys.stdout.write("Cannot find MPS control daemon process\n")
+                return 1
+            connection.sendall(line.encode())
+            with connection.makefile("r") as answer:
+                sys.stdout.write(answer.read())
+    return 0
+
+
+def _daemon(pipes: Path, logs: Path) -> int:
+    pipes.mkdir(parents=True, exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
+    with (pipes / "control_lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("An instance of this daemon is already running\n")
+            return 1
+        control = pipes / "control"
+        control.unlink(missing_ok=True)
+        (pipes / f"{NAME}.pid").write_text(str(os.getpid()))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            with _Server(str(control), _Request) as server, (logs / "control.log").open("a", buffering=1) as log:
+                server.control = Control(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+                log.write("Starting control daemon\n")
+                while server.control.running:
+                    server.handle_request()
+        finally:
+            control.unlink(missing_ok=True)
+            (pipes / f"{NAME}.pid").unlink(missing_ok=True)
+    return 0
+
+
+class _Server(socketserver.UnixStreamServer):
+    control: "Control"
+
+
+class _Request(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        """Answer one command."""
+        server = self.server
+        assert isinstance(server, _Server)
+        line = self.rfile.readline(_MAX_REQUEST).decode(errors="replace")
+        answer = server.control.answer(line.split())
+        with contextlib.suppress(OSError):
+            self.wfile.write(answer.encode())
+
+
+class Control:
+    """The state of one daemon, and what it answers.
+
+    Args:
+        visible: the device it serves, `CUDA_VISIBLE_DEVICES`.
+
+    """
+
+    def __init__(self, visible: str) -> None:
+        self.running = True
+        self._visible = visible
+        self._percent = "100.0"
+        self._limits: dict[str, str] = {}
+        self._clients: dict[int, int] = {}
+        """Clients' user ids by their process ids."""
+
+    def answer(self, words: Sequence[str]) -> str:
+        """Return what the console prints for a command; a command that is wrong changes nothing."""
+        if not words:
+            return ""
+        command = getattr(self, f"_{words[0]}", None)
+        if command is None or not words[0].islower():
+            return f"Unrecognized command: {words[0]}\n"
+        try:
+            text: str = command(*words[1:])
+        except (TypeError, ValueError):
+            return f"Invalid arguments: {' '.join(words)}\n"
+        return text
+
+    def _server(self, user: int) -> int:
+        """Return the process id of the pretended server of a user."""
+        return os.getpid() * 10 + user % 10
+
+    def _get_server_list(self) -> str:
+        return "".join(f"{self._server(user)}\n" for user in dict.fromkeys(self._clients.values()))
+
+    def _get_client_list(self, server: str) -> str:
+        return "".join(f"{pid}\n" for pid, user in self._clients.items() if self._server(user) == int(server))
+
+    def _ps(self) -> str:
+        lines = [
+            f"{pid} 1 {self._server(user)} {self._visible} 4026531836 sim\n" for pid, user in self._clients.items()
+        ]
+        return "PID ID SERVER DEVICE NAMESPACE COMMAND\n" + "".join(lines)
+
+    def _set_default_active_thread_percentage(self, percent: str) -> str:
+        if not 0 < float(percent) <= _MAX_PERCENT:
+            raise ValueError
+        self._percent = str(float(percent))
+        return f"{self._percent}\n"
+
+    def _get_default_active_thread_percentage(self) -> str:
+        return f"{self._percent}\n"
+
+    def _set_default_device_pinned_mem_limit(self, device: str, limit: str) -> str:
+        if not _LIMIT.fullmatch(limit):
+            raise ValueError
+        self._limits[str(int(device))] = limit
+        return ""
+
+    def _get_default_device_pinned_mem_limit(self, device: str) -> str:
+        return f"{self._limits.get(device, 'No limit')}\n"
+
+    def _quit(self, *_: str) -> str:
+        self.running = False
+        return ""
+
+    def _sim_client(self, pid: str, user: str = "0") -> str:
+        if len(self._clients) >= _MAX_CLIENTS:
+            return "too many clients\n"
+        self._clients[int(pid)] = int(user)
+        return ""
+
+    def _sim_leave(self, pid: str) -> str:
+        self._clients.pop(int(pid), None)
+        return ""

@@ -1,0 +1,237 @@
+"""MPS control daemons under supervision, against the stand-in for NVIDIA's program."""
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tessera.agent.sharing.mps import MpsSettings, MpsSupervisor
+from tessera.agent.sharing.processes import gone, identity
+from tessera.clients.gpu import MemoryDriver
+from tessera.core.inventory import ComputeMode
+from tessera.core.mps import MpsTarget
+from tessera.core.mpsdaemon import DaemonRecord, DaemonState
+from tessera.errors import Unavailable
+from tessera.log import logger
+from tessera.sim.mpscontrol import install
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # Short, because the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="mps") as name:
+        yield Path(name)
+
+
+class Bench:
+    """A node with two GPUs, and whatever agents come and go on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.program = install(root / "bin")
+        self.driver = MemoryDriver.of("T4", "T4")
+        self.now = 0.0
+        self.agent = self.new_agent()
+
+    def new_agent(self, program: Path | None = None, answer_s: float = 20.0) -> MpsSupervisor:
+        settings = MpsSettings(
+            program=str(program or self.program), root=self.root / "mps", answer_s=answer_s, start_s=30.0
+        )
+        return MpsSupervisor(self.driver, settings, logger(), clock=lambda: self.now)
+
+    async def target(self, index: int = 0, **more: object) -> MpsTarget:
+        uuid = (await self.driver.inventory()).gpus[index].uuid
+        target = MpsTarget(key=uuid, gpu=uuid, visible=uuid, memory_limit_mib=4096, thread_percent=25)
+        return msgspec.structs.replace(target, **more)
+
+    async def apply(self, *targets: MpsTarget, used: tuple[str, ...] = ()) -> list[DaemonState]:
+        return list(await self.agent.apply(targets, await self.driver.inventory(), used))
+
+    async def phases(self, *targets: MpsTarget, used: tuple[str, ...] = ()) -> list[str]:
+        return [each.phase for each in await self.apply(*targets, used=used)]
+
+    def record(self, key: str) -> DaemonRecord:
+        return msgspec.json.decode((self.root / "mps" / key / "daemon.json").read_bytes(), type=DaemonRecord)
+
+    def records(self) -> list[DaemonRecord]:
+        return [self.record(path.parent.name) for path in (self.root / "mps").glob("*/daemon.json")]
+
+    def tell(self, key: str, command: str) -> str:
+        env = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.root / "mps" / key / "pipe")}
+        return subprocess.run(
+            [self.program], check=True, input=f"{command}\n", env=env, capture_output=True, text=True, timeout=30
+        ).stdout
+
+    async def modes(self) -> list[ComputeMode]:
+        return [each.compute_mode for each in (await self.driver.inventory()).gpus]
+
+
+@pytest.fixture
+async def bench(root: Path) -> AsyncIterator[Bench]:
+    made = Bench(root)
+    yield made
+    for record in made.records():
+        if record.pid and identity(record.pid) == record.started:
+            os.kill(record.pid, signal.SIGKILL)
+    assert made.agent.unavailable() == ""
+
+
+async def test_a_daemon_is_started_limited_and_ended_and_the_compute_mode_restored(bench: Bench) -> None:
+    target = await bench.target()
+    assert await bench.phases(target) == ["running"]
+    assert await bench.modes() == [ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.DEFAULT]
+    assert bench.tell(target.key, "get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert bench.tell(target.key, "get_default_active_thread_percentage") == "25.0\n"
+    assert await bench.apply(target) == [DaemonState(key=target.key, phase="running", clients=0)]
+    record = bench.record(target.key)
+    assert os.getsid(record.pid) != os.getsid(0)
+    assert await bench.apply() == []
+    assert identity(record.pid) != record.started
+    assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
+    assert list((bench.root / "mps").iterdir()) == []
+
+
+async def test_two_gpus_have_a_daemon_each_and_other_limits_take_effect_without_a_restart(bench: Bench) -> None:
+    first, second = await bench.target(0), await bench.target(1, memory_limit_mib=0, thread_percent=100)
+    assert await bench.phases(first, second) == ["running", "running"]
+    pid = bench.record(first.key).pid
+    more = await bench.target(0, memory_limit_mib=8192, thread_percent=50)
+    bench.tell(first.key, "sim_client 11")
+    assert await bench.phases(more, second) == ["running", "running"]
+    assert bench.record(first.key).pid == pid
+    assert bench.tell(first.key, "get_default_device_pinned_mem_limit 0") == "8192M\n"
+    assert bench.tell(second.key, "get_default_device_pinned_mem_limit 0") == "No limit\n"
+
+
+async def test_another_agent_adopts_what_runs(bench: Bench) -> None:
+    target = await bench.target()
+    await bench.apply(target)
+    bench.tell(target.key, "sim_client 11")
+    record = bench.record(target.key)
+    bench.agent = bench.new_agent()
+    assert await bench.apply(target) == [DaemonState(key=target.key, phase="running", clients=1)]
+    assert bench.record(target.key) == record
+
+
+async def test_a_daemon_in_use_stays_when_its_configuration_goes(bench: Bench) -> None:
+    target = await bench.target()
+    await bench.apply(target)
+    bench.tell(target.key, "sim_client 11")
+    assert await bench.phases() == ["draining"]
+    bench.tell(target.key, "sim_leave 11")
+    assert await bench.phases(used=(target.key,)) == ["draining"]
+    assert await bench.phases() == []
+
+
+async def test_a_daemon_that_ended_is_started_again_with_back_off_and_keeps_the_mode_to_restore(bench: Bench) -> None:
+    target = await bench.target()
+    await bench.apply(target)
+    for _ in range(2):
+        record = bench.record(target.key)
+        os.kill(record.pid, signal.SIGKILL)
+        assert await gone(record.pid, record.started, 30)
+        if bench.now == 0:
+            assert await bench.phases(target) == ["failed"]  # one start since it last answered a round
+            bench.now = 10
+        else:
+            bench.now = 1000
+        assert await bench.phases(target) == ["running"]
+    assert await bench.apply() == []
+    assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
+
+
+async def test_a_compute_mode_that_was_changed_is_set_again(bench: Bench) -> None:
+    target = await bench.target()
+    await bench.apply(target)
+    await bench.driver.set_compute_mode(target.gpu, ComputeMode.DEFAULT)
+    await bench.apply(target)
+    assert (await bench.modes())[0] is ComputeMode.EXCLUSIVE_PROCESS
+
+
+async def test_a_daemon_of_an_instance_leaves_the_compute_mode_and_follows_a_new_instance(bench: Bench) -> None:
+    target = await bench.target(visible="MIG-1", exclusive=False)
+    await bench.apply(target)
+    assert (await bench.modes())[0] is ComputeMode.DEFAULT
+    pid = bench.record(target.key).pid
+    remade = await bench.target(visible="MIG-2", exclusive=False)
+    assert await bench.phases(remade) == ["draining"]
+    assert await bench.phases(remade) == ["running"]
+    assert bench.record(target.key).pid != pid
+
+
+async def test_a_daemon_that_does_not_answer_is_killed_when_nobody_uses_it(bench: Bench) -> None:
+    target = await bench.target()
+    await bench.apply(target)
+    record = bench.record(target.key)
+    os.kill(record.pid, signal.SIGSTOP)
+    bench.agent = bench.new_agent(answer_s=0.5)
+    for _ in range(4):
+        (state,) = await bench.apply(target, used=(target.key,))
+        assert state.phase == "failed"
+        assert "no answer within 0.5 s" in state.reason
+    assert identity(record.pid) == record.started
+    await bench.apply(target)
+    assert identity(record.pid) != record.started
+    bench.agent = bench.new_agent()
+    assert await bench.phases(target) == ["running"]
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(bench: Bench) -> None:
+    target = await bench.target()
+    bench.agent = bench.new_agent(script(bench.root / "broken", "echo no such device; exit 3"))
+    (state,) = await bench.apply(target)
+    assert state.phase == "failed"
+    assert state.reason.endswith("found it ended: no such device, wanted a running daemon")
+    (again,) = await bench.apply(target)
+    assert again.reason == state.reason
+    bench.agent = bench.new_agent()
+    assert await bench.apply() == []
+    assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
+
+
+async def test_a_node_without_the_program(bench: Bench) -> None:
+    agent = bench.new_agent(bench.root / "none")
+    assert agent.unavailable() == f"{bench.root}/none is not installed or not on PATH"
+    (state,) = await agent.apply([await bench.target()], await bench.driver.inventory())
+    assert state.phase == "failed"
+    assert "is not installed" in state.reason
+
+
+async def test_a_gpu_that_is_gone_and_a_driver_that_refuses(bench: Bench) -> None:
+    (state,) = await bench.apply(await bench.target(gpu="GPU-9"))
+    assert "found no such GPU" in state.reason
+    refused = Unavailable("GPU 0", found="a timeout", wanted="an answer")
+    bench.driver.fail("set_compute_mode", refused)
+    bench.now = 100
+    (state,) = await bench.apply(await bench.target())
+    assert state.reason == str(refused)
+
+
+async def test_a_folder_that_cannot_be_written(bench: Bench) -> None:
+    (bench.root / "mps").write_text("a file")
+    (state,) = await bench.apply(await bench.target())
+    assert state.phase == "failed"
+    assert "wanted a folder to write to" in state.reason
+
+
+async def test_a_broken_record_is_forgotten_and_other_folders_are_left_alone(bench: Bench) -> None:
+    other = bench.root / "mps" / "other"
+    other.mkdir(parents=True)
+    broken = bench.root / "mps" / "GPU-x"
+    broken.mkdir()
+    (broken / "daemon.json").write_text("{")
+    assert await bench.apply() == []
+    assert list((bench.root / "mps").iterdir()) == [other]

@@ -1,0 +1,79 @@
+"""Steps in the life of an MPS control daemon."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from nodefacts import gpu, node
+from tessera.core.mps import MpsTarget
+from tessera.core.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Step, back_off_s, next_step, ready_keys
+from tessera.core.nodesharing import Entry, GpuPolicy, NodeSharing, effective
+from tessera.core.sharing import AUTO, Mode
+
+TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
+RECORD = DaemonRecord(target=TARGET, pid=1, started="boot/1")
+OTHER_LIMITS = msgspec.structs.replace(TARGET, memory_limit_mib=200)
+UNLIMITED = msgspec.structs.replace(TARGET, memory_limit_mib=0)
+ELSEWHERE = msgspec.structs.replace(TARGET, visible="MIG-2")
+
+ANSWERS = DaemonSeen(record=RECORD, alive=True, clients=0)
+WITH_CLIENTS = DaemonSeen(record=RECORD, alive=True, clients=3)
+SILENT = DaemonSeen(record=RECORD, alive=True, silent=1)
+SILENT_LONG = DaemonSeen(record=RECORD, alive=True, silent=3)
+ENDED = DaemonSeen(record=RECORD, idle_s=100)
+
+STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, Step]] = {
+    "nothing there": (TARGET, DaemonSeen(idle_s=1), False, Step.START),
+    "ended by itself": (TARGET, ENDED, True, Step.START),
+    "failed just now": (TARGET, DaemonSeen(failures=3, idle_s=3.9), False, Step.WAIT),
+    "failed long enough ago": (TARGET, DaemonSeen(failures=3, idle_s=4), False, Step.START),
+    "all is well": (TARGET, WITH_CLIENTS, True, Step.KEEP),
+    "other limits, also with clients": (OTHER_LIMITS, WITH_CLIENTS, True, Step.SET_LIMITS),
+    "a limit that is to go, unused": (UNLIMITED, ANSWERS, False, Step.QUIT),
+    "a limit that is to go, held by a pod": (UNLIMITED, ANSWERS, True, Step.WAIT),
+    "another instance, with clients": (ELSEWHERE, WITH_CLIENTS, False, Step.WAIT),
+    "another instance": (ELSEWHERE, ANSWERS, False, Step.QUIT),
+    "silent": (TARGET, SILENT, False, Step.WAIT),
+    "silent for long": (TARGET, SILENT_LONG, False, Step.KILL),
+    "silent for long, held by a pod": (TARGET, SILENT_LONG, True, Step.WAIT),
+    "wanted no more": (None, ANSWERS, False, Step.QUIT),
+    "wanted no more, with clients": (None, WITH_CLIENTS, False, Step.WAIT),
+    "wanted no more, held by a pod": (None, ANSWERS, True, Step.WAIT),
+    "wanted no more, silent": (None, SILENT, False, Step.KILL),
+    "wanted no more and ended": (None, ENDED, False, Step.FORGET),
+}
+
+
+@pytest.mark.parametrize(("wanted", "seen", "used", "want"), STEPS.values(), ids=STEPS)
+def test_the_next_step(wanted: MpsTarget | None, seen: DaemonSeen, used: bool, want: Step) -> None:
+    assert next_step(wanted, seen, used=used) is want
+
+
+def test_a_daemon_in_use_is_never_ended() -> None:
+    wanted = (None, TARGET, OTHER_LIMITS, UNLIMITED, ELSEWHERE)
+    for target, clients, silent, used in itertools.product(wanted, (None, 0, 2), (0, 1, 3, 9), (False, True)):
+        seen = DaemonSeen(record=RECORD, alive=True, clients=clients, silent=silent)
+        if used or clients:
+            assert next_step(target, seen, used=used) not in {Step.QUIT, Step.KILL, Step.START, Step.FORGET}
+
+
+def test_starts_back_off() -> None:
+    assert [back_off_s(failures) for failures in (0, 1, 2, 3, 7, 10**6)] == [0, 1, 2, 4, 60, 60]
+
+
+def test_who_may_offer_mps() -> None:
+    inventory = node(*(gpu(index) for index in range(4)))
+    said = NodeSharing(
+        entries=(Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
+        policies=tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
+    )
+    gpus = effective(inventory, said)
+    states = (
+        DaemonState(key="GPU-0", phase="running"),
+        DaemonState(key="GPU-1", phase="draining"),
+        DaemonState(key="GPU-3", phase="failed", reason="x"),
+    )
+    assert ready_keys(gpus, states, available=True) == {"GPU-0", "GPU-2"}
+    assert ready_keys(gpus, states, available=False) == {"GPU-0"}
+    assert ready_keys(gpus, (), available=False) == frozenset()
