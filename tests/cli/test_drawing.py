@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenes import SCENES, Scene
+from tessera.api.nodes import CPU_MILLI, MEMORY_MIB
 from tessera.cli.drawing import svg
 from tessera.cli.drawing.alike import EVERY_GPU
 from tessera.cli.drawing.compact import MOST_TILES
@@ -52,6 +53,15 @@ def placed(element: ET.Element, x: float = 0, y: float = 0) -> Iterator[tuple[ET
 
 def classed(root: ET.Element, name: str) -> list[ET.Element]:
     return [element for element in root.iter() if element.get("class") == name]
+
+
+def test_capacity_that_never_binds_is_not_drawn() -> None:
+    """A node in short form has cores and memory without end, which are nobody's."""
+    for more, want in (({}, 2), ({"cpu_milli": CPU_MILLI, "memory_mib": MEMORY_MIB}, 0)):
+        scene = Scene()
+        scene.node("a", "T4", **more)
+        words = [text for text in drawn(scene).itertext() if re.match(r"(cpu|memory) .* of ", text)]
+        assert len(words) == want
 
 
 def box(element: ET.Element, x: float, y: float) -> tuple[float, float, float, float]:

@@ -91,6 +91,21 @@ def test_strips_are_to_scale() -> None:
     assert "A 2g.48gb render-1" in first
 
 
+def test_clients_without_room_of_their_own_are_counted_together() -> None:
+    """Four clients on a slice of three characters are no row of letters, which would say nothing of how many."""
+    narrow = printed(SCENES["a T4 with 14 clients"](), 60)
+    assert "A\u00d714 of 14" in narrow
+    assert "AA" not in narrow
+    assert "\u00d7" not in printed(SCENES["a T4 with 14 clients"](), 160)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_names_of_usual_length_are_not_broken(width: int) -> None:
+    text = printed(SCENES["a Job of 60 on eight GPUs in sevenths"](), width)
+    assert text.count("default/mig-batch") == 2
+    assert "gpu-node-1" in text
+
+
 def test_running_pods_sit_on_strips_and_are_not_placed_again() -> None:
     words = squeezed(printed(SCENES["memory shares of many sizes"](), 200))
     assert "B 30 GiB chat-llm-0" in words

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
@@ -34,6 +34,8 @@ _FINE = 8
 _HAIR = 1.0
 """The gap between cells, which is less than a character."""
 _NAMED = 6
+_WORD = 26
+"""The longest word that is not broken, in a terminal of 80 characters."""
 _MOST_NODES = 50
 """So many nodes, or kinds of nodes, have their GPUs listed; the others are counted."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -61,14 +63,15 @@ def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
         parts.append(_gpus(seen))
     if seen.waiting:
         parts.append(_waiting(seen))
-    parts += [_warning(one) for one in seen.warnings[:MOST_REASONS]]
-    if len(seen.warnings) > MOST_REASONS:
-        parts.append(_warning(f"and {counted(len(seen.warnings) - MOST_REASONS, 'more warning')}"))
-    return Group(*parts, Padding(_sum(seen), (1 if seen.warnings else 0, 1, 0, 1)))
+    if seen.warnings:
+        parts.append(_warnings(seen.warnings))
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), _sum(seen))
 
 
-def _warning(words: str) -> Padding:
-    return Padding(Text.assemble(("Warning: ", "bold yellow"), clean(words)), (0, 1))
+def _warnings(warnings: Sequence[str]) -> Group:
+    left = len(warnings) - MOST_REASONS
+    told = (*warnings[:MOST_REASONS], *((f"and {counted(left, 'more warning')}",) if left > 0 else ()))
+    return Group(*(Text.assemble(("Warning: ", "bold yellow"), clean(words)) for words in told))
 
 
 def letter(workload: int) -> str:
@@ -77,10 +80,18 @@ def letter(workload: int) -> str:
 
 
 def _table(*columns: str, title: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=True, expand=False)
+    table = Table(
+        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
+    )
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _unbroken(table: Table, column: int, names: Iterable[Text]) -> None:
+    """Make a column wide enough for the longest word of its names, up to a third of a narrow terminal."""
+    words = (word for name in names for word in name.plain.split())
+    table.columns[column].min_width = min(_WORD, max(map(len, words), default=0))
 
 
 def _key(workload: Workload) -> Text:
@@ -105,6 +116,7 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
         workload = seen.workloads[number]
         where = Text(clean(_where(members)))
         table.add_row(_key(workload), _name(workload), f"{len(members):,}", gets, isolation, where)
+    _unbroken(table, 1, (_name(seen.workloads[number]) for number, _, _ in groups))
     return table
 
 
@@ -158,17 +170,19 @@ class _Strip(msgspec.Struct, frozen=True):
         """Give one line of text."""
         del console
         room = max(1, min(_WIDEST, options.max_width))
-        yield _strip(self.gpu, room - room % self.grain if room >= 2 * self.grain else room)
+        yield _strip(self.gpu, room - room % self.grain if room >= self.grain else room)
 
 
 def _strip(gpu: GpuView, room: int) -> Text:
     """Return a GPU to scale in `room` characters: a letter for the workload, then what it sits on if that fits."""
     line = Text(no_wrap=True)
-    for cell, extent in _runs(row(gpu, float(room * _FINE), flat=True).cells, room):
-        words, style = _cell_words(gpu, cell)
+    cells = row(gpu, float(room * _FINE), flat=True).cells
+    for cell, extent in _together(gpu, tuple(_runs(cells, room)), cells):
+        words, style = _bench_words(gpu, cell) if isinstance(cell, int) else _cell_words(gpu, cell)
         inside = extent - 1 if extent > 1 else 1
         fitting = next((one for one in words if len(one) <= inside), words[-1][:inside])
-        filler = "\u2591" if cell is None or cell.kind in {"rest", "free"} else " "
+        free = cell is None or (isinstance(cell, Cell) and cell.kind in {"rest", "free"})
+        filler = "\u2591" if free else " "
         line.append(fitting.ljust(inside, filler), style)
         if extent > 1:
             line.append("\u2502", "dim")
@@ -184,6 +198,40 @@ def _runs(cells: tuple[Cell, ...], room: int) -> Iterator[tuple[Cell | None, int
         owners.append(next(at, None))
     for owner, run in groupby(owners):
         yield (cells[owner] if owner is not None else None), len(list(run))
+
+
+def _together(
+    gpu: GpuView, runs: tuple[tuple[Cell | None, int], ...], cells: tuple[Cell, ...]
+) -> Iterator[tuple[Cell | int | None, int]]:
+    """Give the runs, with those of a replicated device in one, as its number, where a client has no room of its own.
+
+    A client has room where its letter and the line beside it fit.
+    """
+    room = {id(cell): extent for cell, extent in runs if cell is not None}
+    replicated = {number for number, bench in enumerate(gpu.benches) if bench.clients > 1}
+    cramped = {cell.bench for cell in cells if room.get(id(cell), 0) <= 1}.intersection(replicated)
+
+    def owner(cell: Cell | None) -> int | None:
+        return cell.bench if cell and cell.bench in cramped else None
+
+    for number, run in groupby(runs, key=lambda one: owner(one[0])):
+        members = tuple(run)
+        if number is None:
+            yield from members
+        else:
+            yield number, sum(extent for _, extent in members)
+
+
+def _bench_words(gpu: GpuView, number: int) -> tuple[tuple[str, ...], Style]:
+    """Return what may stand for all clients of a device together, longest first, and the colours of the first."""
+    bench = gpu.benches[number]
+    counts = Counter(letter(seat.workload) for seat in bench.seats)
+    if not counts:
+        return ("- unused", "-"), Style(dim=True)
+    look = tone(bench.seats[0].workload)
+    many = "+".join(f"{key}\u00d7{count}" for key, count in counts.items())
+    close = "".join(f"{key}{count}" for key, count in counts.items())
+    return (f"{many} of {bench.clients}", many, close, "".join(counts)), Style(color=look.ink, bgcolor=look.fill)
 
 
 def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
@@ -220,6 +268,7 @@ def _gpus(seen: Fleet) -> Table:
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
             )
             table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
+    _unbroken(table, 0, (Text(clean(_node_words(kind))) for kind in groups[:_MOST_NODES]))
     if left:
         table.add_row(f"and {counted(left, 'more node')}", "", "", Text("all are in the JSON output"), "")
     return table
@@ -247,6 +296,7 @@ def _waiting(seen: Fleet) -> Table:
             why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
         table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
     rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
+    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.waiting[:MOST_REASONS]))
     if rest:
         table.add_row("", "others", f"{rest:,}", "other reasons; all are in the JSON output")
     return table

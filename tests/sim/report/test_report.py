@@ -110,6 +110,13 @@ def test_figures_are_whole_files_and_the_same_each_time(make: Callable[[Trace, i
     assert dict(figures(runs)) == drawn
 
 
+def test_the_mean_of_a_figure_is_that_of_the_table() -> None:
+    run = msgspec.structs.replace(named(measure(log_of(departing)), "fgd"), mean_unallocated_percent=12.34)
+    drawn = dict(figures([run]))
+    assert "fgd  12.34" in " ".join(ET.fromstring(drawn["allocation.svg"]).itertext())
+    assert ("mean unallocated %", "12.34") in table_lines([run])
+
+
 def test_without_fragmentation_there_is_no_figure_of_it() -> None:
     assert {name for name, _ in figures([measure(log_of())])} == {
         "allocation.png",

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from tessera.api.nodes import CPU_MILLI, MEMORY_MIB
 from tessera.cli.drawing.alike import Kind, kinds
 from tessera.cli.drawing.compact import MOST_STRIPS, compact, who
 from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, rect, stack, text
@@ -113,8 +114,10 @@ def _node_head(node: NodeView) -> Block:
     cores = f"cpu {_cores(node.cpu_used_milli)} of {_cores(node.cpu_milli)}"
     memory = f"memory {gib(node.memory_used_mib)} of {gib(node.memory_mib)}"
     right = INNER - 2 * _PAD - 320
-    body += _gauge((node.cpu_used_milli, node.cpu_milli), cores, right, 110)
-    body += _gauge((node.memory_used_mib, node.memory_mib), memory, right + 130, 190)
+    if node.cpu_milli < CPU_MILLI:
+        body += _gauge((node.cpu_used_milli, node.cpu_milli), cores, right, 110)
+    if node.memory_mib < MEMORY_MIB:
+        body += _gauge((node.memory_used_mib, node.memory_mib), memory, right + 130, 190)
     return Block(group(body), 36 if node.marks else 22)
 
 

@@ -75,7 +75,7 @@ def _allocation(runs: Sequence[Metrics]) -> "Figure":
     seen = [y for values in unallocated for at, y in zip(x, values, strict=True) if at >= start]
     whole.set(xlim=(x[0], x[-1]), ylim=(0, 103))
     close.set(xlim=(start, x[-1]), ylim=(0, max(seen) * 1.05 or 1))
-    _label(close, runs, unallocated)
+    _label(close, runs, unallocated, [run.mean_unallocated_percent for run in runs])
     return drawn
 
 
@@ -98,17 +98,20 @@ def _fragmentation(runs: Sequence[Metrics]) -> "Figure":
     of_idle.set(xlim=(x[0], x[-1]), ylim=(0, 103))
     highest = max(max(run.curve.fragmented_percent) for run in runs)
     of_all.set(xlim=(x[0], x[-1]), ylim=(0, highest * 1.05 or 1))
-    _label(of_all, runs, [run.curve.fragmented_percent for run in runs])
+    values = [run.curve.fragmented_percent for run in runs]
+    _label(of_all, runs, values, [sum(line) / len(line) for line in values])
     return drawn
 
 
-def _label(axes: "Axes", runs: Sequence[Metrics], lines: Sequence[Sequence[float]]) -> None:
-    """Label lines at their ends, over arrivals with the value there, over time with the mean."""
+def _label(
+    axes: "Axes", runs: Sequence[Metrics], lines: Sequence[Sequence[float]], means: Sequence[float | None]
+) -> None:
+    """Label lines at their ends, over arrivals with the value there, over time with the mean that the table has."""
     over_time = runs[0].curve.axis == "time_s"
     low, high = axes.get_ylim()
     labels = []
-    for run, line in zip(runs, lines, strict=True):
-        value = sum(line) / len(line) if over_time else line[-1]
+    for run, line, mean in zip(runs, lines, means, strict=True):
+        value = mean if over_time and mean is not None else line[-1]
         labels.append((f"{run.policy}  {value:.2f}", line[-1], color_of(run.policy)))
     end_labels(axes, labels, axes.get_xlim()[1], (high - low) * 0.062)
     if over_time:
