@@ -17,10 +17,12 @@ from typing import Any
 
 import msgspec
 
+from tessera.cli import COMMANDS
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
+from testbed.agent import ACCOUNT, NAMESPACE, access
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
 from testbed.namespaces import Namespaces, build_waiter, environment, make
@@ -235,6 +237,20 @@ class Cluster:
         for one in self.nodes:
             words = partial(self.processes.last_words, f"{one.name}-kubelet")
             until(f"node {one.name}", partial(self._node_ready, one.name), timeout_s=_READY_S, found=words)
+
+        self._start_agents(report)
+
+    def _start_agents(self, report: Callable[[str], None]) -> None:
+        """Start the agent of this checkout on each node with GPUs, with the rights that the agent has and no more."""
+        nodes = [one for one in self.nodes if one.gpus and not one.process("agent")]
+        if not nodes or "agent" not in COMMANDS:
+            return
+        report("agents")
+        self.apply(*access())
+        token = self.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", "--duration=24h").strip()
+        kubeconfig = self.pki.token_kubeconfig("agent", token, controlplane.inside_url())
+        for one in nodes:
+            one.start_agent(kubeconfig)
 
     def _start_control_plane(
         self, settings: Settings, outer: Namespaces, wanted: Wanted, report: Callable[[str], None]

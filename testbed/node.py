@@ -107,6 +107,12 @@ class Node:
         """A kubeconfig that may do everything, for processes on the node."""
         return self._settings.pki.folder / "inside.kubeconfig"
 
+    def path(self, inside: str) -> Path:
+        """Return how this process reaches an absolute path of the running node, such as /run/cdi."""
+        # A link would lead outside; /var/run is the one that matters.
+        inside = inside.replace("/var/run", "/run", 1)
+        return Path(f"/proc/{self.namespaces.holder.pid}/root{inside}")
+
     def command(self, *arguments: str) -> list[str]:
         """Return a command line that runs a command on the node: in its network, mounts and processes."""
         return [*self.namespaces.enter(), *arguments]
@@ -179,6 +185,11 @@ class Node:
             process.signal(signal.SIGKILL)
         until(f"end of {self.name}", lambda: not any(one.alive for one in gone), timeout_s=_READY_S)
         remove_cgroup(self.cgroup)
+
+    def start_agent(self, kubeconfig: Path, *options: str) -> Process:
+        """Start this checkout's `tessera agent` on the node, or return the one that runs."""
+        program = str(Path(sys.executable).with_name("tessera"))
+        return self.start_process("agent", (program, "agent", *options), {"KUBECONFIG": str(kubeconfig)})
 
     def stop_kubelet(self) -> None:
         """Stop the kubelet; pods run on."""

@@ -89,7 +89,16 @@ class Pki:
             server: `https://HOST:PORT`.
 
         """
-        # JSON is YAML. Paths, not contents: the files beside it are as secret as it is.
+        # Paths, not contents: the files beside it are as secret as it is.
+        credentials = {"client-certificate": str(self.certificate(user)), "client-key": str(self.key(user))}
+        return self._write_kubeconfig(name, server, credentials)
+
+    def token_kubeconfig(self, name: str, token: str, server: str) -> Path:
+        """Write the kubeconfig file `name` for a service account's token."""
+        return self._write_kubeconfig(name, server, {"token": token})
+
+    def _write_kubeconfig(self, name: str, server: str, credentials: dict[str, str]) -> Path:
+        # JSON is YAML.
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -99,13 +108,8 @@ class Pki:
                     "cluster": {"server": server, "certificate-authority": str(self.certificate("ca"))},
                 }
             ],
-            "users": [
-                {
-                    "name": user,
-                    "user": {"client-certificate": str(self.certificate(user)), "client-key": str(self.key(user))},
-                }
-            ],
-            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+            "users": [{"name": "user", "user": credentials}],
+            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "user"}}],
             "current-context": "testbed",
         }
         path = self.folder / f"{name}.kubeconfig"

@@ -6,24 +6,13 @@ from pathlib import Path
 import pytest
 
 from tessera.errors import Conflict, Unavailable
+from kube.pods import pod, remove, run
 from testbed.cluster import Cluster, Wanted
-from testbed.images import BUSYBOX
 from testbed.node import Node
 from testbed.processes import find_process, until
 
 HOST_FOLDERS = tuple(map(Path, ("/var/lib/kubelet", "/var/lib/cni", "/run/netns", "/run/containerd", "/var/log/pods")))
 """Where a kubelet and its helpers would leave something if they were not kept apart."""
-
-
-def pod(name: str, command: str) -> dict[str, object]:
-    container = {"name": "c", "image": BUSYBOX, "command": ["sh", "-c", command]}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def run(cluster: Cluster, name: str, command: str) -> None:
-    cluster.apply(pod(name, command))
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s")
 
 
 def restarts(cluster: Cluster, name: str) -> int:
@@ -38,24 +27,24 @@ def answers(cluster: Cluster, name: str) -> bool:
 
 
 def test_a_pod_runs_and_its_log_can_be_read(node_cluster: Cluster) -> None:
-    run(node_cluster, "hello", "echo hello; exec sleep 600")
+    run(node_cluster, pod("hello", command="echo hello; exec sleep 600"))
     assert node_cluster.kubectl("logs", "hello") == "hello\n"
     assert node_cluster.kubectl("exec", "hello", "--", "echo", "again") == "again\n"
-    node_cluster.kubectl("delete", "pod", "hello", "--timeout=60s")
+    remove(node_cluster, "hello")
 
 
 def test_a_pod_runs_on_while_the_kubelet_is_restarted(node_cluster: Cluster, node: Node) -> None:
-    run(node_cluster, "patient", "exec sleep 600")
+    run(node_cluster, pod("patient"))
     before = node.process("kubelet")
     node.restart_kubelet()
     assert node.process("kubelet") not in {before, None}
     assert restarts(node_cluster, "patient") == 0
     until("the kubelet knows the pod", lambda: answers(node_cluster, "patient"), timeout_s=30)
-    node_cluster.kubectl("delete", "pod", "patient", "--timeout=60s")
+    remove(node_cluster, "patient")
 
 
 def test_a_node_boots_again_after_a_power_cut(node_cluster: Cluster, node: Node) -> None:
-    run(node_cluster, "survivor", "exec sleep 600")
+    run(node_cluster, pod("survivor"))
     node.power_off()
     assert [one.name for one in node_cluster.components() if not one.pid] == [
         "node1",
@@ -65,7 +54,7 @@ def test_a_node_boots_again_after_a_power_cut(node_cluster: Cluster, node: Node)
     node_cluster.up(node_cluster.wanted)
     until("the pod runs again", lambda: restarts(node_cluster, "survivor") == 1, timeout_s=90)
     node_cluster.kubectl("wait", "--for=condition=Ready", "pod/survivor", "--timeout=90s")
-    node_cluster.kubectl("delete", "pod", "survivor", "--timeout=60s")
+    remove(node_cluster, "survivor")
 
 
 def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) -> None:
@@ -82,7 +71,7 @@ def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster)
 
 def test_down_cleans_after_everything_was_killed_with_a_pod_running(second_cluster: Cluster) -> None:
     """The processes are those of the namespaces, and no folder, mount or control group outlives them."""
-    run(second_cluster, "victim", "exec sleep 600")
+    run(second_cluster, pod("victim"))
     components = [component for component in second_cluster.components() if component.pid]
     processes = [find_process(component.pid) for component in components]
     for component in components:

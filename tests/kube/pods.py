@@ -1,0 +1,58 @@
+"""Pods for tests on a real node: built, applied, waited for, read."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from testbed.cluster import Cluster
+from testbed.images import BUSYBOX
+from testbed.processes import until
+
+__all__ = ["allocatable", "environment", "phase", "pod", "remove", "run", "until_allocatable"]
+
+SLEEP = "env; exec sleep 3600"
+"""A container's log is then its environment."""
+
+
+def pod(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None, **spec: Any) -> dict[str, Any]:
+    """Return a pod of one container `main`, which ends at once when it is deleted."""
+    amounts = {resource: str(count) for resource, count in (limits or {}).items()}
+    container = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", command], "resources": {"limits": amounts}}
+    whole = {"containers": [container], "terminationGracePeriodSeconds": 1, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"made-by": "test"}}, "spec": whole}
+
+
+def run(cluster: Cluster, *pods: dict[str, Any], timeout_s: int = 120) -> None:
+    """Create pods and wait until they are ready."""
+    cluster.apply(*pods)
+    names = [f"pod/{one['metadata']['name']}" for one in pods]
+    cluster.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={timeout_s}s")
+
+
+def remove(cluster: Cluster, *names: str) -> None:
+    """Delete pods, all that tests made where none is named, and wait until they are gone."""
+    selection = names or ("-l", "made-by=test")
+    cluster.kubectl("delete", "pod", *selection, "--ignore-not-found", "--timeout=120s")
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str(cluster.get("pod", name)["status"]["phase"])
+
+
+def environment(cluster: Cluster, name: str) -> dict[str, str]:
+    """Return the environment of a container that began with `env`."""
+    lines = cluster.kubectl("logs", name).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def allocatable(cluster: Cluster, node: str, resource: str) -> int:
+    return int(cluster.get("node", node)["status"]["allocatable"].get(resource, "0"))
+
+
+def until_allocatable(cluster: Cluster, node: str, wants: Iterable[tuple[str, int]], timeout_s: float = 90) -> None:
+    """Wait until a node offers so many of each resource."""
+    wanted = dict(wants)
+
+    def offered() -> dict[str, int]:
+        return {resource: allocatable(cluster, node, resource) for resource in wanted}
+
+    until(f"allocatable of {node}", lambda: offered() == wanted, timeout_s=timeout_s, found=lambda: str(offered()))
