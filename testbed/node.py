@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -203,7 +204,7 @@ class Node:
 
     def kubelet_healthy(self) -> bool:
         """Return whether the kubelet runs, says it is healthy and listens to device plugins."""
-        if self.process("kubelet") is None or not (self.device_plugins / "kubelet.sock").is_socket():
+        if self.process("kubelet") is None or not _listens(self.device_plugins / "kubelet.sock"):
             return False
         probe = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10248/healthz', timeout=2)"
         command = self.command(sys.executable, "-c", probe)
@@ -292,6 +293,17 @@ class Node:
             for image in write_images(self._settings.folder / "images", waiter, platform.machine()):
                 self.run(*ctr, "images", "import", str(image))
             imported.touch()
+
+
+def _listens(path: Path) -> bool:
+    """Return whether a process listens on a unix socket; a file that a dead one left refuses."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(1)
+        try:
+            one.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _snapshotter(folder: Path) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.errors import Conflict, Unavailable
 from kube.pods import pod, remove, run
+from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster, Wanted
 from testbed.node import Node
 from testbed.processes import find_process, until
