@@ -1,0 +1,92 @@
+"""Power limits and clocks as the node policy wants them, put back when it goes, also after a crash."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tessera.clients.gpu import GpuDriver
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.nodesharing import GpuPolicy
+from tessera.core.power import LockClocks, Original, PowerAction, forgotten, power_actions, remembered
+from tessera.errors import TesseraError, Unavailable
+from tessera.log import Logger
+
+__all__ = ["PowerKeeper"]
+
+
+class PowerKeeper:
+    """Sets power limits and clocks; there is nothing to start or stop, call `apply` at every round.
+
+    Args:
+        driver: sets them.
+        record: file that keeps what GPUs had before.
+        log: where each change is logged.
+
+    """
+
+    def __init__(self, driver: GpuDriver, record: Path, log: Logger) -> None:
+        self._driver = driver
+        self._record = record
+        self._log = log
+        self._locked: dict[str, tuple[int, int]] = {}
+
+    async def apply(self, policies: Sequence[GpuPolicy], inventory: Inventory) -> tuple[str, ...]:
+        """Do what the policies want and return what could not be done, one sentence each."""
+        try:
+            originals = self._read()
+        except Unavailable as error:
+            return (str(error),)
+        facts = {each.uuid: each for each in inventory.gpus}
+        problems = []
+        for action in power_actions(policies, inventory.gpus, originals, self._locked):
+            try:
+                await self._take(action, facts[action.gpu], originals)
+            except TesseraError as error:
+                problems.append(str(error))
+        return tuple(problems)
+
+    async def _take(self, action: PowerAction, facts: GpuFacts, originals: dict[str, Original]) -> None:
+        before = remembered(action, facts, originals.get(action.gpu, Original(gpu=action.gpu)))
+        self._write(originals, before.gpu, before)
+        if isinstance(action, LockClocks):
+            await self._driver.lock_clocks(action.gpu, action.mhz)
+            self._locked.pop(action.gpu, None)
+            if action.mhz is not None:
+                self._locked[action.gpu] = action.mhz
+            self._log.info("clocks_set", gpu=action.gpu, mhz=action.mhz)
+        else:
+            await self._driver.set_power_limit(action.gpu, action.watts)
+            self._log.info("power_limit_set", gpu=action.gpu, watts=action.watts)
+        self._write(originals, action.gpu, forgotten(action, before))
+
+    def _read(self) -> dict[str, Original]:
+        try:
+            found = msgspec.json.decode(self._record.read_bytes(), type=tuple[Original, ...])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise Unavailable(
+                str(self._record),
+                found=str(error),
+                wanted="what GPUs had before their policies",
+                accepted="removing the file, when power limits and clocks are as they should be",
+            ) from error
+        return {each.gpu: each for each in found}
+
+    def _write(self, originals: dict[str, Original], gpu: str, original: Original | None) -> None:
+        former = dict(originals)
+        originals.pop(gpu, None)
+        if original is not None:
+            originals[gpu] = original
+        if originals == former:
+            return
+        try:
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            new = self._record.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(tuple(originals.values())))
+            new.replace(self._record)
+        except OSError as error:
+            originals.clear()
+            originals.update(former)
+            raise Unavailable(str(self._record), found=str(error), wanted="a file to write to") from error
