@@ -28,21 +28,24 @@ class Machine:
         self.pods: dict[str, tuple[str, Placement | None]] = {}
         self.offered: dict[str, Layout | None] = {}
         self.destroyed: list[tuple[str, Placement]] = []
-        self.dead = False
+        self.hangs: set[str] = set()
+        """Calls that never answer."""
+        self.refuses: set[str] = set()
+        """Calls that are refused."""
+        self.eager = False
+        """Whether a pod takes a free instance just before any offer changes."""
 
     @property
     def outside(self) -> Outside:
         return Outside(driver=self, held=self.held, offer=self.offer, timing=TIMING)
 
-    async def _suffer(self) -> int:
-        if self.dead:
-            raise asyncio.CancelledError
-        fate = self.fate()
+    async def _suffer(self, call: str) -> int:
+        fate = 3 if call in self.hangs else 1 if call in self.refuses else self.fate()
         if fate == 1:
-            raise Unavailable("the driver", found="a fault", wanted="no fault")
+            raise Unavailable(call, found="a fault", wanted="no fault")
         if fate == 3:
             await asyncio.sleep(HANGS)
-        if fate == 4:
+        if fate == 4 or (self.eager and call == "offer"):
             await self.take()
         return fate
 
@@ -63,20 +66,20 @@ class Machine:
                     return
 
     async def inventory(self) -> Inventory:
-        await self._suffer()
+        await self._suffer("inventory")
         return await self.driver.inventory()
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         return await self.driver.processes(gpu)
 
     async def create_instance(self, gpu: str, placement: Placement) -> Instance:
-        fate = await self._suffer()
+        fate = await self._suffer("create_instance")
         made = await self.driver.create_instance(gpu, placement)
         self._tell(fate)
         return made
 
     async def destroy_instance(self, gpu: str, placement: Placement) -> None:
-        fate = await self._suffer()
+        fate = await self._suffer("destroy_instance")
         assert (gpu, placement) not in self.pods.values(), "a used instance is destroyed"
         offer = self.offered.get(gpu)
         assert offer is not None, "an instance that is offered is destroyed"
@@ -86,7 +89,7 @@ class Machine:
         self._tell(fate)
 
     async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
-        fate = await self._suffer()
+        fate = await self._suffer("set_mig")
         before = next(each.mig for each in (await self.driver.inventory()).gpus if each.uuid == gpu)
         if before is not None and before.current != enabled:
             assert gpu not in {uuid for uuid, _ in self.pods.values()}, "MIG is switched on a used GPU"
@@ -97,7 +100,7 @@ class Machine:
 
     async def held(self) -> Iterable[tuple[str, Sequence[str]]]:
         """Tell what the kubelet has given to pods."""
-        await self._suffer()
+        await self._suffer("held")
         ids: dict[tuple[str, Placement | None], str] = {}
         for gpu in (await self.driver.inventory()).gpus:
             ids[gpu.uuid, None] = gpu.uuid
@@ -105,7 +108,7 @@ class Machine:
         return [(pod, [ids[place]]) for pod, place in self.pods.items()]
 
     async def offer(self, gpu: str, layout: Layout | None) -> None:
-        fate = await self._suffer()
+        fate = await self._suffer("offer")
         self.offered[gpu] = layout
         self._tell(fate)
 

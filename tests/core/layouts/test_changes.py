@@ -23,8 +23,9 @@ from tessera.core.layouts import (
     differences,
     exact,
     users_of,
+    with_instance,
 )
-from tessera.core.mig import Layout, all_layouts, counts_of
+from tessera.core.mig import Layout, all_layouts, counts_of, is_legal
 from tessera.core.repartition import Create, Destroy
 
 A100 = model("A100-40GB")
@@ -251,3 +252,21 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
             assert set(withdraw) <= set(used)
         case Impossible():
             pytest.fail("every target fits this GPU")
+
+
+@settings(max_examples=200)
+@given(situations(), st.data())
+def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
+    situation: tuple[GpuFacts, Target, Layout], data: st.DataObject
+) -> None:
+    facts, _, used = situation
+    place = data.draw(st.sampled_from(sorted({each for layout in all_layouts(facts.model) for each in layout})))
+    users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    target = with_instance(facts, place, users)
+    if target is None:
+        assert facts.layout is None or not is_legal(facts.model, tuple({*used, place}))
+        return
+    assert target.layout is not None
+    assert {*used, place} <= set(target.layout)
+    for each in set(facts.layout or ()).difference(target.layout):
+        assert not is_legal(facts.model, (*target.layout, each))

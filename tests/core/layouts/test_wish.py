@@ -99,8 +99,14 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, BLOCKED)],
             LIMITS,
-            (State.FAILED, Cause.BLOCKED, "GPU 0: 3g.20gb at 0 is in use"),
+            (State.FAILED, Cause.BLOCKED, "not done in time; GPU 0: 3g.20gb at 0 is in use"),
             id="it stays failed while it is blocked",
+        ),
+        pytest.param(
+            [(0, BLOCKED), (100, BLOCKED), (500, LOST)],
+            LIMITS,
+            (State.FAILED, Cause.FAILED, "the driver has lost GPU 0"),
+            id="and says so when it is something else",
         ),
         pytest.param(
             [(0, BLOCKED), (100, BLOCKED), (500, OTHER)],
@@ -150,7 +156,7 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
         pytest.param(
             [(0, SWITCHED)],
             LIMITS,
-            (State.FAILED, Cause.FAILED, "MIG is switched on with the next reset: drain the node"),
+            (State.FAILED, Cause.FAILED, "GPU 0: MIG is switched on with the next reset: drain the node"),
             id="a reset is needed, and nobody may reboot",
         ),
         pytest.param(
@@ -186,13 +192,13 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
         pytest.param(
             [(0, SWITCHED), (1000, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "the reboot did not help; MIG is switched on with"),
+            (State.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on"),
             id="and no longer than that",
         ),
         pytest.param(
             [(0, SWITCHED), (1000, SWITCHED), (2000, SWITCHED)],
             REBOOTS,
-            (State.FAILED, Cause.FAILED, "MIG is switched on with the next reset"),
+            (State.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on with the next reset"),
             id="a node is not rebooted twice for one wish",
         ),
         pytest.param(
@@ -267,7 +273,7 @@ def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
     assert (wish.state, wish.until_s, wish.rebooted) == (State.REBOOTING, 1050, True)
     assert advance(wish, ASKED, 51, REBOOTS).state is State.SUCCESS
     still = advance(advance(wish, look(card()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
-    assert (still.state, still.reason[:25]) == (State.FAILED, "MIG is switched on with t")
+    assert (still.state, still.reason[:25]) == (State.FAILED, "GPU 0: MIG is switched on")
     assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == Wish()
     assert resumed("", "rebooting", 50, REBOOTS) == Wish()
 

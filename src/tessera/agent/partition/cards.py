@@ -14,11 +14,12 @@ from tessera.core.layouts import (
     Target,
     User,
     change,
-    exact,
+    differences,
     lost_targets,
     record,
+    with_instance,
 )
-from tessera.core.mig import Placement, is_legal
+from tessera.core.mig import Placement
 from tessera.core.repartition import Phase, Procedure, Repartition, start
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import logger
@@ -93,24 +94,22 @@ class Partitioner:
             Unavailable: driver or kubelet does not answer, or the GPU is lost or has MIG off.
 
         """
+        where = f"GPU {gpu}, {placement.profile} at {placement.start}"
         async with self._locks[gpu]:
             facts, users = await self._one(gpu)
             if facts is None or facts.lost or facts.layout is None:
-                raise Unavailable(f"GPU {gpu}", found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
-            used = {user.placement for user in users}
-            kept = tuple(each for each in facts.layout if each in used or not each.mask & placement.mask)
-            layout = tuple(sorted({*kept, placement}))
-            if not is_legal(facts.model, layout):
-                layout = tuple(sorted({*(each for each in kept if each in used), placement}))
-            failed = await self._bring(exact(facts, layout), by_s)
-            facts, _ = await self._one(gpu)
-            if facts is None or placement not in {each.placement for each in facts.instances}:
-                raise Conflict(
-                    f"GPU {gpu}, {placement.profile} at {placement.start}",
-                    found=failed or "a used instance in its way",
-                    wanted="the instance",
-                    accepted="another placement, from a new plan",
+                raise Unavailable(where, found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
+            target = with_instance(facts, placement, users)
+            failed = "a used instance in its way" if target is None else await self._bring(target, by_s)
+            if target is not None and not failed:
+                facts, _ = await self._one(gpu)
+                failed = (
+                    ""
+                    if facts is not None and not differences(Inventory(gpus=(facts,)), (target,))
+                    else "another layout"
                 )
+        if failed:
+            raise Conflict(where, found=failed, wanted="the instance", accepted="a new plan")
 
     async def settle(self, by_s: float) -> None:
         """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""

@@ -13,6 +13,7 @@ from tessera.core.layouts.changes import (
     change,
     differences,
     users_of,
+    with_instance,
 )
 from tessera.core.layouts.configurations import Group, Target, configuration_names, exact, resolve
 from tessera.core.layouts.recorded import Recorded, lost_targets, record, recorded_targets
@@ -67,4 +68,5 @@ __all__ = [
     "resolve",
     "resumed",
     "users_of",
+    "with_instance",
 ]

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.core.inventory import GpuFacts, GpuProcess, Inventory
-from tessera.core.layouts.configurations import Target
-from tessera.core.mig import Layout, Placement, counts_of, why_illegal
+from tessera.core.layouts.configurations import Target, exact
+from tessera.core.mig import Layout, Placement, counts_of, is_legal, why_illegal
 from tessera.core.repartition import Destroy, Refusal, Repartition, plan_repartition
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "change",
     "differences",
     "users_of",
+    "with_instance",
 ]
 
 
@@ -184,6 +185,23 @@ def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
     if unknown and any(isinstance(step, Destroy) for step in plan.steps):
         return Blocked(f"GPU {gpu.index}: it is not known which instances {_names(unknown)} uses", unknown)
     return Cut(plan)
+
+
+def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:
+    """Return the target that has one more instance: all used ones stay, and as many others as can.
+
+    None where used instances leave no room, and where MIG is off.
+    """
+    present = tuple(each.placement for each in gpu.instances)
+    own = {user.placement for user in users if user.gpu == gpu.uuid}
+    used = tuple(each for each in present if each in own)
+    if gpu.layout is None or not is_legal(gpu.model, (*(each for each in used if each != placement), placement)):
+        return None
+    layout = tuple(sorted({*used, placement}))
+    for each in present:
+        if each not in layout and is_legal(gpu.model, (*layout, each)):
+            layout = tuple(sorted((*layout, each)))
+    return exact(gpu, layout)
 
 
 def _is_there(gpu: GpuFacts, target: Target) -> bool:

@@ -116,7 +116,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """What stands in the way, for people; empty where nothing does."""
-        return self.invalid or "; ".join(told for told in (_told(each) for _, each in self.changes) if told)
+        index = {target.gpu: target.index for target in self.targets}
+        told = (_told(index[gpu], each) for gpu, each in self.changes)
+        return self.invalid or "; ".join(filter(None, told))
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,15 +239,17 @@ _STATUS: Mapping[State, Literal["True", "False", "Unknown"]] = MappingProxyType(
 )
 _MOST_DOUBLINGS = 16
 _REBOOT = "MIG was switched; the node reboots"
-_RESET = "MIG is switched {} with the next reset: drain the node and reboot it, or reset the GPU when nobody uses it"
+_RESET = (
+    "GPU {}: MIG is switched {} with the next reset: drain the node and reboot it, or reset the GPU once it is idle"
+)
 
 
-def _told(each: Change) -> str:
+def _told(index: int, each: Change) -> str:
     match each:
         case Blocked(reason=reason) | Impossible(reason=reason):
             return reason
         case AwaitReset(on=on):
-            return _RESET.format("on" if on else "off")
+            return _RESET.format(index, "on" if on else "off")
         case _:
             return ""
 
@@ -294,7 +298,8 @@ def _retry(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
         return _open(wish, seen, now_s, limits) if again else wish
     if seen.idle and not seen.blocked and _reboots(wish, seen, limits):
         return _open(wish, seen, now_s, limits)
-    return _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.world)
+    same = wish.reason.endswith(seen.reason)
+    return wish if same else _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.world)
 
 
 def _attempted(wish: Wish, event: Attempted, now_s: float, limits: Limits) -> Wish:

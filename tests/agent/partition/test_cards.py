@@ -1,0 +1,345 @@
+"""GPUs are brought to their targets, and what goes wrong is said and put right."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from cards import at, card
+from machines import Machine
+from tessera.agent.partition import Partitioner
+from tessera.clients.gpu import MemoryDriver
+from tessera.core.gpumodels import model
+from tessera.core.inventory import GpuFacts, MigMode
+from tessera.core.layouts import Recorded, Target, exact
+from tessera.core.mig import Layout
+from tessera.errors import Conflict, Unavailable
+from tessera.log import configure
+from virtualtime import run
+
+A100 = model("A100-40GB")
+SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
+HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
+TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
+OFF = Target(gpu="GPU-0", index=0, mig=False)
+FAULT = Unavailable("GPU 0", found="a fault", wanted="no fault")
+
+
+def machine_of(*gpus: GpuFacts) -> Machine:
+    return Machine(MemoryDriver(gpus))
+
+
+def driver_of(machine: Machine) -> MemoryDriver:
+    assert isinstance(machine.driver, MemoryDriver)
+    return machine.driver
+
+
+def apply(machine: Machine, *targets: Target, by_s: float = 200) -> tuple[tuple[str, ...], dict[str, Layout | None]]:
+    """Return what failed, and the layouts afterwards."""
+
+    async def once() -> tuple[tuple[str, ...], dict[str, Layout | None]]:
+        failures = await Partitioner(machine.outside).apply(targets, by_s)
+        return failures, await machine.layouts()
+
+    return run(once())
+
+
+def test_only_what_must_change_is_touched() -> None:
+    machine = machine_of(
+        card(layout=(*SEVEN[:2], *at(A100, ("2g.10gb", 2), ("3g.20gb", 4)))), card(index=1, layout=SEVEN)
+    )
+    machine.pods = {"ns/a": ("GPU-0", HALVES[1])}
+    assert apply(machine, TWO) == ((), {"GPU-0": HALVES, "GPU-1": SEVEN})
+    assert {place for _, place in machine.destroyed} == {*SEVEN[:2], *at(A100, ("2g.10gb", 2))}
+    assert machine.offered == {"GPU-0": None}
+
+
+def test_mig_is_switched_on_and_the_gpu_cut_and_off_again() -> None:
+    machine = machine_of(card())
+    assert apply(machine, TWO) == ((), {"GPU-0": HALVES})
+    assert apply(machine, OFF) == ((), {"GPU-0": None})
+    assert apply(machine, OFF) == ((), {"GPU-0": None})
+
+
+def test_what_is_incomplete_is_made_anew() -> None:
+    machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
+    assert apply(machine, TWO) == ((), {"GPU-0": HALVES})
+    assert run(machine.driver.inventory()).gpus[0].incomplete == ()
+
+
+def fails(method: str, after: int = 0) -> Callable[[Machine], None]:
+    return lambda machine: driver_of(machine).fail(method, FAULT, after=after)
+
+
+def hangs(call: str) -> Callable[[Machine], None]:
+    return lambda machine: machine.hangs.add(call)
+
+
+def refuses(call: str) -> Callable[[Machine], None]:
+    return lambda machine: machine.refuses.add(call)
+
+
+def eager(machine: Machine) -> None:
+    machine.eager = True
+
+
+FORMER = "; the former layout is in force, as far as nothing used stands in its way"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "spoil", "want"),
+    [
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            fails("create_instance", 1),
+            f"creating 3g.20gb at 4 failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            id="an instance cannot be made",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            fails("destroy_instance"),
+            f"destroying 1g.5gb at 0 failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            id="an instance cannot be destroyed",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            hangs("destroy_instance"),
+            f"destroying 1g.5gb at 0 did not end in time{FORMER}",
+            id="the driver does not answer",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            eager,
+            f"1g.5gb at 0 came into use before it was withdrawn{FORMER}",
+            id="a pod was quicker",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            refuses("offer"),
+            f"draining did not end in time{FORMER}",
+            id="no plugin to withdraw it",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            OFF,
+            fails("set_mig"),
+            f"switching MIG off failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            id="MIG cannot be switched off",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            OFF,
+            hangs("set_mig"),
+            f"switching MIG off did not end in time{FORMER}",
+            id="MIG is not switched off in time",
+        ),
+        pytest.param(
+            card(),
+            TWO,
+            fails("set_mig"),
+            "switching MIG on failed: GPU 0: found a fault, wanted no fault; MIG is off as before",
+            id="MIG cannot be switched on",
+        ),
+        pytest.param(
+            card(),
+            TWO,
+            fails("create_instance"),
+            f"creating 3g.20gb at 0 failed: GPU 0: found a fault, wanted no fault{FORMER}; MIG is off as before",
+            id="MIG is on but the GPU cannot be cut",
+        ),
+        pytest.param(
+            card(),
+            TWO,
+            refuses("offer"),
+            "it could not be withdrawn from the pods; MIG is off as before",
+            id="no plugin to withdraw the GPU",
+        ),
+        pytest.param(
+            card(layout=SEVEN), TWO, refuses("held"), "held: found a fault, wanted no fault", id="no kubelet to ask"
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            hangs("held"),
+            "GPU driver and kubelet: found no answer in time, wanted an answer",
+            id="a kubelet that does not answer",
+        ),
+        pytest.param(card(index=1), TWO, lambda _: None, "the driver does not show it", id="gone"),
+    ],
+)
+def test_a_failure_is_told_and_the_former_layout_stays(
+    gpu: GpuFacts, target: Target, spoil: Callable[[Machine], None], want: str
+) -> None:
+    machine = machine_of(gpu)
+    spoil(machine)
+    failures, layouts = apply(machine, target)
+    assert failures == (f"GPU 0: {want}",)
+    assert layouts == {gpu.uuid: gpu.layout}
+
+
+def test_what_does_not_end_in_time_is_given_up_before_it_begins() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    assert apply(machine, TWO, by_s=0) == (("GPU 0: not done in time",), {"GPU-0": SEVEN})
+
+
+def test_a_gpu_that_waits_for_its_reset_keeps_its_instances_until_then() -> None:
+    machine = machine_of(card(layout=HALVES))
+    driver_of(machine).hold_mode_changes("GPU-0")
+    assert apply(machine, OFF) == ((), {"GPU-0": HALVES})
+    assert run(machine.driver.inventory()).gpus[0].mig == MigMode(current=True, pending=False)
+    machine.pods = {"ns/a": ("GPU-0", HALVES[0])}
+    assert apply(machine, exact(card(), HALVES)) == ((), {"GPU-0": HALVES})
+    assert run(machine.driver.inventory()).gpus[0].mig == MigMode(current=True, pending=True)
+
+
+def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
+    machine = machine_of(card())
+
+    async def come() -> tuple[str, ...]:
+        apply = asyncio.create_task(Partitioner(machine.outside).apply((TWO,), 200))
+        await asyncio.sleep(1)
+        driver_of(machine).start_process("GPU-0", 77)
+        return await apply
+
+    assert run(come()) == ("GPU 0: process 77 came before MIG could be switched; MIG is off as before",)
+    assert machine.offered == {"GPU-0": None}
+
+
+def test_what_is_not_known_to_be_unused_is_not_destroyed() -> None:
+    """The kubelet falls silent after the GPU was drained."""
+    machine = machine_of(card(layout=SEVEN))
+
+    async def silence() -> tuple[str, ...]:
+        apply = asyncio.create_task(Partitioner(machine.outside).apply((TWO,), 200))
+        await asyncio.sleep(1.5)
+        machine.hangs.add("held")
+        return await apply
+
+    (failed,) = run(silence())
+    assert failed == "GPU 0: draining did not end in time" + FORMER
+    assert machine.destroyed == []
+
+
+def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    driver = driver_of(machine)
+    for _ in range(3):
+        driver.fail("create_instance", FAULT)
+    partitioner = Partitioner(machine.outside)
+
+    async def attempt() -> None:
+        machine.pods = {}
+        (failed,) = await partitioner.apply((TWO,), 200)
+        assert failed.endswith("the former layout could not be restored, so only what pods hold is offered until it is")
+        assert machine.offered == {"GPU-0": ()}
+        await partitioner.settle(400)
+        assert machine.offered == {"GPU-0": ()}
+        machine.refuses.add("held")
+        await partitioner.settle(600)
+        machine.refuses.clear()
+        await partitioner.settle(800)
+        assert machine.offered == {"GPU-0": None}
+        assert await machine.layouts() == {"GPU-0": SEVEN}
+
+    run(attempt())
+
+
+def test_what_could_not_be_put_back_is_forgotten_once_mig_is_off() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    driver = driver_of(machine)
+    driver.fail("set_mig", FAULT)
+    driver.fail("create_instance", FAULT)
+    partitioner = Partitioner(machine.outside)
+
+    async def attempt() -> None:
+        (failed,) = await partitioner.apply((OFF,), 200)
+        assert failed.startswith("GPU 0: switching MIG off failed: ")
+        assert "creating 1g.5gb at 0 failed" in failed
+        assert machine.offered == {"GPU-0": ()}
+        await driver.set_mig("GPU-0", enabled=False)
+        await partitioner.settle(400)
+        assert machine.offered == {"GPU-0": None}
+
+    run(attempt())
+
+
+def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    machine.pods = {"ns/a": ("GPU-0", SEVEN[0])}
+    (place,) = at(A100, ("2g.10gb", 2))
+
+    async def add() -> None:
+        partitioner = Partitioner(machine.outside)
+        await partitioner.add("GPU-0", place, 200)
+        await partitioner.add("GPU-0", place, 200)
+        assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
+        with pytest.raises(Conflict, match="a used instance in its way"):
+            await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
+        with pytest.raises(Unavailable, match="lost, gone, or with MIG off"):
+            await partitioner.add("GPU-1", place, 200)
+
+    run(add())
+
+
+def test_beside_media_engines_only_what_is_used_stays() -> None:
+    gpu = model("RTX-PRO-6000-Blackwell-96GB")
+    present = at(gpu, ("1g.24gb", 0), ("1g.24gb+gfx", 3))
+    (place,) = at(gpu, ("1g.24gb+me.all", 6))
+    machine = machine_of(card(gpu.name, layout=present))
+
+    async def add() -> None:
+        await Partitioner(machine.outside).add("GPU-0", place, 200)
+        assert await machine.layouts() == {"GPU-0": (place,)}
+
+    run(add())
+
+
+def test_what_a_reboot_took_comes_back_at_its_places_before_anything_is_offered() -> None:
+    layout = at(A100, ("1g.5gb", 1), ("2g.10gb", 4))
+    written: list[tuple[Recorded, ...]] = []
+
+    async def remember(recorded: tuple[Recorded, ...]) -> None:
+        await asyncio.sleep(0)
+        written.append(recorded)
+
+    async def reboot() -> None:
+        machine = machine_of(card(layout=()), card(index=1), card(index=2, layout=HALVES))
+        target = exact(card(), layout)
+        first = Partitioner(machine.outside, remember=remember)
+        assert await first.apply((target, msgspec.structs.replace(target, gpu="GPU-1", index=1)), 200) == ()
+        assert [each.placements for each in written[-1]] == [layout, layout]
+        driver_of(machine).reset("GPU-0")
+        driver_of(machine).reset("GPU-1")
+        await driver_of(machine).set_mig("GPU-1", enabled=False)
+        second = Partitioner(machine.outside, written[-1], remember)
+        assert await second.restore(200) == ()
+        assert await machine.layouts() == {"GPU-0": layout, "GPU-1": layout, "GPU-2": HALVES}
+        again = Partitioner(machine.outside, (*written[-1], Recorded(uuid="GPU-9", model="A30", mig=True)), remember)
+        assert await again.restore(200) == ("recorded GPU GPU-9 (A30) is not there; its record is kept",)
+
+    run(reboot())
+
+
+def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None:
+    async def refuse(_recorded: tuple[Recorded, ...]) -> None:
+        await asyncio.sleep(0)
+        raise FAULT
+
+    async def attempt() -> None:
+        machine = machine_of(card(layout=()))
+        partitioner = Partitioner(machine.outside, remember=refuse)
+        assert await partitioner.apply((TWO,), 200) == ()
+        assert await machine.layouts() == {"GPU-0": HALVES}
+
+    run(attempt())
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    configure("critical")

@@ -1,0 +1,328 @@
+"""The label is followed: what is done, what is reported, and what is left alone."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from cards import at, card
+from machines import Machine
+from tessera.agent.partition import Follower, Partitioner, Policy
+from tessera.clients.gpu import MemoryDriver
+from tessera.core.gpumodels import model
+from tessera.core.inventory import GpuFacts
+from tessera.core.layouts import Group, Limits, Recorded, Wish
+from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.log import configure
+from virtualtime import run
+
+A100 = model("A100-40GB")
+SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
+HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
+LIMITS = Limits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=40)
+
+
+class Scene:
+    """A follower on a machine, with all that it told."""
+
+    def __init__(self, *gpus: GpuFacts, limits: Limits = LIMITS, force: bool = False) -> None:
+        self.machine = Machine(MemoryDriver(gpus))
+        self.driver = self.machine.driver
+        assert isinstance(self.driver, MemoryDriver)
+        self.told: list[tuple[str | None, str]] = []
+        self.written: list[tuple[Recorded, ...]] = []
+        self.evicted: list[tuple[float, str]] = []
+        self.reboots = 0
+        self.budget = 0
+        self.deaf = False
+        self.file: Mapping[str, tuple[Group, ...]] | InvalidInput = {}
+        self.partitioner = Partitioner(self.machine.outside, remember=self.remember)
+        self.policy = Policy(
+            configurations=self.configurations,
+            report=self.report,
+            limits=limits,
+            evict=self.evict if force else None,
+            reboot=self.reboot if limits.may_reboot else None,
+        )
+        self.follower = Follower(self.partitioner, self.policy)
+
+    def configurations(self) -> Mapping[str, tuple[Group, ...]]:
+        if isinstance(self.file, InvalidInput):
+            raise self.file
+        return self.file
+
+    async def report(self, wish: Wish) -> None:
+        await asyncio.sleep(0)
+        if self.deaf:
+            raise Unavailable("the API", found="no answer", wanted="an answer")
+        said = wish.condition
+        self.told.append((wish.state, said.reason if said else ""))
+
+    async def remember(self, recorded: tuple[Recorded, ...]) -> None:
+        await asyncio.sleep(0)
+        self.written.append(recorded)
+
+    async def reboot(self) -> None:
+        await asyncio.sleep(0)
+        self.reboots += 1
+
+    async def evict(self, name: str, namespace: str) -> None:
+        await asyncio.sleep(0)
+        self.evicted.append((asyncio.get_running_loop().time(), f"{namespace}/{name}"))
+        if self.budget:
+            self.budget -= 1
+            raise Unavailable("pod", found="a PodDisruptionBudget that forbids it", wanted="an eviction")
+        del self.machine.pods[f"{namespace}/{name}"]
+
+    async def follow(self, name: str, seconds: float = 1) -> None:
+        """Follow a label for so long."""
+        end_s = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < end_s:
+            await self.follower.follow(name)
+            await asyncio.sleep(5)
+
+    async def layout(self) -> object:
+        return (await self.machine.layouts())["GPU-0"]
+
+
+PENDING, DONE = ("pending", "LayoutPending"), ("success", "LayoutApplied")
+BLOCKED, FAILED = ("pending", "LayoutBlocked"), ("failed", "LayoutFailed")
+HELD = ("failed", "LayoutBlocked")
+
+
+def test_a_label_is_followed_and_what_was_cut_written_down() -> None:
+    async def scene() -> None:
+        it = Scene(card(), card("T4", index=1))
+        await it.follow("all-1g.5gb")
+        assert await it.layout() == SEVEN
+        assert it.told == [PENDING, DONE]
+        assert [each.placements for each in it.written[-1]] == [SEVEN]
+        await it.follow("all-3g.20gb")
+        assert it.told == [PENDING, DONE, PENDING, DONE]
+        await it.follow("")
+        assert it.told[-1] == (None, "")
+        assert await it.layout() == HALVES
+
+    run(scene())
+
+
+def test_a_layout_that_is_there_already_is_written_down_too() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        await it.follow("all-1g.5gb", 100)
+        assert it.told == [DONE]
+        assert len(it.written) == 1
+        assert it.machine.destroyed == []
+
+    run(scene())
+
+
+def test_somebody_cut_the_gpu_by_hand() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        await it.follow("all-1g.5gb")
+        await it.machine.driver.destroy_instance("GPU-0", SEVEN[2])
+        await it.follow("all-1g.5gb")
+        assert await it.layout() == SEVEN
+        assert it.told == [DONE, PENDING, DONE]
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "want"),
+    [
+        (
+            "halves",
+            {},
+            "MIG configuration: found 'halves', wanted the name of a configuration that this node can have;",
+        ),
+        (
+            "mine",
+            {"mine": (Group(enabled=True, instances=(("1g.5gb", 8),)),)},
+            "configuration mine, GPU 0 (A100-40GB): found 8 x 1g.5gb, wanted instances that fit",
+        ),
+        (
+            "mine",
+            InvalidInput("mig.yaml", found="a list", wanted="a mapping"),
+            "mig.yaml: found a list, wanted a mapping",
+        ),
+    ],
+)
+def test_a_label_that_means_nothing_fails_and_changes_nothing(
+    name: str, file: Mapping[str, tuple[Group, ...]] | InvalidInput, want: str
+) -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=HALVES))
+        it.file = file
+        await it.follow(name, 100)
+        assert it.told == [FAILED]
+        assert it.follower.wish.reason.startswith(want)
+        assert await it.layout() == HALVES
+        it.file = {name: (Group(enabled=False),)}
+        await it.follow(name, 10)
+        assert it.told == [FAILED, PENDING, DONE]
+
+    run(scene())
+
+
+def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.machine.pods = {f"ns/p{start}": ("GPU-0", SEVEN[start]) for start in range(4)}
+        await it.follow("all-3g.20gb")
+        assert it.told == [BLOCKED]
+        assert it.machine.offered["GPU-0"] == SEVEN[4:]
+        await it.follow("all-3g.20gb", 100)
+        assert it.told == [BLOCKED, HELD]
+        assert "pod ns/p0 on 1g.5gb at 0, pod ns/p1 on 1g.5gb at 1" in it.follower.wish.reason
+        assert it.machine.offered["GPU-0"] is None
+        assert await it.layout() == SEVEN
+        it.machine.pods.clear()
+        await it.follow("all-3g.20gb")
+        assert it.told == [BLOCKED, HELD, PENDING, DONE]
+        assert await it.layout() == HALVES
+
+    run(scene())
+
+
+def test_gpus_that_nobody_blocks_are_cut_while_others_wait() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN), card(index=1, layout=SEVEN))
+        it.machine.pods = {"ns/p": ("GPU-1", SEVEN[0])}
+        await it.follow("all-3g.20gb", 200)
+        assert await it.machine.layouts() == {"GPU-0": HALVES, "GPU-1": SEVEN}
+        assert it.told == [PENDING, BLOCKED, HELD]
+
+    run(scene())
+
+
+def test_by_force_pods_in_the_way_are_evicted_less_and_less_often() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN), force=True)
+        it.machine.pods = {"ns/stay": ("GPU-0", SEVEN[6]), "ns/go": ("GPU-0", SEVEN[0])}
+        it.budget = 2
+        it.file = {"mine": (Group(enabled=True, instances=(("4g.20gb", 1), ("1g.5gb", 1))),)}
+        await it.follow("mine", 60)
+        assert it.evicted == [(0, "ns/go"), (5, "ns/go"), (15, "ns/go")]
+        assert it.told[0] == BLOCKED
+        assert it.told[-1] == DONE
+        assert await it.layout() == (*at(A100, ("4g.20gb", 0)), SEVEN[6])
+
+    run(scene())
+
+
+def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_in_failed() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN), force=True)
+        it.machine.pods = {"ns/go": ("GPU-0", SEVEN[0])}
+        it.driver.start_process("GPU-0", 77, SEVEN[4])
+        it.budget = 99
+        await it.follow("all-3g.20gb", 200)
+        assert it.told == [BLOCKED, HELD]
+        assert "process 77 on 1g.5gb at 4" in it.follower.wish.reason
+        assert await it.layout() == SEVEN
+
+    run(scene())
+
+
+def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", wanted="none"))
+        await it.follow("all-3g.20gb", 10)
+        assert it.told == [PENDING, FAILED]
+        assert it.follower.wish.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: GPU 0: found a fault")
+        assert await it.layout() == SEVEN
+        await it.follow("all-3g.20gb", 30)
+        assert it.told == [PENDING, FAILED, PENDING, DONE]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("call", ["held", "inventory"])
+def test_a_kubelet_or_driver_that_is_silent_is_waited_for(call: str) -> None:
+    async def scene() -> None:
+        for kind in ("hangs", "refuses"):
+            it = Scene(card(layout=SEVEN))
+            getattr(it.machine, kind).add(call)
+            await it.follow("all-3g.20gb", 200)
+            assert it.told == [PENDING, FAILED]
+            getattr(it.machine, kind).clear()
+            await it.follow("all-3g.20gb", 10)
+            assert it.told == [PENDING, FAILED, PENDING, DONE]
+
+    run(scene())
+
+
+def test_what_could_not_be_reported_is_reported_later() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.deaf = True
+        await it.follow("all-1g.5gb")
+        it.deaf = False
+        await it.follow("all-1g.5gb")
+        assert it.told == [DONE]
+
+    run(scene())
+
+
+def test_a_gpu_that_needs_a_reset_fails_with_what_to_do() -> None:
+    async def scene() -> None:
+        it = Scene(card())
+        it.driver.hold_mode_changes("GPU-0")
+        await it.follow("all-3g.20gb", 100)
+        assert it.told == [PENDING, FAILED]
+        assert it.follower.wish.reason.startswith(
+            "GPU 0: MIG is switched on with the next reset: drain the node and reboot"
+        )
+        it.driver.reset("GPU-0")
+        await it.follow("all-3g.20gb", 10)
+        assert it.told == [PENDING, FAILED, PENDING, DONE]
+
+    run(scene())
+
+
+def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it() -> None:
+    async def scene() -> None:
+        it = Scene(card(), card("T4", index=1), limits=msgspec.structs.replace(LIMITS, may_reboot=True))
+        it.driver.hold_mode_changes("GPU-0")
+        it.machine.pods = {"ns/p": ("GPU-1", None)}
+        await it.follow("all-3g.20gb", 20)
+        assert (it.told, it.reboots) == ([PENDING, BLOCKED], 0)
+        it.machine.pods.clear()
+        await it.follow("all-3g.20gb", 20)
+        assert it.told == [PENDING, BLOCKED, ("rebooting", "LayoutRebooting")]
+        assert it.reboots == 1
+        it.driver.reset("GPU-0")
+        after = Follower(it.partitioner, it.policy)
+        after.resume("all-3g.20gb", "rebooting")
+        await after.follow("all-3g.20gb")
+        assert it.told[2:] == [("rebooting", "LayoutRebooting"), PENDING, DONE]
+        assert it.reboots == 1
+
+    run(scene())
+
+
+def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_given_back() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
+        it.machine.refuses.add("offer")
+        await it.follow("all-3g.20gb")
+        it.machine.refuses.clear()
+        await it.follow("all-3g.20gb")
+        assert it.machine.offered["GPU-0"] == SEVEN[1:]
+        it.machine.refuses.add("offer")
+        await it.follow("all-1g.5gb")
+        it.machine.refuses.clear()
+        await it.follow("all-1g.5gb")
+        assert it.machine.offered["GPU-0"] is None
+
+    run(scene())
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    configure("critical")
