@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from cards import at, card, node
 from tessera.core.gpumodels import CATALOGUE, model
 from tessera.core.inventory import Inventory
-from tessera.core.layouts import Group, configuration_names, exact, resolve
-from tessera.core.mig import Counts, all_layouts, counts_of, named_layouts, place
+from tessera.core.layouts import Group, as_groups, configuration_names, differences, exact, resolve
+from tessera.core.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place
 from tessera.errors import InvalidInput
 
 A100, H100 = model("A100-40GB"), model("H100-80GB")
 ONES = (("1g.5gb", 7),)
+HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 MIG_MODELS = [each.name for each in CATALOGUE if each.units]
 MIXED = node(card(), card("H100-80GB", index=1), card("T4", index=2))
+
+
+def layouts(name: str) -> st.SearchStrategy[Layout]:
+    gpu = model(name)
+    return st.sampled_from(all_layouts(gpu)) if gpu.units else st.just(())
 
 
 def counts(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> dict[int, object]:
@@ -161,7 +167,7 @@ def test_every_listed_name_means_instances_that_fit(models: list[str]) -> None:
         lambda name: st.tuples(st.just(name), st.sampled_from(all_layouts(model(name))))
     )
 )
-def test_counts_written_as_a_group_come_back(drawn: tuple[str, tuple]) -> None:  # type: ignore[type-arg]
+def test_counts_written_as_a_group_come_back(drawn: tuple[str, Layout]) -> None:
     name, layout = drawn
     gpu = card(name)
     held: Counts = counts_of(gpu.model, layout)
@@ -169,6 +175,29 @@ def test_counts_written_as_a_group_come_back(drawn: tuple[str, tuple]) -> None: 
     assert target.counts == held
     assert exact(gpu, tuple(reversed(layout))).layout == tuple(sorted(layout))
     assert exact(gpu, layout).counts == held
+
+
+@given(
+    st.lists(st.sampled_from([*MIG_MODELS, "T4"]), max_size=3).flatmap(
+        lambda models: st.tuples(*(st.tuples(st.just(name), st.none() | layouts(name)) for name in models))
+    )
+)
+def test_what_is_exported_is_what_is_there(drawn: tuple[tuple[str, Layout | None], ...]) -> None:
+    inventory = node(*(card(name, index=index, layout=layout) for index, (name, layout) in enumerate(drawn)))
+    groups = as_groups(inventory)
+    targets = resolve("mine", {"mine": groups}, inventory)
+    assert differences(inventory, targets) == ()
+    assert len(targets) == sum(gpu.mig is not None for gpu in inventory.gpus)
+
+
+def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
+    same = node(card(layout=HALVES), card(index=1, layout=HALVES))
+    assert as_groups(same) == (Group(enabled=True, instances=(("3g.20gb", 2),)),)
+    lost = node(card(layout=HALVES), card(index=1), card(index=2, lost=True))
+    assert as_groups(lost) == (
+        Group(devices=(0,), enabled=True, instances=(("3g.20gb", 2),)),
+        Group(devices=(1,), enabled=False),
+    )
 
 
 def test_exact_targets() -> None:

@@ -15,7 +15,8 @@ from tessera.core.layouts.changes import (
     users_of,
     with_instance,
 )
-from tessera.core.layouts.configurations import Group, Target, configuration_names, exact, resolve
+from tessera.core.layouts.configurations import Group, Target, as_groups, configuration_names, exact, resolve
+from tessera.core.layouts.preview import Action, preview
 from tessera.core.layouts.recorded import Recorded, lost_targets, record, recorded_targets
 from tessera.core.layouts.wish import (
     Attempted,
@@ -34,6 +35,7 @@ from tessera.core.layouts.wish import (
 )
 
 __all__ = [
+    "Action",
     "Attempted",
     "AwaitReset",
     "Blocked",
@@ -57,12 +59,14 @@ __all__ = [
     "Wish",
     "WishEvent",
     "advance",
+    "as_groups",
     "change",
     "configuration_names",
     "differences",
     "exact",
     "lost_targets",
     "outlook",
+    "preview",
     "record",
     "recorded_targets",
     "resolve",

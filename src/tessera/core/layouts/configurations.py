@@ -10,7 +10,7 @@ from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.mig import Counts, Layout, counts_of, layouts_with, named_layouts, why_illegal
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Group", "Target", "configuration_names", "exact", "resolve"]
+__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve"]
 
 _ALL = "all-"
 
@@ -64,6 +64,27 @@ def configuration_names(configurations: Mapping[str, tuple[Group, ...]], invento
     """Return the names of the configurations that this node could have, the file's first."""
     names = dict.fromkeys((*configurations, *_default_names(inventory)))
     return tuple(name for name in names if _is_possible(name, configurations, inventory))
+
+
+def as_groups(inventory: Inventory) -> tuple[Group, ...]:
+    """Return the groups of a configuration that gives this node what it has now; GPUs that are lost are left out.
+
+    Placements are lost, because the format counts instances; incomplete instances are not counted.
+    """
+    alike: dict[tuple[bool, Counts], list[int]] = {}
+    for gpu in inventory.gpus:
+        if not gpu.lost:
+            placements = tuple(each.placement for each in gpu.instances)
+            key = (gpu.mig is not None and gpu.mig.current, counts_of(gpu.model, placements))
+            alike.setdefault(key, []).append(gpu.index)
+    return tuple(
+        Group(
+            devices=None if len(indices) == len(inventory.gpus) else tuple(indices),
+            enabled=enabled,
+            instances=instances,
+        )
+        for (enabled, instances), indices in alike.items()
+    )
 
 
 def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
