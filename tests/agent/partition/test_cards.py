@@ -342,4 +342,4 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
-    configure("critical")
+    configure("error")

@@ -27,9 +27,8 @@ class Scene:
     """A follower on a machine, with all that it told."""
 
     def __init__(self, *gpus: GpuFacts, limits: Limits = LIMITS, force: bool = False) -> None:
-        self.machine = Machine(MemoryDriver(gpus))
-        self.driver = self.machine.driver
-        assert isinstance(self.driver, MemoryDriver)
+        self.driver = MemoryDriver(gpus)
+        self.machine = Machine(self.driver)
         self.told: list[tuple[str | None, str]] = []
         self.written: list[tuple[Recorded, ...]] = []
         self.evicted: list[tuple[float, str]] = []
@@ -81,6 +80,9 @@ class Scene:
         while asyncio.get_running_loop().time() < end_s:
             await self.follower.follow(name)
             await asyncio.sleep(5)
+
+    def offers(self) -> object:
+        return self.machine.offered["GPU-0"]
 
     async def layout(self) -> object:
         return (await self.machine.layouts())["GPU-0"]
@@ -173,11 +175,11 @@ def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> Non
         it.machine.pods = {f"ns/p{start}": ("GPU-0", SEVEN[start]) for start in range(4)}
         await it.follow("all-3g.20gb")
         assert it.told == [BLOCKED]
-        assert it.machine.offered["GPU-0"] == SEVEN[4:]
+        assert it.offers() == SEVEN[4:]
         await it.follow("all-3g.20gb", 100)
         assert it.told == [BLOCKED, HELD]
         assert "pod ns/p0 on 1g.5gb at 0, pod ns/p1 on 1g.5gb at 1" in it.follower.wish.reason
-        assert it.machine.offered["GPU-0"] is None
+        assert it.offers() is None
         assert await it.layout() == SEVEN
         it.machine.pods.clear()
         await it.follow("all-3g.20gb")
@@ -313,16 +315,16 @@ def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_giv
         await it.follow("all-3g.20gb")
         it.machine.refuses.clear()
         await it.follow("all-3g.20gb")
-        assert it.machine.offered["GPU-0"] == SEVEN[1:]
+        assert it.offers() == SEVEN[1:]
         it.machine.refuses.add("offer")
         await it.follow("all-1g.5gb")
         it.machine.refuses.clear()
         await it.follow("all-1g.5gb")
-        assert it.machine.offered["GPU-0"] is None
+        assert it.offers() is None
 
     run(scene())
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
-    configure("critical")
+    configure("error")
