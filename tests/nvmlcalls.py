@@ -47,3 +47,11 @@ def mig_devices(gpu: Any) -> list[Any]:
         except pynvml.NVMLError_NotFound:
             break
     return found
+
+
+def computes(instance: Any, profile: int) -> list[Any]:
+    """Return the compute instances of a profile in a GPU instance."""
+    count = c_uint()
+    array = (pynvml.c_nvmlComputeInstance_t * 8)()
+    pynvml.nvmlGpuInstanceGetComputeInstances(instance, profile, array, byref(count))
+    return [array[n] for n in range(count.value)]

@@ -91,12 +91,22 @@ nvmlReturn_t nvmlShutdown(void)
 
 /* ---- faults ---- */
 
+/* The length of a function's name without its version: nvmlInit of nvmlInit_v2. */
+static size_t stem(const char *name)
+{
+    size_t length = strlen(name);
+    bool versioned = length > 3 && name[length - 3] == '_' && name[length - 2] == 'v';
+    return versioned ? length - 3 : length;
+}
+
+/* A pattern is a name, which stands for all its versions unless it has one, or the beginning of names and a '*'. */
 static bool names(const char *pattern, const char *function)
 {
     size_t length = strlen(pattern);
     if (length && pattern[length - 1] == '*')
         return strncmp(pattern, function, length - 1) == 0;
-    return strcmp(pattern, function) == 0;
+    return strcmp(pattern, function) == 0 ||
+           (stem(pattern) == length && stem(function) == length && strncmp(pattern, function, length) == 0);
 }
 
 /* What is due for a call now: the code it returns, and how long it takes. Counts down. */

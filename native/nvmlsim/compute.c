@@ -13,9 +13,15 @@ static const profile_t *parent(const target_t *at)
 }
 
 /*
- * Starts are multiples of the next power of two, as far as the instance reaches: in seven slices 2 may start at 0, 2 and
- * 4, and 3 at 0 and 4. An instance of 4 or 7 slices has no room for two of 3 but is offered what divides it.
+ * What divides an instance: 1 and 2 slices always, 3 and 4 only seven of them, and what fills it.
+ * Source: nvidia-smi mig -lcip on A100, in NVIDIA's MIG User Guide.
  */
+static bool divides(uint32_t slices, uint32_t whole)
+{
+    return slices == whole || (slices < whole && (slices <= 2 || (slices <= 4 && whole == 7)));
+}
+
+/* Starts are multiples of the next power of two: in seven slices 2 may start at 0, 2 and 4, and 3 at 0 and 4. */
 static uint32_t step(uint32_t slices)
 {
     uint32_t power = 1;
@@ -27,7 +33,7 @@ static uint32_t step(uint32_t slices)
 static uint32_t most(const profile_t *in, uint32_t slices)
 {
     uint32_t count = 0;
-    for (uint32_t start = 0; slices && start + slices <= in->slices; start += step(slices))
+    for (uint32_t start = 0; divides(slices, in->slices) && start + slices <= in->slices; start += step(slices))
         count++;
     return count;
 }
@@ -52,7 +58,7 @@ static bool is_free(const target_t *at, uint32_t slices, uint32_t start)
 static uint32_t offered(const target_t *at, uint32_t profile)
 {
     uint32_t slices = profile < NVML_COMPUTE_INSTANCE_PROFILE_COUNT ? slices_of[profile] : 0;
-    return most(parent(at), slices) ? slices : 0;
+    return slices && most(parent(at), slices) ? slices : 0;
 }
 
 static uint32_t profile_of(uint32_t slices)
@@ -105,7 +111,7 @@ static void spell(const profile_t *in, uint32_t slices, char *out, size_t size)
     if (slices == in->slices)
         snprintf(out, size, "MIG %.*s", NAME_SIZE - 16, in->name);
     else
-        snprintf(out, size, "MIG %uc.%.*s", slices, NAME_SIZE - 16, in->name);
+        snprintf(out, size, "MIG %uc.%.*s", slices, NAME_SIZE - 20, in->name);
 }
 
 static void fill_v2(const profile_t *in, uint32_t profile, nvmlComputeInstanceProfileInfo_v2_t *info)

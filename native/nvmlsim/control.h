@@ -11,7 +11,7 @@ NVML_API nvmlReturn_t nvmlsim_create(const char *path);
 NVML_API nvmlReturn_t nvmlsim_open(const char *path, unsigned int in_the_making, state_t **opened);
 NVML_API void nvmlsim_close(state_t *opened);
 
-/* Sets a field by its name; `gpu` or `profile` of -1 is the machine, or the GPU, itself. See the tables in control.c. */
+/* Sets a field by its name; `gpu` or `profile` of -1 is the machine or the GPU itself. The tables are in control.c. */
 NVML_API nvmlReturn_t nvmlsim_set(state_t *opened, int gpu, int profile, const char *field, const char *value);
 NVML_API nvmlReturn_t nvmlsim_add_gpu(state_t *opened);
 NVML_API nvmlReturn_t nvmlsim_add_profile(state_t *opened, unsigned int gpu);

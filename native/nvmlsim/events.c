@@ -1,6 +1,6 @@
 /*
- * Events. All processes share one ring in the state file; an event set is a place in that ring with a wish for each GPU.
- * Who waits sleeps on the ring's counter, which lies in the file, so any process can wake it.
+ * Events. All processes share one ring in the state file; an event set is a place in that ring with a wish for each
+ * GPU. Who waits sleeps on the ring's counter, which lies in the file, so any process can wake it.
  */
 #define _GNU_SOURCE
 #include "call.h"
@@ -129,7 +129,7 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Sleeps until the counter is no longer `seen`, but a second at most, so that a lost GPU and a freed set are noticed. */
+/* Sleeps until the counter is not `seen`, a second at most, so that a lost GPU and a freed set are noticed. */
 static void sleep_on(_Atomic uint32_t *counter, uint32_t seen, uint64_t left_ms)
 {
     uint64_t ms = left_ms < 1000 ? left_ms : 1000;

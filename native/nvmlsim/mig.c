@@ -321,8 +321,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsi
 /* ---- instances ---- */
 
 /*
- * The id that stands for a place: 0 for the whole axis, then its halves, quarters and so on. On an A100: 7g is 0, 3g and
- * 4g are 1 and 2, 2g 3 to 5, 1g 7 to 13, as nvidia-smi lists them.
+ * The id that stands for a place: 0 for the whole axis, then its halves, quarters and so on. On an A100: 7g is 0, 3g
+ * and 4g are 1 and 2, 2g 3 to 5, 1g 7 to 13, as nvidia-smi lists them.
  */
 static uint32_t instance_id(const gpu_t *gpu, const profile_t *profile, uint32_t start)
 {

@@ -1,4 +1,4 @@
-/* Whether a machine read from a file can be trusted with indices and texts: a broken file is refused, never followed. */
+/* Whether indices and texts of a machine can be trusted: a broken file is refused, never followed. */
 #include <string.h>
 
 #include "state.h"

@@ -2,8 +2,8 @@
  * The machine: what the state file holds. Only this library knows the layout; others read it through `nvmlsim_describe`
  * and change it through the functions of control.c.
  *
- * A record is there when its `used` word says so. Writers fill the record first and set the word last, so a process that
- * is killed at any instruction leaves a machine in which each record is there wholly or not at all.
+ * A record is there when its `used` word says so. Writers fill the record first and set the word last, so a process
+ * that is killed at any instruction leaves a machine in which each record is there wholly or not at all.
  */
 #ifndef NVMLSIM_STATE_H
 #define NVMLSIM_STATE_H

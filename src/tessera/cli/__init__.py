@@ -18,8 +18,9 @@ COMMANDS: dict[str, str] = {
     "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "simulate": "Replay a workload under several packing policies and compare them.",
+    "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",
 }
-"""Commands and what each does in one line. Command `x` is `x` in module `tessera.cli.x`, imported when it is called."""
+"""Commands and what each does in one line. `x-y` is `x_y` in module `tessera.cli.x_y`, imported when it is called."""
 
 EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Unavailable: 4, Conflict: 5}
 """What a shell sees of each branch of the error tree; wrong use of the command line is invalid input."""
@@ -61,7 +62,8 @@ class _Root(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"tessera.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"tessera.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -62,18 +63,18 @@ def compiler() -> str:
     )
 
 
-def library(*, extra_flags: tuple[str, ...] = ()) -> Path:
+def library() -> Path:
     """Return the path of the built `libnvidia-ml.so.1`; builds it when these sources and flags are not built yet.
 
-    The cache is `$XDG_CACHE_HOME/tessera/nvmlsim/<hash>/`. Several processes may build at once: each builds aside and
-    the result appears whole.
+    The flags are `FLAGS` and those of the environment's CFLAGS. The cache is `$XDG_CACHE_HOME/tessera/nvmlsim/<hash>/`.
+    Several processes may build at once: each builds aside and the result appears whole.
 
     Raises:
         Unsupported: no compiler, or it refuses the sources.
 
     """
     folder, cc = sources(), compiler()
-    flags = (*FLAGS, *extra_flags)
+    flags = (*FLAGS, *shlex.split(os.environ.get("CFLAGS", "")))
     target = _cache() / _key(folder, cc, flags) / _NAME
     if not target.is_file():
         _build(folder, (cc, *flags), target)

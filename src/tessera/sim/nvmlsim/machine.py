@@ -77,17 +77,22 @@ def create_state(
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             made = Path(folder) / "state"
             _make(made, wanted, seed, driver)
-            if replace:
-                made.replace(path)
-            else:
-                os.link(made, path)
-    except FileExistsError as error:
-        raise InvalidInput(
-            str(path), found="a file of that name", wanted="a new one", accepted="--replace, or another name"
-        ) from error
+            _place(made, path, replace=replace)
     except OSError as error:
         raise InvalidInput(
             str(path), found=error.strerror or str(error), wanted="a place where a file can be made"
+        ) from error
+
+
+def _place(made: Path, path: Path, *, replace: bool) -> None:
+    if replace:
+        made.replace(path)
+        return
+    try:
+        os.link(made, path)
+    except FileExistsError as error:
+        raise InvalidInput(
+            str(path), found="a file of that name", wanted="a new one", accepted="--replace, or another name"
         ) from error
 
 
@@ -312,8 +317,9 @@ class Machine:
         self.call("set", gpu, -1, field.encode(), str(value).encode())
 
     def lose(self, gpu: int, *, xid: int = 79) -> None:
-        """Let a GPU fall off the bus: an XID is seen, then every call on it fails."""
-        self.inject_xid(gpu, xid)
+        """Let a GPU fall off the bus: an XID is seen, unless it is 0, then every call on it fails."""
+        if xid:
+            self.inject_xid(gpu, xid)
         self.set(gpu, "lost", 1)
 
     def reset_gpu(self, gpu: int) -> None:

@@ -18,6 +18,10 @@ __all__ = ["Engines", "Product", "SimulatedGpu", "api_index", "engines", "gpus_o
 
 _MOST_GPUS = 32
 _COUNTED = re.compile(r"\s*(?:(?P<count>\d{1,3})\s*x\s*)?(?P<name>\S.*?)\s*", re.IGNORECASE)
+_NICKNAMES = re.compile(
+    r"nvidia-.*|[A-Z]+\d+-\d+GB|[A-Z]+\d+-(SXM5|PCIE)-80GB|H\d+-SXM5.*|V100M\d+|A[56]000|RTX-PRO-\d+"
+)
+"""Names in the catalogue that no driver prints: those of clouds, traces and memory sizes."""
 
 
 class SimulatedGpu(msgspec.Struct, frozen=True):
@@ -119,18 +123,13 @@ def gpus_of(texts: Iterable[str]) -> tuple[SimulatedGpu, ...]:
 
 
 def _driver_name(gpu: GpuModel, text: str) -> str:
-    """Return the product's name: that of an alias which is one, else the model's best known product."""
-    maker = "" if gpu.arch in {"Pascal", "Volta", "Turing"} else "NVIDIA "
+    """Return the product's name: that of an alias which drivers print, else the model's best known product."""
+    maker = "NVIDIA " if gpu.arch not in {"Pascal", "Volta", "Turing"} else ""
     plain = text.strip().casefold().removeprefix("nvidia").strip(" -")
     for alias in gpu.aliases:
-        if alias.casefold() == plain and not alias.startswith("nvidia-") and _is_full(alias):
+        if alias.casefold() == plain and not _NICKNAMES.fullmatch(alias):
             return f"{maker}{alias}"
     return product(gpu).name
-
-
-def _is_full(alias: str) -> bool:
-    """Return whether an alias says form and memory, as the driver does: `A100-PCIE-40GB`, not `A800-40GB`."""
-    return any(mark in alias for mark in ("PCI", "SXM", "NVL", " ", "HBM"))
 
 
 class Engines(NamedTuple):

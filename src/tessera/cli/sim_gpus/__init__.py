@@ -1,0 +1,375 @@
+"""`tessera sim-gpus`: GPUs for those who have none: make a machine, show it to NVML clients, play what happens."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import click
+import msgspec
+from rich.console import Console
+
+from tessera.cli.options import output_option
+from tessera.cli.sim_gpus.tables import machine_tables
+from tessera.errors import InvalidInput, shown
+from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
+from tessera.sim.nvmlsim.faults import code_of, function_of
+from tessera.sim.nvmlsim.tree import write_tree
+
+__all__ = ["sim_gpus"]
+
+_WIDE = 200
+"""Columns for output that no terminal limits."""
+_FIRST_PID = 10001
+
+
+def _default_state() -> Path:
+    top = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(top) / "tessera" / "sim-gpus"
+
+
+_state_option = click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="TESSERA_NVMLSIM_STATE",
+    default=_default_state,
+    show_default="~/.local/state/tessera/sim-gpus",
+    help="The machine's state file.",
+)
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus create --gpus 2xA100-40GB --gpus T4
+  eval "$(tessera sim-gpus env)"
+  python -c 'import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())'
+  tessera sim-gpus list
+"""
+)
+def sim_gpus() -> None:
+    """Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.
+
+    The library is built with your C compiler when it is first needed. All programs share one machine, kept in a file.
+    """
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus create --gpus 8xH100-80GB
+  tessera sim-gpus create --gpus 2xA100-PCIE-40GB --gpus T4 --replace
+"""
+)
+@click.option(
+    "--gpus", "gpus", multiple=True, required=True, metavar="[N x]MODEL", help="GPUs, such as 2xA100-40GB; repeatable."
+)
+@_state_option
+@click.option("--seed", default="", help="UUIDs follow from it.  [default: the state file's path]")
+@click.option(
+    "--driver", default="615.71.09", show_default=True, help="Driver version to play; memory limits need 615."
+)
+@click.option("--replace", is_flag=True, help="Take the place of a machine that is there.")
+def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replace: bool) -> None:
+    """Make a machine with these GPUs, of any model that `tessera profiles` lists."""
+    create_state(state, gpus, seed=seed or str(state.resolve()), driver=driver, replace=replace)
+    with Machine(state) as machine:
+        count = len(machine.describe()["gpus"])
+    click.echo(f"{count} GPU{'s' if count != 1 else ''} in {state}")
+    click.echo('eval "$(tessera sim-gpus env)" lets programs started from this shell see them', err=True)
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Examples:
+  eval "$(tessera sim-gpus env)"
+  tessera sim-gpus env -o json
+"""
+)
+@_state_option
+@output_option("shell", "json")
+def env(state: Path, output: str) -> None:
+    """Print the settings that make NVML clients see the machine."""
+    Machine(state).close()
+    settings = environment(state)
+    if output == "json":
+        click.echo(msgspec.json.encode(settings).decode())
+        return
+    for name, value in settings.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@sim_gpus.command(
+    "list",
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus list
+  tessera sim-gpus list -o json | jq '.gpus[].instances'
+""",
+)
+@_state_option
+@output_option("table", "json")
+def list_machine(state: Path, output: str) -> None:
+    """Show GPUs, MIG instances, processes, memory limits and faults that are due."""
+    with Machine(state) as machine:
+        described = machine.describe()
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
+    for table in machine_tables(described):
+        console.print(table)
+
+
+def _find(described: dict[str, Any], device: str) -> tuple[int, int, int]:
+    """Return index, GPU instance id and compute instance id of what an index or UUID names."""
+    for gpu in described["gpus"]:
+        if device in {str(gpu["index"]), gpu["uuid"]}:
+            return gpu["index"], NO_INSTANCE, NO_INSTANCE
+        for instance in gpu["instances"]:
+            for compute in instance["compute_instances"]:
+                if device == compute["uuid"]:
+                    return gpu["index"], instance["id"], compute["id"]
+    raise InvalidInput(
+        "device",
+        found=shown(device),
+        wanted="a GPU's index or UUID, or a MIG device's UUID",
+        accepted="`tessera sim-gpus list` shows them",
+    )
+
+
+def _find_gpu(described: dict[str, Any], device: str) -> int:
+    gpu, instance, _ = _find(described, device)
+    if instance != NO_INSTANCE:
+        raise InvalidInput("GPU", found=shown(device), wanted="a whole GPU's index or UUID, not that of a MIG device")
+    return gpu
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus xid 0 48
+  tessera sim-gpus xid MIG-1e2effbb-5d03-52c7-9195-b54942aba848 94
+"""
+)
+@click.argument("device")
+@click.argument("number", type=click.IntRange(1, 2**31), metavar="XID")
+@_state_option
+def xid(device: str, number: int, state: Path) -> None:
+    """Let everyone who waits for events of DEVICE see an XID; of a MIG device, one that names its instance."""
+    with Machine(state) as machine:
+        gpu, instance, compute = _find(machine.describe(), device)
+        machine.inject_xid(gpu, number, gpu_instance=instance, compute_instance=compute)
+
+
+@sim_gpus.group()
+def process() -> None:
+    """Put processes on GPUs and MIG devices, or take them away."""
+
+
+class _Given(TypedDict):
+    """The options of `process add` as click passes them."""
+
+    device: str
+    state: Path
+    pid: int | None
+    memory_mib: int
+    sm_percent: int
+    mode: Any
+    name: str
+    cgroup: str
+
+
+@process.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus process add 1 --memory 2048 --sm 60
+  tessera sim-gpus process add MIG-1e2effbb-5d03-52c7-9195-b54942aba848 --pid 4711
+"""
+)
+@click.argument("device")
+@_state_option
+@click.option("--pid", type=click.IntRange(1, 2**31), help="Its number.  [default: the next free one]")
+@click.option(
+    "--memory", "memory_mib", type=click.IntRange(0, 2**31), default=512, show_default=True, help="MiB it uses."
+)
+@click.option(
+    "--sm", "sm_percent", type=click.IntRange(0, 100), default=0, show_default=True, help="Percent of the GPU's time."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(("compute", "graphics", "mps")),
+    default="compute",
+    show_default=True,
+    help="List it is on.",
+)
+@click.option("--name", default="python", show_default=True, help="Its program.")
+@click.option("--cgroup", default="", help="Its cgroup, which memory limits count.")
+def add(**given: Unpack[_Given]) -> None:
+    """Put a process on DEVICE, a GPU's index or UUID or a MIG device's UUID; what it uses is then in use."""
+    with Machine(given["state"]) as machine:
+        described = machine.describe()
+        gpu, instance, compute = _find(described, given["device"])
+        taken = {each["pid"] for each in described["processes"]}
+        pid = given["pid"] or next(each for each in range(_FIRST_PID, 2**31) if each not in taken)
+        machine.add_process(
+            gpu,
+            Process(
+                pid=pid,
+                memory_mib=given["memory_mib"],
+                sm_percent=given["sm_percent"],
+                mode=given["mode"],
+                name=given["name"],
+                cgroup=given["cgroup"],
+                gpu_instance=instance,
+                compute_instance=compute,
+            ),
+        )
+    click.echo(pid)
+
+
+@process.command(
+    epilog="""
+\b
+Example:
+  tessera sim-gpus process remove 4711
+"""
+)
+@click.argument("pid", type=click.IntRange(1, 2**31))
+@_state_option
+def remove(pid: int, state: Path) -> None:
+    """Take process PID off every GPU it is on."""
+    with Machine(state) as machine:
+        machine.remove_process(pid)
+
+
+@sim_gpus.group()
+def fault() -> None:
+    """Let NVML calls fail or take long, GPUs fall off the bus, changes of MIG mode wait for a reset."""
+
+
+class _Call(TypedDict):
+    """The options of `fault call` as click passes them."""
+
+    function: str
+    code: str
+    gpu: str | None
+    skip: int
+    times: int
+    for_ever: bool
+    latency_ms: float
+    state: Path
+
+
+@fault.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus fault call 'nvmlDeviceCreateGpuInstance*' --code INSUFFICIENT_RESOURCES --skip 1
+  tessera sim-gpus fault call nvmlDeviceGetMemoryInfo --latency-ms 3000 --times 5
+  tessera sim-gpus fault call nvmlGpuInstanceDestroy --code IN_USE --for-ever
+"""
+)
+@click.argument("function")
+@click.option("--code", default="SUCCESS", help="What it returns, by name or number.  [default: its own result]")
+@click.option("--gpu", help="Calls about this GPU alone, by index or UUID.")
+@click.option("--skip", type=click.IntRange(0, 2**31), default=0, show_default=True, help="So many calls pass first.")
+@click.option("--times", type=click.IntRange(1, 2**31), default=1, show_default=True, help="So many calls are struck.")
+@click.option("--for-ever", is_flag=True, help="All calls are struck.")
+@click.option(
+    "--latency-ms", type=click.FloatRange(0, 4_000_000), default=0, show_default=True, help="Each takes so much longer."
+)
+@_state_option
+def call(**given: Unpack[_Call]) -> None:
+    """Let the next calls of FUNCTION fail or take long; a `*` at its end stands for any ending."""
+    name, code = function_of(given["function"]), code_of(given["code"])
+    if code == 0 and given["latency_ms"] == 0:
+        raise InvalidInput("fault", found="neither a code nor latency", wanted="--code, --latency-ms, or both")
+    with Machine(given["state"]) as machine:
+        gpu = ANY if given["gpu"] is None else _find_gpu(machine.describe(), given["gpu"])
+        times = FOREVER if given["for_ever"] else given["times"]
+        machine.fault(name, code=code, gpu=gpu, skip=given["skip"], times=times, latency_ms=given["latency_ms"])
+
+
+@fault.command()
+@click.argument("gpu")
+@click.option(
+    "--xid",
+    "number",
+    type=click.IntRange(0, 2**31),
+    default=79,
+    show_default=True,
+    help="XID that is seen first; 0 is none.",
+)
+@_state_option
+def lose(gpu: str, number: int, state: Path) -> None:
+    """Let GPU fall off the bus: every call on it fails until the machine is reset."""
+    with Machine(state) as machine:
+        machine.lose(_find_gpu(machine.describe(), gpu), xid=number)
+
+
+@fault.command("needs-reset")
+@click.argument("gpu")
+@_state_option
+def needs_reset(gpu: str, state: Path) -> None:
+    """Let changes of GPU's MIG mode stay pending until `tessera sim-gpus reset --gpu`."""
+    with Machine(state) as machine:
+        machine.set(_find_gpu(machine.describe(), gpu), "mig_needs_reset", 1)
+
+
+@fault.command()
+@_state_option
+def clear(state: Path) -> None:
+    """Forget all faults; lost GPUs are back."""
+    with Machine(state) as machine:
+        machine.clear_faults()
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Examples:
+  tessera sim-gpus reset
+  tessera sim-gpus reset --gpu 0
+  tessera sim-gpus reset --reboot
+"""
+)
+@click.option("--gpu", help="Reset this GPU alone, by index or UUID, as nvidia-smi --gpu-reset does.")
+@click.option(
+    "--reboot", is_flag=True, help="Reboot: instances and processes go, MIG mode stays on Ampere; faults stay."
+)
+@_state_option
+def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
+    """Bring the machine back to what `create` made; with an option, less than that."""
+    if gpu is not None and reboot:
+        raise InvalidInput("reset", found="--gpu and --reboot", wanted="one of them at most")
+    with Machine(state) as machine:
+        if gpu is not None:
+            machine.reset_gpu(_find_gpu(machine.describe(), gpu))
+        elif reboot:
+            machine.reboot()
+        else:
+            machine.renew()
+
+
+@sim_gpus.command(
+    epilog="""
+\b
+Example:
+  tessera sim-gpus tree build/driver-root
+"""
+)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@_state_option
+def tree(folder: Path, state: Path) -> None:
+    """Write the files beside the library below FOLDER: proc/driver/nvidia-caps/mig-minors and the nodes of dev."""
+    with Machine(state) as machine:
+        write_tree(folder, [gpu["minor"] for gpu in machine.describe()["gpus"]])

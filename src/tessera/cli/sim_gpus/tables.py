@@ -1,0 +1,100 @@
+"""A simulated machine as tables for a terminal."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from tessera.sim.nvmlsim.faults import code_text
+
+__all__ = ["machine_tables"]
+
+_COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+_PROCESS_MODES = ("compute", "graphics", "mps")
+_NO_LIMIT = 2**64 - 1
+
+
+def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
+    """Give a table of GPUs, and of instances, processes, memory limits and faults where there are any."""
+    for make in (_gpus, _instances, _processes, _limits, _faults):
+        table = make(described)
+        if table.row_count:
+            yield table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _gpus(described: dict[str, Any]) -> Table:
+    table = _table("GPUs", "gpu", "name", "uuid", "bus", "used / usable MiB", "MIG", "compute mode", "state")
+    for gpu in described["gpus"]:
+        mig = gpu["mig"]
+        words = "on" if mig["current"] else "off"
+        words += f", {'on' if mig['pending'] else 'off'} pending" if mig["pending"] != mig["current"] else ""
+        marks = ["lost"] * gpu["lost"] + ["change of MIG mode needs a reset"] * mig["needs_reset"]
+        table.add_row(
+            str(gpu["index"]),
+            gpu["name"],
+            gpu["uuid"],
+            gpu["bus"],
+            f"{gpu['used_mib']} / {gpu['memory_mib'] - gpu['reserved_mib']}",
+            words if mig["capable"] else "none",
+            _COMPUTE_MODES[gpu["compute_mode"]],
+            ", ".join(marks) or "well",
+        )
+    return table
+
+
+def _instances(described: dict[str, Any]) -> Table:
+    table = _table("MIG instances", "gpu", "id", "profile", "placement", "MIG device", "processes")
+    for gpu in described["gpus"]:
+        for instance in sorted(gpu["instances"], key=lambda each: each["start"]):
+            place = f"{instance['start']}:{instance['size']}"
+            head = (str(gpu["index"]), str(instance["id"]), instance["profile"], place)
+            for compute in instance["compute_instances"] or [None]:
+                users = [
+                    str(each["pid"])
+                    for each in described["processes"]
+                    if compute
+                    and (each["gpu"], each["gpu_instance"], each["compute_instance"])
+                    == (gpu["index"], instance["id"], compute["id"])
+                ]
+                table.add_row(*head, compute["uuid"] if compute else "no compute instance", " ".join(users))
+    return table
+
+
+def _processes(described: dict[str, Any]) -> Table:
+    table = _table("Processes", "pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup")
+    for each in described["processes"]:
+        ids = "" if each["gpu_instance"] is None else f"{each['gpu_instance']}/{each['compute_instance']}"
+        mode = _PROCESS_MODES[each["mode"]]
+        numbers = (str(each["memory_mib"]), str(each["sm_percent"]))
+        table.add_row(str(each["pid"]), str(each["gpu"]), ids, *numbers, mode, each["name"], each["cgroup"])
+    return table
+
+
+def _limits(described: dict[str, Any]) -> Table:
+    table = _table("Memory limits", "gpu", "cgroup", "soft MiB", "hard MiB")
+    for each in described["limits"]:
+        soft, hard = ("none" if each[kind] == _NO_LIMIT else str(each[kind] >> 20) for kind in ("soft", "hard"))
+        table.add_row(str(each["gpu"]), each["cgroup"], soft, hard)
+    return table
+
+
+def _faults(described: dict[str, Any]) -> Table:
+    table = _table("Faults due", "function", "gpu", "returns", "after", "times", "latency ms")
+    for each in described["faults"]:
+        table.add_row(
+            each["function"],
+            "any" if each["gpu"] is None else str(each["gpu"]),
+            code_text(each["code"]) if each["code"] else "its result",
+            str(each["skip"]),
+            "for ever" if each["times"] is None else str(each["times"]),
+            f"{each['latency_us'] / 1000:g}",
+        )
+    return table
