@@ -93,7 +93,7 @@ static const field_t profile_fields[] = {
     NUMBER(profile_t, slices),
     NUMBER(profile_t, size),
     NUMBER(profile_t, max_instances),
-    NUMBER(profile_t, exclusive),
+    NUMBER(profile_t, excludes),
     NUMBER(profile_t, graphics),
     NUMBER(profile_t, memory_mib),
     NUMBER(profile_t, multiprocessors),

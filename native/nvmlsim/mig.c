@@ -27,12 +27,12 @@ bool has_instances(const gpu_t *gpu)
     return taken_units(gpu) != 0;
 }
 
-/* Media engines of which one GPU has a single set: who holds it excludes all who want it. */
+/* Whether an instance is there that excludes this profile, by the media engines both would hold. */
 static bool excluded(const gpu_t *gpu, const profile_t *profile)
 {
-    for (int n = 0; profile->exclusive && n < MAX_INSTANCES; n++) {
+    for (int n = 0; n < MAX_INSTANCES; n++) {
         const instance_t *each = &gpu->instances[n];
-        if (is_used(&each->used) && gpu->profiles[each->profile].exclusive == profile->exclusive)
+        if (is_used(&each->used) && profile->excludes & 1u << each->profile)
             return true;
     }
     return false;
@@ -69,7 +69,8 @@ uint32_t remaining_instances(const gpu_t *gpu, const profile_t *profile)
             count++;
         }
     }
-    return profile->exclusive && count > 1 ? 1 : count;
+    bool alone = profile->excludes & 1u << (profile - gpu->profiles);
+    return alone && count > 1 ? 1 : count;
 }
 
 /* How many placements of all profiles are open when so many units are taken. */

@@ -16,7 +16,7 @@
 #include "nvml.h"
 
 #define STATE_MAGIC 0x3153474d4953564eull /* "NVSIMGS1" */
-#define STATE_LAYOUT 1u
+#define STATE_LAYOUT 2u
 
 enum {
     MAX_GPUS = 32,
@@ -43,7 +43,7 @@ typedef struct {
     uint32_t slices;    /* compute slices */
     uint32_t size;      /* placement units */
     uint32_t max_instances;
-    uint32_t exclusive; /* not 0: instances of profiles with this number exclude each other */
+    uint32_t excludes; /* bits of the GPU's profiles of which no instance can be beside one of this, wherever */
     uint32_t graphics;
     uint32_t memory_mib;
     uint32_t multiprocessors;

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core.mig import is_legal, placements_of
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.sim.nvmlsim.library import library
 from tessera.sim.nvmlsim.products import SimulatedGpu, api_index, engines, gpus_of, product
@@ -117,8 +118,7 @@ def _add_gpu(machine: "Machine", index: int, gpu: SimulatedGpu, source: uuid.UUI
     machine.call("add_gpu")
     for field, value in _facts(index, gpu, source).items():
         machine.call("set", index, -1, field.encode(), str(value).encode())
-    profiles = [each for each in gpu.model.profiles if each.starts and each.profile_id is not None]
-    for number, profile in enumerate(profiles):
+    for number, profile in enumerate(_offered(gpu.model)):
         machine.call("add_profile", index)
         for field, value in _profile_facts(gpu.model, profile).items():
             machine.call("set", index, number, field.encode(), str(value).encode())
@@ -166,11 +166,30 @@ def _facts(index: int, gpu: SimulatedGpu, source: uuid.UUID) -> dict[str, int | 
     }
 
 
+def _offered(gpu: GpuModel) -> tuple[Profile, ...]:
+    """Return the profiles whose placements and ids are known."""
+    return tuple(each for each in gpu.profiles if each.starts and each.profile_id is not None)
+
+
+def _excludes(gpu: GpuModel, profile: Profile) -> int:
+    """Return as bits the offered profiles of which no instance may be beside one of this, though there is room."""
+    bits = 0
+    for number, other in enumerate(_offered(gpu)):
+        pairs = [
+            tuple(sorted((one, two)))
+            for one in placements_of(gpu, profile.name)
+            for two in placements_of(gpu, other.name)
+            if not one.mask & two.mask
+        ]
+        if pairs and not any(is_legal(gpu, pair) for pair in pairs):
+            bits |= 1 << number
+    return bits
+
+
 def _profile_facts(gpu: GpuModel, profile: Profile) -> dict[str, int | str]:
     has = engines(gpu, profile)
     assert profile.profile_id is not None, "profiles without an id are left out"
     whole = product(gpu).multiprocessors
-    exclusive = gpu.at_most_one.index(profile.media) + 1 if profile.media in gpu.at_most_one else 0
     return {
         "name": profile.name,
         "id": profile.profile_id,
@@ -178,7 +197,7 @@ def _profile_facts(gpu: GpuModel, profile: Profile) -> dict[str, int | str]:
         "slices": profile.compute_slices,
         "size": profile.size,
         "max_instances": profile.max_instances,
-        "exclusive": exclusive,
+        "excludes": _excludes(gpu, profile),
         "graphics": int(profile.graphics),
         "memory_mib": profile.memory_mib,
         "multiprocessors": profile.sm or whole * profile.compute_slices // gpu.compute_slices,
