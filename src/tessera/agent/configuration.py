@@ -13,14 +13,13 @@ import msgspec
 
 from tessera.api import documents, nodepolicy, sharingconfig
 from tessera.api.documents import Document
+from tessera.core.doctor import APPLIED
 from tessera.core.inventory import GpuFacts
 from tessera.core.nodesharing import NodeSharing, combined
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["APPLIED", "CONFIG_LABEL", "SHARE_LABEL", "Configuration", "ConfigurationFiles", "Sources"]
 
-APPLIED = "tessera.dev/applied-config"
-"""Annotation of the node: the configuration in force."""
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """Label of the node that names a file of the sharing directory. Source: NVIDIA/k8s-device-plugin README."""
 SHARE_LABEL = "gpushare"

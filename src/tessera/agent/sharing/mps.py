@@ -20,6 +20,7 @@ import msgspec
 
 from tessera.agent.sharing.processes import end, gone, identity, launch, ran
 from tessera.clients.gpu import GpuDriver
+from tessera.core.doctor import Daemon
 from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.mps import MpsTarget
 from tessera.core.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Phase, Step, next_step
@@ -71,10 +72,30 @@ class MpsSupervisor:
         self._started_at: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
 
+    @property
+    def program(self) -> str:
+        """The path of the control program; empty where it is not on PATH."""
+        return shutil.which(self._settings.program) or ""
+
     def unavailable(self) -> str:
         """Return why no daemon can be started on this node; empty where one can."""
-        found = shutil.which(self._settings.program)
-        return "" if found else f"{self._settings.program} is not installed or not on PATH"
+        return "" if self.program else f"{self._settings.program} is not installed or not on PATH"
+
+    async def inspect(self) -> tuple[Daemon, ...]:
+        """Return the daemons there are records of, sorted by key, and change nothing."""
+        found = []
+        for key in sorted(self._recorded()):
+            seen = await self._look(key)
+            if seen.record is None:
+                problem = "its record cannot be read"
+            elif not seen.alive:
+                problem = "its process has ended"
+            else:
+                problem = self._reasons[key] if seen.clients is None else ""
+            target = seen.record.target if seen.record else None
+            gpu, exclusive = (target.gpu, target.exclusive) if target else ("", False)
+            found.append(Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=problem))
+        return tuple(found)
 
     async def apply(
         self, targets: Iterable[MpsTarget], inventory: Inventory, used: Collection[str] = ()

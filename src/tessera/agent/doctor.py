@@ -1,0 +1,214 @@
+"""Looks around a GPU node for `core.doctor`, and changes nothing there."""
+
+import asyncio
+import os
+import shutil
+import socket
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.agent.configuration import Configuration, ConfigurationFiles, Sources
+from tessera.agent.sharing import MpsSupervisor
+from tessera.api import documents
+from tessera.api.fields import Field
+from tessera.clients.gpu import GpuDriver
+from tessera.clients.kube import NODES, Kube, annotations_of, labels_of
+from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket
+from tessera.core.inventory import Inventory
+from tessera.core.nodesharing import NodeSharing, effective, notes
+from tessera.core.sharing import Mode
+from tessera.errors import InvalidInput, TesseraError
+
+__all__ = ["Places", "observe"]
+
+_CONNECT_S = 3.0
+_MIB = 1 << 20
+_LARGEST_SPEC = 8 << 20
+_CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+"""Where containerd's configuration has `enable_cdi`: of version 3, and before.
+
+Source: containerd/containerd `docs/cri/config.md`.
+"""
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are on the node."""
+
+    sources: Sources = Sources()
+    mps_root: Path = Path("/run/tessera/mps")
+    shm: Path = Path("/dev/shm")  # noqa: S108  # the node's shared memory, which MPS uses
+    cdi: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    runtime: Path = Path("/run/containerd/containerd.sock")
+    runtime_config: Path = Path("/etc/containerd/config.toml")
+
+    def under(self, root: Path) -> "Places":
+        """Return the same places on a node whose file system is mounted at `root`; the given files stay."""
+        moved = {
+            name: _moved(getattr(self, name), root)
+            for name in ("mps_root", "shm", "cdi", "plugins", "pod_resources", "runtime", "runtime_config")
+        }
+        return msgspec.structs.replace(self, **moved)
+
+
+def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]:
+    if isinstance(path, tuple):
+        return tuple(root / each.relative_to("/") for each in path)
+    return root / path.relative_to("/")
+
+
+async def observe(
+    places: Places, driver: GpuDriver | str, mps: MpsSupervisor, kube: Kube | None = None, node: str = ""
+) -> Observed:
+    """Return what the checks look at.
+
+    Args:
+        places: where things are.
+        driver: the GPU driver, or why there is none.
+        mps: knows the daemons; asked, not told.
+        kube: where the Node object is; None for no look at it.
+        node: its name.
+
+    """
+    inventory, driver_problem = await _inventory(driver)
+    seen, node_problem = await _node(kube, node)
+    config = await asyncio.to_thread(_configuration, places.sources, seen, inventory)
+    said = config.node_sharing or NodeSharing()
+    kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
+    return Observed(
+        inventory=inventory,
+        driver_problem=driver_problem,
+        mps_wanted=inventory is not None and _wants_mps(inventory, said),
+        mps_program=mps.program,
+        user_id=os.geteuid(),
+        shm=_folder(places.shm),
+        mps_root=_folder(places.mps_root),
+        daemons=await mps.inspect(),
+        runtime=await asyncio.to_thread(_runtime, places),
+        cdi_folders=tuple(_folder(path) for path in places.cdi),
+        **(await asyncio.to_thread(_cdi, places.cdi)),
+        plugin_folder=_folder(places.plugins),
+        kubelet=tuple([await asyncio.to_thread(_socket, path) for path in kubelet]),
+        generation=config.generation,
+        config_problem=config.problem,
+        config_notes=notes(inventory, said) if inventory is not None else (),
+        node=seen,
+        node_problem=node_problem,
+    )
+
+
+async def _inventory(driver: GpuDriver | str) -> tuple[Inventory | None, str]:
+    if isinstance(driver, str):
+        return None, driver
+    try:
+        return await driver.inventory(), ""
+    except TesseraError as error:
+        return None, str(error)
+
+
+async def _node(kube: Kube | None, name: str) -> tuple[NodeSeen | None, str]:
+    if kube is None or not name:
+        return None, ""
+    try:
+        found = await kube.get(NODES, name)
+    except TesseraError as error:
+        return None, str(error)
+    if found is None:
+        return None, f"there is no node {name}"
+    return NodeSeen(labels=labels_of(found), annotations=annotations_of(found)), ""
+
+
+def _configuration(sources: Sources, node: NodeSeen | None, inventory: Inventory | None) -> Configuration:
+    labels = node.labels if node is not None else {}
+    files = ConfigurationFiles(msgspec.structs.replace(sources, applied=None))
+    return files.read(labels, inventory.gpus if inventory is not None else ())
+
+
+def _wants_mps(inventory: Inventory, said: NodeSharing) -> bool:
+    modes = {mode for gpu in effective(inventory, said) for mode in gpu.sharing.modes}
+    return not modes.isdisjoint({Mode.MPS, Mode.MIG_MPS})
+
+
+# Files
+
+
+def _folder(path: Path) -> Folder:
+    if not path.is_dir():
+        return Folder(path=str(path))
+    return Folder(
+        path=str(path),
+        exists=True,
+        writable=os.access(path, os.W_OK | os.X_OK),
+        free_mib=shutil.disk_usage(path).free // _MIB,
+    )
+
+
+def _socket(path: Path) -> Socket:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_CONNECT_S)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            return Socket(path=str(path), problem=error.strerror or str(error))
+    return Socket(path=str(path))
+
+
+def _runtime(places: Places) -> Runtime:
+    answers = _socket(places.runtime)
+    path = places.runtime_config
+    try:
+        config = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return Runtime(socket=answers)
+    except (OSError, ValueError) as error:
+        return Runtime(socket=answers, config=str(path), problem=str(error))
+    version = config.get("version")
+    return Runtime(
+        socket=answers,
+        config=str(path),
+        version=version if isinstance(version, int) else 0,
+        cdi=_cdi_switch(config),
+    )
+
+
+def _cdi_switch(config: Mapping[str, Any]) -> bool | None:
+    plugins = config.get("plugins")
+    for name in _CRI:
+        section = plugins.get(name) if isinstance(plugins, dict) else None
+        if isinstance(section, dict) and isinstance(section.get("enable_cdi"), bool):
+            return bool(section["enable_cdi"])
+    return None
+
+
+def _cdi(folders: Iterable[Path]) -> dict[str, Any]:
+    """Return the devices that CDI files define, and the files that cannot be read."""
+    devices, problems = [], []
+    for path in (path for folder in folders for path in _specs(folder)):
+        try:
+            devices += [(str(path), name) for name in _device_names(path)]
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror}")
+        except InvalidInput as error:
+            problems.append(str(error))
+    return {"cdi_devices": tuple(devices), "cdi_problems": tuple(problems)}
+
+
+def _specs(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"})
+
+
+def _device_names(path: Path) -> Iterator[str]:
+    if path.stat().st_size > _LARGEST_SPEC:
+        raise InvalidInput(str(path), found=f"more than {_LARGEST_SPEC} bytes", wanted="a CDI file")
+    for document in documents.read(str(path), path.read_bytes()):
+        spec = Field(document, document.data)
+        kind = spec.get("kind").text()
+        for device in spec.get("devices").elements():
+            yield f"{kind}={device.get('name').text()}"

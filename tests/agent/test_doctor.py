@@ -1,0 +1,154 @@
+"""What is seen on a node: sockets, folders, files, daemons, the Node object."""
+
+import contextlib
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tessera.agent.configuration import Sources
+from tessera.agent.doctor import Places, observe
+from tessera.agent.sharing import MpsSettings, MpsSupervisor
+from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import NODES, MemoryKube
+from tessera.core.doctor import Observed, Verdict, checks
+from tessera.core.mps import MpsTarget
+from tessera.core.mpsdaemon import DaemonRecord
+from tessera.errors import Unavailable
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+NODE = "n1"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # Short, because the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="doc") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def places(root: Path) -> Places:
+    return Places().under(root)
+
+
+@contextlib.contextmanager
+def listening(*paths: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(str(path))
+            server.listen()
+        yield
+
+
+async def look(
+    places: Places, driver: MemoryDriver | str | None = None, kube: MemoryKube | None = None, node: str = NODE
+) -> Observed:
+    given = MemoryDriver.of("T4") if driver is None else driver
+    settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))
+    supervisor = MpsSupervisor(MemoryDriver.of("T4"), settings, logger())
+    return await observe(places, given, supervisor, kube, node)
+
+
+async def test_a_bare_machine(places: Places) -> None:
+    seen = await look(places, "no libnvidia-ml.so.1")
+    assert (seen.inventory, seen.driver_problem) == (None, "no libnvidia-ml.so.1")
+    assert [each.problem for each in (*seen.kubelet, seen.runtime.socket)] == ["No such file or directory"] * 3
+    assert not any(each.exists for each in (seen.shm, seen.mps_root, seen.plugin_folder, *seen.cdi_folders))
+    assert (seen.mps_program, seen.mps_wanted, seen.node) == ("", False, None)
+    assert checks(seen)
+
+
+async def test_a_node_in_order(places: Places) -> None:
+    for folder in (places.shm, *places.cdi):
+        folder.mkdir(parents=True)
+    (places.cdi[0] / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices: [{name: '0'}, {name: all}]\n")
+    (places.cdi[1] / "README").write_text("not a spec")
+    driver = MemoryDriver.of("T4")
+    kube = MemoryKube()
+    await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE, "labels": {"nvidia.com/gpu.count": "1"}}})
+    with listening(places.plugins / "kubelet.sock", places.pod_resources, places.runtime):
+        seen = await look(places, driver, kube)
+    assert seen.cdi_devices == (
+        (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=0"),
+        (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=all"),
+    )
+    assert {each.verdict for each in checks(seen)} == {Verdict.OK, Verdict.SKIPPED}
+
+
+CONTAINERD = {
+    "switched off": ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n', (2, False, "")),
+    "switched on": ('version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = true\n', (3, True, "")),
+    "silent": ('version = 2\nplugins = {"io.containerd.grpc.v1.cri" = 3}\n', (2, None, "")),
+    "another version": ('version = "x"\n', (0, None, "")),
+    "broken": ("version = \n", (0, None, "Invalid value (at line 1, column 11)")),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), CONTAINERD.values(), ids=CONTAINERD)
+async def test_the_runtime_says_whether_cdi_is_on(
+    places: Places, text: str, want: tuple[int, bool | None, str]
+) -> None:
+    places.runtime_config.parent.mkdir(parents=True)
+    places.runtime_config.write_text(text)
+    runtime = (await look(places)).runtime
+    assert (runtime.version, runtime.cdi, runtime.problem) == want
+
+
+async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
+    folder = places.cdi[1]
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text("{")
+    (folder / "b.yaml").mkdir()
+    with (folder / "c.json").open("w") as large:
+        large.truncate((8 << 20) + 1)
+    problems = (await look(places)).cdi_problems
+    assert len(problems) == 3
+    assert problems[1].endswith("b.yaml: Is a directory")
+    assert "more than 8388608 bytes" in problems[2]
+
+
+async def test_daemons_that_are_gone(places: Places) -> None:
+    target = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0")
+    for key, text in (
+        ("GPU-0", msgspec.json.encode(DaemonRecord(target=target, pid=1, started="boot/0"))),
+        ("GPU-1", b"{"),
+    ):
+        (places.mps_root / key).mkdir(parents=True)
+        (places.mps_root / key / "daemon.json").write_bytes(text)
+    daemons = (await look(places)).daemons
+    assert [(each.key, each.problem) for each in daemons] == [
+        ("GPU-0", "its process has ended"),
+        ("GPU-1", "its record cannot be read"),
+    ]
+
+
+async def test_a_configuration_is_looked_at_and_not_kept(places: Places, root: Path) -> None:
+    policy = root / "policy.yaml"
+    policy.write_text("apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus: [{sharing: auto}, {devices: [9]}]\n")
+    sources = Sources(policy=policy, applied=root / "applied.json")
+    given = msgspec.structs.replace(places, sources=sources)
+    seen = await look(given)
+    assert seen.mps_wanted
+    assert seen.config_notes == ("node policy: this node has no GPU 9",)
+    assert not (root / "applied.json").exists()
+    policy.write_text("kind: Fleet\n")
+    assert "apiVersion" in (await look(given)).config_problem
+
+
+async def test_what_does_not_answer(places: Places) -> None:
+    driver = MemoryDriver.of("T4")
+    refused = Unavailable("driver", found="a timeout", wanted="an answer")
+    driver.fail("inventory", refused)
+    kube = MemoryKube()
+    seen = await look(places, driver, kube)
+    assert (seen.driver_problem, seen.node_problem) == (str(refused), f"there is no node {NODE}")
+    assert (await look(places, driver, kube, "")).node_problem == ""
+    kube.stop()
+    assert "wanted" in (await look(places, driver, kube)).node_problem
