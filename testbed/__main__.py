@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tessera.cli import EXIT_CODES
+from tessera.cli import COMMANDS, EXIT_CODES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
 from testbed.cluster import Cluster, Component, Wanted, default_folder
 from testbed.programs import Report, programs
@@ -28,12 +28,14 @@ __all__ = ["building", "main"]
 def building(console: Console) -> Iterator[Report]:
     """Give what shows how far the build of the programs is; nothing is shown where there is nothing to build."""
     columns = (TextColumn("building {task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    progress = Progress(*columns, TimeElapsedColumn(), console=console)
+    progress = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
     tasks: dict[str, TaskID] = {}
 
     def report(name: str, done: int, total: int) -> None:
         progress.start()
         if name not in tasks:
+            for former in tasks.values():
+                progress.stop_task(former)
             tasks[name] = progress.add_task(name, total=None)
             if not console.is_terminal:
                 console.print(
@@ -81,13 +83,16 @@ def main(context: click.Context, name: str) -> None:
 @main.command()
 @click.option("--nodes", type=click.IntRange(min=0), default=1, show_default=True, help="Nodes with a kubelet.")
 @click.option("--gpus", multiple=True, help="Simulated GPUs of each node: 2xA100-40GB; may be repeated.")
+@click.option("--agent/--no-agent", default=True, show_default=True, help="Start tessera agent on nodes with GPUs.")
 @click.pass_obj
-def up(name: str, nodes: int, gpus: tuple[str, ...]) -> None:
+def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        testbed.up(Wanted(nodes, gpus), _told(console, status.update))
+        testbed.up(
+            Wanted(nodes, gpus, agents=agent and bool(gpus) and "agent" in COMMANDS), _told(console, status.update)
+        )
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 

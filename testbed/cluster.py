@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.cli import COMMANDS
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node
@@ -47,6 +46,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Nodes with a kubelet; with 0 there is a control plane alone, and nodes are objects that the caller makes."""
     gpus: tuple[str, ...] = ()
     """Simulated GPUs of each node: `2xA100-40GB`."""
+    agents: bool = False
+    """Whether `up` starts Tessera's agent on each node."""
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -241,16 +242,19 @@ class Cluster:
         self._start_agents(report)
 
     def _start_agents(self, report: Callable[[str], None]) -> None:
-        """Start the agent of this checkout on each node with GPUs, with the rights that the agent has and no more."""
-        nodes = [one for one in self.nodes if one.gpus and not one.process("agent")]
-        if not nodes or "agent" not in COMMANDS:
-            return
-        report("agents")
+        """Start this checkout's agent on each node that has none."""
+        for one in self.nodes if self.wanted.agents else ():
+            report(f"agent of {one.name}")
+            one.start_agent(self.agent_kubeconfig())
+
+    def agent_kubeconfig(self) -> Path:
+        """Return a kubeconfig for agents on nodes, made once: it has the agent's rights and no more."""
+        path = self.pki.folder / "agent.kubeconfig"
+        if path.exists():
+            return path
         self.apply(*access())
         token = self.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", "--duration=24h").strip()
-        kubeconfig = self.pki.token_kubeconfig("agent", token, controlplane.inside_url())
-        for one in nodes:
-            one.start_agent(kubeconfig)
+        return self.pki.token_kubeconfig("agent", token, controlplane.inside_url())
 
     def _start_control_plane(
         self, settings: Settings, outer: Namespaces, wanted: Wanted, report: Callable[[str], None]

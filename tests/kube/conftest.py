@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kube.gpunode import GpuNode
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Wanted, default_folder
 from testbed.node import Node
@@ -87,3 +88,22 @@ def second_cluster(program_folder: Path) -> Iterator[Cluster]:
         yield testbed
     finally:
         testbed.down()
+
+
+@pytest.fixture(scope="module")
+def gpu_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster with one node that has the simulated GPUs which the test module names in `GPUS`."""
+    testbed = fresh("gpu", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS))
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@pytest.fixture
+def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
+    """Give that node without an agent, without pods, without labels of ours, with GPUs as they were bought."""
+    one = GpuNode(gpu_cluster, gpu_cluster.nodes[0])
+    yield one
+    one.clean()

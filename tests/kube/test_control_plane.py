@@ -1,5 +1,6 @@
 import json
-import subprocess
+import os
+import signal
 
 from testbed.cluster import Cluster
 
@@ -43,7 +44,7 @@ def test_up_again_changes_nothing(control_plane: Cluster) -> None:
 def test_up_starts_again_what_was_killed(control_plane: Cluster) -> None:
     killed = control_plane.processes.get("scheduler")
     assert killed is not None
-    subprocess.run(["kill", "-9", str(killed.pid)], check=True)
+    os.kill(killed.pid, signal.SIGKILL)
     control_plane.up(control_plane.wanted)
     after = control_plane.processes.get("scheduler")
     assert after is not None

@@ -1,0 +1,114 @@
+"""A node with simulated GPUs, as the tests of the agent drive it."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+from typing import Any
+
+import msgspec
+
+from kube import pods
+from tessera.errors import Unavailable
+from tessera.sim.nvmlsim import Machine
+from testbed.cluster import Cluster
+from testbed.node import Node
+from testbed.processes import until
+
+__all__ = ["MIG_CONFIG", "GpuNode"]
+
+MIG_CONFIG = "nvidia.com/mig.config"
+STATE = "nvidia.com/mig.config.state"
+_SHARING = "sharing.yaml"
+
+
+class GpuNode:
+    """One node, its agent, and what its GPUs show."""
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self.cluster = cluster
+        self.node = node
+        self._options: tuple[str, ...] = ()
+
+    # The agent
+
+    def start_agent(self, *options: str, sharing: dict[str, Any] | None = None) -> None:
+        """Start the agent; `sharing` becomes its NVIDIA sharing file."""
+        if sharing is not None:
+            path = self.node.folder / _SHARING
+            path.write_text(json.dumps({"version": "v1", "sharing": sharing}))
+            options = (*options, "--sharing-config", str(path))
+        self._options = options
+        self.node.start_agent(self.cluster.agent_kubeconfig(), "--log-format=json", *options)
+
+    def kill_agent(self) -> None:
+        """End the agent as a crash does."""
+        process = self.node.process("agent")
+        assert process is not None, self.agent_log()
+        process.signal(signal.SIGKILL)
+        until("end of the agent", lambda: not process.alive, timeout_s=10)
+
+    def stop_agent(self) -> None:
+        """End the agent as an upgrade does."""
+        self.node.stop_process("agent")
+
+    def let_it_run(self, seconds: float) -> None:
+        """Leave the agent alone for a while that the test drew; nothing is expected of it meanwhile."""
+        with contextlib.suppress(Unavailable):
+            until("nothing", lambda: False, timeout_s=seconds)
+
+    def power_cut(self) -> None:
+        """Cut the node's power and boot it: GPUs forget their instances, nothing of the agent runs."""
+        self.node.power_off()
+        with Machine(self.node.gpu_state) as machine:
+            machine.reboot()
+        self.cluster.up(self.cluster.wanted)
+
+    def start_again(self) -> None:
+        """Start the agent with the options it had."""
+        self.start_agent(*self._options)
+
+    def agent_log(self) -> str:
+        return self.cluster.processes.last_words("node1-agent")
+
+    # The node
+
+    def ask_layout(self, name: str) -> None:
+        """Set the label that names a MIG configuration."""
+        self.cluster.kubectl("label", "node", self.node.name, "--overwrite", f"{MIG_CONFIG}={name}")
+
+    def labels(self) -> dict[str, str]:
+        found = self.cluster.get("node", self.node.name)["metadata"]["labels"]
+        return {str(key): str(value) for key, value in found.items()}
+
+    def until_state(self, want: str, timeout_s: float = 60) -> None:
+        """Wait until the layout label's state is as wanted."""
+        until(
+            f"state of the layout: {want}",
+            lambda: self.labels().get(STATE) == want,
+            timeout_s=timeout_s,
+            found=lambda: f"{self.labels().get(STATE)}; {self.agent_log()}",
+        )
+
+    def until_offered(self, *wants: tuple[str, int], timeout_s: float = 90) -> None:
+        """Wait until the node offers so many of each resource."""
+        try:
+            pods.until_allocatable(self.cluster, self.node.name, wants, timeout_s)
+        except Unavailable as error:
+            raise Unavailable(error.subject, found=f"{error.found}; {self.agent_log()}", wanted=str(wants)) from error
+
+    def mig_uuids(self) -> tuple[str, ...]:
+        """Return the UUIDs of the MIG devices there are, sorted."""
+        with Machine(self.node.gpu_state) as machine:
+            told = msgspec.json.encode(machine.describe()).decode()
+        return tuple(sorted(set(re.findall(r'"(MIG-[^"]*)"', told))))
+
+    def clean(self) -> None:
+        """Make the node as it was before the test."""
+        pods.remove(self.cluster)
+        self.node.stop_process("agent")
+        self.cluster.kubectl("label", "node", self.node.name, f"{MIG_CONFIG}-", f"{STATE}-")
+        shutil.rmtree(self.node.folder / "var-lib" / "tessera", ignore_errors=True)
+        with Machine(self.node.gpu_state) as machine:
+            machine.renew()
