@@ -26,6 +26,7 @@ HOMES = {
     "httpx2": "tessera.clients.kube",
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
+    "pynvml": "tessera.clients.gpu.nvml",
     "rich": "tessera.cli",
     "structlog": "tessera.log",
     "yaml": "tessera.api.documents",

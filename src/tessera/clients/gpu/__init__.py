@@ -1,6 +1,7 @@
 """The GPU driver of a node: NVML, and one in memory."""
 
 from tessera.clients.gpu.memory import MemoryDriver
+from tessera.clients.gpu.nvml import Deadlines, NvmlDriver
 from tessera.clients.gpu.protocol import GpuDriver, MemoryLimit, Use
 
-__all__ = ["GpuDriver", "MemoryDriver", "MemoryLimit", "Use"]
+__all__ = ["Deadlines", "GpuDriver", "MemoryDriver", "MemoryLimit", "NvmlDriver", "Use"]

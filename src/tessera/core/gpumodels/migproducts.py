@@ -7,11 +7,10 @@ The placement rules that break naive code: 3g takes half of the memory slices; o
 from typing import Literal, NamedTuple
 
 from tessera.core.gpumodels.estimates import gpu_memory_mib, profile_memory_mib
-from tessera.core.gpumodels.records import GpuModel, Profile
+from tessera.core.gpumodels.records import GpuModel, Media, Profile
 
 __all__ = ["MIG_PRODUCTS"]
 
-_Media = Literal["none", "default", "me", "me.all", "full"]
 _Known = Literal["observed", "published-table", "inferred", "unknown"]
 
 
@@ -25,7 +24,7 @@ class _Row(NamedTuple):
     """Memory slices taken."""
     starts: tuple[int, ...]
     max_instances: int
-    media: _Media
+    media: Media
     graphics: bool = False
 
 

@@ -1,10 +1,13 @@
 """What is recorded of a GPU model and of a MIG profile."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["GpuModel", "Profile"]
+__all__ = ["GpuModel", "Media", "Profile"]
+
+Media: TypeAlias = Literal["none", "default", "me", "me.all", "full"]
+"""Which media engines an instance has: none, its part, a GPU's only set of one kind, every one, or the whole GPU's."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -21,7 +24,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Usable memory of one instance."""
     memory_known: bool = True
     """Whether a listing for this many memory slices was seen; otherwise the figure is the estimate of `estimates`."""
-    media: Literal["none", "default", "me", "me.all", "full"]
+    media: Media
     graphics: bool = False
     profile_id: int | None = None
     sm: int | None = None

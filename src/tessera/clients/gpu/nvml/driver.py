@@ -1,0 +1,228 @@
+"""The GPU driver by NVML."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+import pynvml
+
+from tessera.clients.gpu.feed import Feed
+from tessera.clients.gpu.nvml import changing
+from tessera.clients.gpu.nvml.faults import optional, translated
+from tessera.clients.gpu.nvml.node import Node
+from tessera.clients.gpu.nvml.reading import parts, processes, used_mib
+from tessera.clients.gpu.protocol import MemoryLimit, Use
+from tessera.clients.gpu.refusals import (
+    bounded_clocks,
+    bounded_memory,
+    bounded_power,
+    check_compute_mode,
+    instance_at,
+    named,
+)
+from tessera.clients.gpu.thread import DriverThread
+from tessera.core.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
+from tessera.core.mig import Placement
+from tessera.errors import TesseraError
+
+__all__ = ["Deadlines", "NvmlDriver"]
+
+Answer = TypeVar("Answer")
+
+_SYSFS = Path("/sys")
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """How long calls may take, the wait for those before them included."""
+
+    read_s: float = 20.0
+    """Of a reading, usually a fraction of a second; seconds where no process keeps the driver's state in memory."""
+    act_s: float = 60.0
+    """Of a change. Creating and destroying instances takes up to some seconds each."""
+    switch_s: float = 180.0
+    """Of a change of the MIG mode, which may reset the GPU."""
+    events_s: float = 0.5
+    """Between looks at events."""
+
+
+_DEADLINES = Deadlines()
+
+
+class NvmlDriver:
+    """A `GpuDriver` that asks NVML, all in one thread. `open` makes it; close it, or use it as a context manager.
+
+    GPUs keep the index they had when it was opened. After a timeout it recovers by itself as soon as NVML's call comes
+    back; until then every call raises `Unavailable` at once. What the late call did, the next inventory tells.
+    """
+
+    def __init__(self, thread: DriverThread, node: Node, feed: Feed, deadlines: Deadlines) -> None:
+        self._thread = thread
+        self._node = node
+        self._feed = feed
+        self._deadlines = deadlines
+        self._following = asyncio.create_task(self._follow())
+
+    @classmethod
+    async def open(cls, *, sysfs: Path = _SYSFS, deadlines: Deadlines = _DEADLINES) -> Self:
+        """Return a driver of this node's GPUs.
+
+        Raises:
+            Unavailable: the driver is not loaded, or does not answer.
+            Unsupported: there is no driver.
+
+        """
+        thread, feed, loop = DriverThread("nvml"), Feed(), asyncio.get_running_loop()
+
+        def publish(event: GpuEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(feed.publish, event)
+
+        try:
+            node = await thread.call("opening it", partial(Node, sysfs, publish), deadlines.act_s)
+        except BaseException:
+            thread.end()
+            raise
+        return cls(thread, node, feed, deadlines)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the driver."""
+        await self.close()
+
+    # Reading
+
+    async def inventory(self) -> Inventory:
+        """Return all GPUs as they are now."""
+        return await self._thread.call("reading the inventory", self._node.inventory, self._deadlines.read_s)
+
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        """Return the processes on a GPU and on its instances, sorted."""
+
+        def read(facts: GpuFacts, device: Any) -> tuple[GpuProcess, ...]:
+            with translated(f"processes of {named(facts)}", "a list"):
+                return processes(device)
+
+        return await self._on("reading processes", gpu, read)
+
+    async def use(self, gpu: str, placement: Placement | None = None) -> Use:
+        """Return how busy a GPU, or one MIG instance of it, is."""
+
+        def read(facts: GpuFacts, device: Any) -> Use:
+            with translated(f"use of {named(facts)}", "its memory and utilization"):
+                if placement is not None:
+                    return Use(memory_used_mib=used_mib(_mig_device(facts, device, placement)))
+                rates = optional(pynvml.nvmlDeviceGetUtilizationRates, device)
+                percent = None if rates is None or facts.layout is not None else rates.gpu
+                return Use(memory_used_mib=used_mib(device), gpu_percent=percent)
+
+        return await self._on("reading use", gpu, read)
+
+    async def memory_limit(self, gpu: str, cgroup: str) -> MemoryLimit:
+        """Return the limit of a cgroup on a GPU, and what it holds."""
+        return await self._on(
+            "reading a memory limit", gpu, lambda facts, device: changing.limit_of(facts, device, cgroup)
+        )
+
+    def events(self) -> AsyncIterator[GpuEvent]:
+        """Yield what NVML reports from this call on."""
+        return self._feed.stream()
+
+    async def _follow(self) -> None:
+        """Look for events at intervals; a driver that does not answer has none."""
+        while True:
+            with contextlib.suppress(TesseraError):
+                await self._thread.call("reading events", self._node.report, self._deadlines.read_s)
+            await asyncio.sleep(self._deadlines.events_s)
+
+    # Changing
+
+    async def set_mig(self, gpu: str, *, enabled: bool) -> MigMode:
+        """Switch MIG on or off, at once or with the next reset."""
+
+        def act(facts: GpuFacts, device: Any) -> MigMode:
+            return changing.switch(facts, device, enabled=enabled)
+
+        return await self._on("switching MIG", gpu, act, self._deadlines.switch_s)
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
+        """Create a GPU instance at a placement, and the compute instance that fills it."""
+
+        def act(facts: GpuFacts, device: Any) -> Instance:
+            changing.create(facts, device, placement)
+            return instance_at(self._node.renewed(gpu), placement)
+
+        return await self._on("creating an instance", gpu, act, self._deadlines.act_s)
+
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
+        """Destroy the instance at a placement, its compute instances first."""
+
+        def act(facts: GpuFacts, device: Any) -> None:
+            changing.destroy(facts, device, placement)
+
+        await self._on("destroying an instance", gpu, act, self._deadlines.act_s)
+
+    async def set_compute_mode(self, gpu: str, mode: ComputeMode) -> None:
+        """Say who may open contexts on a GPU."""
+
+        def act(facts: GpuFacts, device: Any) -> None:
+            check_compute_mode(facts, mode)
+            changing.set_compute_mode(facts, device, mode)
+
+        await self._on("setting the compute mode", gpu, act)
+
+    async def set_power_limit(self, gpu: str, watts: int | None) -> None:
+        """Cap a GPU's power; None restores the default limit."""
+
+        def act(facts: GpuFacts, device: Any) -> None:
+            changing.cap(facts, device, bounded_power(facts, watts))
+
+        await self._on("setting the power limit", gpu, act)
+
+    async def lock_clocks(self, gpu: str, mhz: tuple[int, int] | None) -> None:
+        """Keep the clock of the graphics engine between two frequencies; None leaves it to the driver."""
+
+        def act(facts: GpuFacts, device: Any) -> None:
+            changing.lock(facts, device, None if mhz is None else bounded_clocks(facts, mhz))
+
+        await self._on("locking clocks", gpu, act)
+
+    async def set_memory_limit(self, gpu: str, cgroup: str, hard_mib: int | None) -> None:
+        """Limit the memory all processes of a cgroup hold of a GPU together; None takes the limit away."""
+
+        def act(facts: GpuFacts, device: Any) -> None:
+            limit = None if hard_mib is None else bounded_memory(facts, cgroup, hard_mib)
+            changing.limit(facts, device, cgroup, limit)
+
+        await self._on("limiting memory", gpu, act)
+
+    async def close(self) -> None:
+        """Let NVML go and end all events; nothing it was asked to set is undone."""
+        self._following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._following
+        self._feed.close()
+        with contextlib.suppress(TesseraError):
+            await self._thread.call("closing it", self._node.close, self._deadlines.read_s)
+        self._thread.end()
+
+    async def _on(
+        self, what: str, gpu: str, act: Callable[[GpuFacts, Any], Answer], deadline_s: float | None = None
+    ) -> Answer:
+        return await self._thread.call(what, partial(self._node.on, gpu, act), deadline_s or self._deadlines.read_s)
+
+
+def _mig_device(facts: GpuFacts, device: Any, placement: Placement) -> Any:
+    """Return NVML's handle of the MIG device at a placement."""
+    uuid = instance_at(facts, placement).uuid
+    found = (each for part in parts(device, facts.model) for each in part.devices)
+    return next(each.handle for each in found if each.uuid == uuid)

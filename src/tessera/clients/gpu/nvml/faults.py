@@ -1,0 +1,78 @@
+"""What NVML's error codes mean to a caller."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pynvml
+
+from tessera.clients.gpu.refusals import lost
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+__all__ = ["REFUSED", "Answer", "optional", "translated"]
+
+Answer = TypeVar("Answer")
+
+REFUSED = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_DEPRECATED,
+)
+"""This GPU or driver does not do it."""
+
+_LATER = "trying again later; the kernel's log (dmesg) may tell more"
+_MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
+    **dict.fromkeys(REFUSED, (Unsupported, "another GPU, or a newer driver")),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidInput, "what the GPU's product documentation allows"),
+    pynvml.NVML_ERROR_NO_PERMISSION: (Unavailable, "running as root with access to the devices /dev/nvidia*"),
+    pynvml.NVML_ERROR_NOT_FOUND: (Conflict, "reading the inventory again"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (Unavailable, "loading the kernel module: modprobe nvidia"),
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        Unsupported,
+        "installing NVIDIA's driver, whose libnvidia-ml.so.1 must be found by the dynamic linker",
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (
+        Unavailable,
+        "resetting the GPU: nvidia-smi --gpu-reset, or restarting the node",
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        Unavailable,
+        "restarting the node: the driver was replaced while its kernel module was in use",
+    ),
+    pynvml.NVML_ERROR_IN_USE: (Conflict, "ending the processes that use it"),
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (Conflict, "reading the inventory again"),
+    pynvml.NVML_ERROR_INVALID_STATE: (Conflict, "reading the inventory again"),
+}
+
+
+@contextlib.contextmanager
+def translated(subject: str, wanted: str) -> Iterator[None]:
+    """Raise NVML's errors as Tessera's.
+
+    Args:
+        subject: the object the calls are about: `MIG mode of GPU 0 (GPU-...)`.
+        wanted: what they shall do.
+
+    """
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise _meaning(error, subject, wanted) from error
+
+
+def _meaning(error: pynvml.NVMLError, subject: str, wanted: str) -> TesseraError:
+    if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+        return lost(subject)
+    branch, accepted = _MEANINGS.get(error.value, (Unavailable, _LATER))
+    return branch(subject, found=f"NVML: {error} ({error.value})", wanted=wanted, accepted=accepted)
+
+
+def optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:
+    """Return what an NVML call returns; None where this GPU or driver does not do it."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in REFUSED:
+            return None
+        raise

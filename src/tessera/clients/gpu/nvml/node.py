@@ -1,0 +1,199 @@
+"""All GPUs of this node by NVML. Everything here runs in the driver's thread."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pynvml
+
+from tessera.clients.gpu.nvml.changing import limits_memory
+from tessera.clients.gpu.nvml.faults import translated
+from tessera.clients.gpu.nvml.reading import Card, read, used_mib
+from tessera.clients.gpu.nvml.watching import FELL_OFF_THE_BUS, Watch
+from tessera.clients.gpu.refusals import lost, no_gpu
+from tessera.core.inventory import GpuEvent, GpuFacts, Inventory
+
+__all__ = ["Node"]
+
+Answer = TypeVar("Answer")
+
+_DRIVER_GONE = (
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+)
+"""Errors about the driver and not about the GPU that was asked for."""
+
+
+class Node:
+    """The GPUs that NVML enumerated when this was made; their order stays as long as it lives.
+
+    Handles are looked up anew for each call, because a reset makes former ones stale.
+
+    Args:
+        sysfs: where the operating system shows its devices.
+        publish: is handed every event, in the driver's thread.
+
+    Raises:
+        Unavailable, Unsupported: there is no driver, or it does not answer.
+
+    """
+
+    def __init__(self, sysfs: Path, publish: Callable[[GpuEvent], None]) -> None:
+        self._publish = publish
+        self._facts: dict[str, GpuFacts] = {}
+        """As last read, by UUID."""
+        self._lost: set[str] = set()
+        self._watch: Watch | None = None
+        self._watched: set[str] = set()
+        self._unseen: tuple[int, ...] = ()
+        with translated("GPU driver", "NVML to start"):
+            pynvml.nvmlInit()
+            self._cards = {each.uuid: each for each in self._enumerated(sysfs)}
+            self._listen()
+
+    def _enumerated(self, sysfs: Path) -> Iterable[Card]:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+            except pynvml.NVMLError_GpuIsLost:
+                self._unseen += (index,)
+            else:
+                yield Card(index=index, uuid=uuid, sysfs=sysfs)
+
+    def close(self) -> None:
+        """Let NVML go."""
+        with translated("GPU driver", "NVML to end"):
+            self._deafen()
+            pynvml.nvmlShutdown()
+
+    # Reading
+
+    def inventory(self) -> Inventory:
+        """Return all GPUs as they are now."""
+        notes: dict[tuple[str, str], list[int]] = {}
+        limits = False
+        with translated("GPU driver", "an inventory"):
+            for card in self._cards.values():
+                clauses = self._look(card)
+                facts = self._facts.get(card.uuid)
+                for clause in clauses:
+                    notes.setdefault((facts.product if facts else "", clause), []).append(card.index)
+                if facts is not None and not facts.lost and facts.layout is None and not limits:
+                    limits = limits_memory(self._handle(card))
+            cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+            return Inventory(
+                gpus=tuple(self._facts[uuid] for uuid in self._cards if uuid in self._facts),
+                driver=pynvml.nvmlSystemGetDriverVersion(),
+                nvml=pynvml.nvmlSystemGetNVMLVersion(),
+                cuda=(cuda // 1000, cuda % 1000 // 10),
+                memory_limits=limits,
+                notes=(*_sentences(notes), *self._silent()),
+            )
+
+    def _look(self, card: Card) -> tuple[str, ...]:
+        """Read a GPU and return what is to be said about it; one that cannot be read is lost."""
+        try:
+            facts, clauses = read(card, self._handle(card))
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER_GONE:
+                raise
+            self._lose(card)
+            return (f"it cannot be read: {error} ({error.value})",)
+        self._facts[card.uuid] = facts
+        self._lost.discard(card.uuid)
+        return clauses
+
+    def _silent(self) -> Iterable[str]:
+        for index in self._unseen:
+            yield f"GPU {index}: lost before Tessera started, so it is not listed"
+        deaf = self._watch.deaf if self._watch else ()
+        for uuid in deaf:
+            if uuid not in self._lost:
+                yield f"GPU {self._cards[uuid].index}: the driver does not tell its errors, so only its loss is noticed"
+
+    def _handle(self, card: Card) -> Any:
+        return pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+
+    def _lose(self, card: Card) -> None:
+        known = self._facts.get(card.uuid)
+        if known is not None:
+            self._facts[card.uuid] = msgspec.structs.replace(known, lost=True)
+        if card.uuid not in self._lost:
+            self._lost.add(card.uuid)
+            self._publish(GpuEvent(gpu=card.uuid, lost=True))
+
+    # Acting
+
+    def on(self, gpu: str, act: Callable[[GpuFacts, Any], Answer]) -> Answer:
+        """Return what a function makes of a GPU as it is now and NVML's handle of it.
+
+        Raises:
+            InvalidInput: there is no such GPU.
+            Unavailable: it is lost.
+
+        """
+        card = self._cards.get(gpu)
+        if card is None:
+            raise no_gpu(gpu, self._cards)
+        name = f"GPU {card.index} ({gpu})"
+        with translated(name, "an answer"):
+            try:
+                handle = self._handle(card)
+                facts, _ = read(card, handle)
+            except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound) as error:
+                self._lose(card)
+                raise lost(name) from error
+            self._facts[gpu] = facts
+            return act(facts, handle)
+
+    def renewed(self, gpu: str) -> GpuFacts:
+        """Return a GPU as it is after a change."""
+        return self.on(gpu, lambda facts, _: facts)
+
+    # Events
+
+    def report(self) -> None:
+        """Hand over what has happened since the last time."""
+        with translated("GPU driver", "events"):
+            if self._watch is None or self._watched != {*self._cards} - self._lost:
+                self._listen()
+            for event in self._watch.read() if self._watch else ():
+                if event.gpu:
+                    self._publish(event)
+                if event.lost or event.xid == FELL_OFF_THE_BUS:
+                    self._find_lost()
+
+    def _listen(self) -> None:
+        """Watch all GPUs that are not lost; what happened before is handed over first."""
+        self._deafen()
+        devices = {}
+        for uuid, card in self._cards.items():
+            if uuid not in self._lost:
+                try:
+                    devices[uuid] = self._handle(card)
+                except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound):
+                    self._lose(card)
+        self._watched = set(devices)
+        self._watch = Watch(devices)
+
+    def _deafen(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _find_lost(self) -> None:
+        """Ask every GPU something that takes its driver to it."""
+        for uuid in self._watched - self._lost:
+            try:
+                used_mib(self._handle(self._cards[uuid]))
+            except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound):
+                self._lose(self._cards[uuid])
+
+
+def _sentences(notes: dict[tuple[str, str], list[int]]) -> Iterable[str]:
+    for (product, clause), indices in notes.items():
+        numbers = ", ".join(map(str, indices))
+        yield f"GPU {numbers} ({product}): {clause}" if product else f"GPU {numbers}: {clause}"

@@ -1,0 +1,235 @@
+"""What NVML tells of one GPU, as records. Everything here runs in the driver's thread."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pynvml
+
+from tessera.clients.gpu.nvml.faults import optional
+from tessera.clients.gpu.nvml.profiles import profiles
+from tessera.core.gpumodels import GpuModel, SeenGpu, observed
+from tessera.core.inventory import ComputeMode, GpuFacts, GpuProcess, Instance, MigMode
+from tessera.core.mig import Placement
+from tessera.core.units import MIB
+
+__all__ = ["Card", "MigDevice", "Part", "mode", "parts", "processes", "read", "used_mib"]
+
+_NONE = 0xFFFFFFFF
+"""An instance id that is none, and an unset field of 32 bits."""
+_PART_OF_WATT = 1000
+_COMPUTE_MODES = {
+    pynvml.NVML_COMPUTEMODE_DEFAULT: ComputeMode.DEFAULT,
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: ComputeMode.PROHIBITED,
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: ComputeMode.EXCLUSIVE_PROCESS,
+}
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as NVML enumerated it when the driver was opened, and where the operating system tells more."""
+
+    index: int
+    uuid: str
+    sysfs: Path
+
+
+class MigDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A compute instance with its GPU instance, as NVML gives them one UUID."""
+
+    handle: Any
+    uuid: str
+    compute_instance: int
+    fills: bool
+    """Whether it has all of its GPU instance."""
+    instance: Instance
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance with its compute instances."""
+
+    handle: Any
+    number: int
+    placement: Placement
+    devices: tuple[MigDevice, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is exactly one compute instance, and it fills the GPU instance."""
+        return len(self.devices) == 1 and self.devices[0].fills
+
+
+def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
+    """Return what NVML tells of a GPU, and what it does not or what differs from the catalogue, one clause each."""
+    product = pynvml.nvmlDeviceGetName(device)
+    pci = pynvml.nvmlDeviceGetPciInfo_v3(device)
+    pci_device = f"0x{pci.pciDeviceId:08X}"
+    total_mib, free_mib, memory_notes = _memory(device)
+    mig, capability = mode(device), tuple(pynvml.nvmlDeviceGetCudaComputeCapability(device))
+    model, notes = observed(
+        SeenGpu(
+            product=product,
+            pci=pci_device,
+            memory_mib=total_mib,
+            compute_capability=capability,
+            mig=mig is not None,
+            profiles=() if mig is None else profiles(device, total_mib),
+        )
+    )
+    found = parts(device, model) if mig is not None and mig.current else ()
+    complete = sorted((each.devices[0].instance for each in found if each.complete), key=lambda each: each.placement)
+    default, ends = _power(device)
+    return GpuFacts(
+        index=card.index,
+        uuid=card.uuid,
+        minor=pynvml.nvmlDeviceGetMinorNumber(device),
+        product=product,
+        model=model,
+        pci_bus_id=pci.busId,
+        pci_device_id=pci_device,
+        numa=_numa(card.sysfs, pci.busId),
+        memory_total_mib=total_mib,
+        memory_mib=free_mib,
+        compute_capability=capability,
+        compute_mode=_compute_mode(device, mig),
+        mig=mig,
+        instances=tuple(complete),
+        incomplete=tuple(sorted(each.placement for each in found if not each.complete)),
+        power_limit_watts=_watts(optional(pynvml.nvmlDeviceGetPowerManagementLimit, device)),
+        power_default_watts=default,
+        power_range_watts=ends,
+    ), (*memory_notes, *notes)
+
+
+def mode(device: Any) -> MigMode | None:
+    """Return a GPU's MIG mode; None where it has none."""
+    found = optional(pynvml.nvmlDeviceGetMigMode, device)
+    return None if found is None else MigMode(current=bool(found[0]), pending=bool(found[1]))
+
+
+def _memory(device: Any) -> tuple[int, int, tuple[str, ...]]:
+    """Return all memory and what of it can be granted, in MiB, and what is wrong with that."""
+    told = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
+    if told is not None:
+        return told.total // MIB, (told.total - told.reserved) // MIB, ()
+    older = optional(pynvml.nvmlDeviceGetMemoryInfo, device)
+    if older is None:
+        return 0, 0, ("memory is not told, so none is granted",)
+    clause = "what the driver reserves of the memory is not told, so all of it is taken to be usable"
+    return older.total // MIB, older.total // MIB, (clause,)
+
+
+def used_mib(device: Any) -> int:
+    """Return the MiB in use on a GPU or MIG device, rounded up; where it is told apart, without what is reserved."""
+    told = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
+    used: int = (told or pynvml.nvmlDeviceGetMemoryInfo(device)).used
+    return -(-used // MIB)
+
+
+def _compute_mode(device: Any, mig: MigMode | None) -> ComputeMode:
+    """Return a GPU's compute mode, which with MIG on is the default. Source: NVML, `nvmlDeviceSetComputeMode`."""
+    if mig is not None and mig.current:
+        return ComputeMode.DEFAULT
+    return _COMPUTE_MODES.get(optional(pynvml.nvmlDeviceGetComputeMode, device), ComputeMode.DEFAULT)
+
+
+def _power(device: Any) -> tuple[int | None, tuple[int, int] | None]:
+    """Return the power limit as delivered, and the range of limits, in whole watts inside what the GPU accepts."""
+    default = _watts(optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, device))
+    ends = optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, device)
+    return default, None if ends is None else (-(-ends[0] // _PART_OF_WATT), ends[1] // _PART_OF_WATT)
+
+
+def _watts(milliwatts: int | None) -> int | None:
+    return None if milliwatts is None else milliwatts // _PART_OF_WATT
+
+
+def _numa(sysfs: Path, bus_id: str) -> int | None:
+    """Return the NUMA node of the GPU's slot; None where the system has one node or does not tell.
+
+    NVML writes the PCI domain with eight digits, sysfs with four.
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        node = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def parts(device: Any, model: GpuModel) -> tuple[Part, ...]:
+    """Return the GPU instances of a GPU, complete or not, in the order of the model's profiles."""
+    found = []
+    devices = _mig_devices(device)
+    for profile in model.profiles:
+        for handle in _gpu_instances(device, profile.profile_id, profile.max_instances):
+            info = pynvml.nvmlGpuInstanceGetInfo(handle)
+            placement = Placement(info.placement.start, info.placement.size, profile.name)
+            own = [each for number, each in devices if number == info.id]
+            described = tuple(_described(each, info.id, placement) for each in own)
+            found.append(Part(handle=handle, number=info.id, placement=placement, devices=described))
+    return tuple(found)
+
+
+def _gpu_instances(device: Any, profile_id: int | None, most: int) -> list[Any]:
+    if profile_id is None:
+        return []
+    count = ctypes.c_uint()
+    array = (pynvml.c_nvmlGpuInstance_t * max(most, 1))()
+    try:
+        pynvml.nvmlDeviceGetGpuInstances(device, profile_id, array, ctypes.byref(count))
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+        return []
+    return list(array[: count.value])
+
+
+def _mig_devices(device: Any) -> list[tuple[int, Any]]:
+    """Return the MIG devices of a GPU, each with the id of its GPU instance."""
+    found = []
+    for number in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number)
+        except (pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
+            continue
+        found.append((pynvml.nvmlDeviceGetGpuInstanceId(handle), handle))
+    return found
+
+
+def _described(handle: Any, gpu_instance: int, placement: Placement) -> MigDevice:
+    attributes = pynvml.nvmlDeviceGetAttributes_v2(handle)
+    uuid, number = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+    return MigDevice(
+        handle=handle,
+        uuid=uuid,
+        compute_instance=number,
+        fills=attributes.computeInstanceSliceCount == attributes.gpuInstanceSliceCount,
+        instance=Instance(
+            placement=placement,
+            uuid=uuid,
+            gpu_instance=gpu_instance,
+            compute_instance=number,
+            memory_mib=attributes.memorySizeMB,
+            multiprocessors=attributes.multiprocessorCount,
+            copy_engines=attributes.sharedCopyEngineCount,
+            decoders=attributes.sharedDecoderCount,
+            encoders=attributes.sharedEncoderCount,
+            jpeg_engines=attributes.sharedJpegCount,
+            ofa_engines=attributes.sharedOfaCount,
+        ),
+    )
+
+
+def processes(device: Any) -> tuple[GpuProcess, ...]:
+    """Return the processes on a GPU and its instances, sorted; those of MPS and of graphics too."""
+    found: dict[tuple[int, int | None], GpuProcess] = {}
+    for ask in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    ):
+        for each in optional(ask, device) or ():
+            on = getattr(each, "gpuInstanceId", _NONE)
+            instance = None if on == _NONE else on
+            memory = None if each.usedGpuMemory is None else -(-each.usedGpuMemory // MIB)
+            found[each.pid, instance] = GpuProcess(pid=each.pid, memory_mib=memory, gpu_instance=instance)
+    return tuple(found[key] for key in sorted(found, key=lambda key: (key[0], -1 if key[1] is None else key[1])))

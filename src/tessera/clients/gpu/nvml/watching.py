@@ -1,0 +1,72 @@
+"""NVML's events, read without waiting. Everything here runs in the driver's thread."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pynvml
+
+from tessera.clients.gpu.nvml.faults import REFUSED
+from tessera.core.inventory import GpuEvent
+
+__all__ = ["FELL_OFF_THE_BUS", "Watch"]
+
+FELL_OFF_THE_BUS = 79
+"""The XID after which a GPU may be lost. Source: NVIDIA, XID Errors, "GPU has fallen off the bus"."""
+_NONE = 0xFFFFFFFF
+_AT_ONCE = 256
+"""Most events read before the thread serves others."""
+
+
+class Watch:
+    """The events of some GPUs since it was made.
+
+    Args:
+        devices: NVML's handle of each GPU, by UUID.
+
+    """
+
+    def __init__(self, devices: Mapping[str, Any]) -> None:
+        self._set = pynvml.nvmlEventSetCreate()
+        self.deaf: tuple[str, ...] = tuple(uuid for uuid, device in devices.items() if not self._register(device))
+        """GPUs whose events the driver does not tell."""
+
+    def _register(self, device: Any) -> bool:
+        wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange
+        try:
+            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(device) & wanted
+            if kinds:
+                pynvml.nvmlDeviceRegisterEvents(device, kinds, self._set)
+        except pynvml.NVMLError as error:
+            if error.value in {*REFUSED, pynvml.NVML_ERROR_GPU_IS_LOST}:
+                return False
+            raise
+        return bool(kinds & pynvml.nvmlEventTypeXidCriticalError)
+
+    def read(self) -> Iterator[GpuEvent]:
+        """Yield what has happened so far; `lost` without a GPU when NVML says that one of them is."""
+        for _ in range(_AT_ONCE):
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, 0)
+            except pynvml.NVMLError_Timeout:
+                return
+            except pynvml.NVMLError_GpuIsLost:
+                yield GpuEvent(gpu="", lost=True)
+                return
+            yield _event(event)
+
+    def close(self) -> None:
+        """Let go of the events."""
+        pynvml.nvmlEventSetFree(self._set)
+
+
+def _event(event: Any) -> GpuEvent:
+    try:
+        gpu = pynvml.nvmlDeviceGetUUID(event.device)
+    except pynvml.NVMLError:
+        gpu = ""
+    return GpuEvent(
+        gpu=gpu,
+        xid=event.eventData if event.eventType & pynvml.nvmlEventTypeXidCriticalError else None,
+        gpu_instance=None if event.gpuInstanceId == _NONE else event.gpuInstanceId,
+        compute_instance=None if event.computeInstanceId == _NONE else event.computeInstanceId,
+    )
