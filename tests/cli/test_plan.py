@@ -80,6 +80,10 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "no number of GPUs": (["--fleet", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
     "cores without end": (["--fleet", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
     "memory that is no number": (["--gpus", "T4", "-f", "-"], pod("memory: .nan"), ["line 8", "memory", "NaN"]),
+    "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read", "an empty name"]),
+    "a fleet without a name": (["--fleet", ""], "", ["a file to read", "an empty name"]),
+    "a picture without a name": (["--gpus", "T4", "--draw", ""], "", ["output file"]),
+    "a picture of another kind": (["--gpus", "T4", "--draw", "a.png"], "", ["--draw a.png", ".svg"]),
     "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
 }
 
@@ -188,6 +192,8 @@ def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/b.yml").write_text("kind: Service\napiVersion: v1\nmetadata: {name: web}\n")
     (tmp_path / ".hidden.yaml").write_text("not: [yaml")
+    (tmp_path / ".venv/lib").mkdir(parents=True)
+    (tmp_path / ".venv/lib/c.yaml").write_text("not: [yaml")
     result = run("plan", "--gpus", "T4", "-f", str(tmp_path), "-o", "json")
     assert [each["pod"] for each in json.loads(result.stdout)["assignments"]] == ["default/a"]
     assert "Service web" in result.stderr
@@ -204,6 +210,19 @@ def test_many_objects_without_pods_are_one_note_and_none_at_all_is_noted() -> No
     )
     assert result.stderr.splitlines() == [want]
     assert run("plan", "--gpus", "T4", "-f", "-", given="").stderr == "note: no workload in -\n"
+
+
+def test_a_plan_of_nothing_says_how_manifests_are_given() -> None:
+    result = run("plan", "--gpus", "T4")
+    assert (result.exit_code, result.stderr) == (0, "note: there is nothing to place; -f reads manifests\n")
+
+
+def test_explain_breaks_no_word_and_cuts_nothing_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = EXAMPLES / "3-triton-on-one-a100"
+    fleet = ("--fleet", str(folder / "balanced-time-sliced.yaml"), "-f", str(folder / "triton-sizes.yaml"))
+    words = run("explain", "triton-large", *fleet).stdout.split()
+    assert {"A100-40GB", "mig-time-slicing", "3g.20gb", "4992", "none", "exists"} <= set(words)
 
 
 def test_running_pods_stay_where_they_are() -> None:
@@ -257,7 +276,8 @@ def test_explain() -> None:
     vllm = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", str(EXAMPLES / "2-vllm-replicas/vllm.yaml"))
     table = " ".join(run(*vllm).stdout.split())
     assert "3g.40gb" in table
-    assert "16 placed, 0 waiting" in table
+    assert "16 placed (node-0 GPU 0-7), 0 waiting" in table
+    assert "Ways to serve 37888 MiB, hardware isolation" in table
     (found,) = json.loads(run(*vllm, "-o", "json").stdout)
     assert len(found["placed"]) == 16
     wrong = run("explain", "vlm", *vllm[2:])

@@ -76,8 +76,8 @@ def test_without_a_model_all_are_listed() -> None:
     text = shown()
     table = rows(text)
     assert {each.name for each in CATALOGUE} <= table.keys()
-    assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "yes", "7", "8", "seen"]
-    assert table["T4"] == ["T4", "Turing", "15360", "no"]
+    assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "7", "8", "seen"]
+    assert table["T4"] == ["T4", "Turing", "15360", "no", "MIG"]
     assert "~45776" in text
     assert "~ is an estimate" in text
 

@@ -1,6 +1,7 @@
 """`tessera explain`: one workload, the ways it could be served, where it goes or what stands in its way."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TypedDict, Unpack
 
 import click
@@ -10,8 +11,10 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from tessera.cli.drawing.lettering import clean
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
+from tessera.cli.tables import where
 from tessera.core import explain as core
 from tessera.core.need import Pod
 from tessera.core.plan import PLAN_POLICIES
@@ -22,6 +25,8 @@ from tessera.errors import InvalidInput
 __all__ = ["explain"]
 
 _MOST_NODES = 20
+_WORD = 20
+"""The longest word that is not broken, in a terminal of 80 characters."""
 _MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
 
 
@@ -86,16 +91,15 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
 
 
 def _tables(found: core.Explanation) -> Iterator[RenderableType]:
-    pods = found.pods[0] if len(found.pods) == 1 else f"{found.pods[0]} and {len(found.pods) - 1} more"
-    yield f"[bold]{escape(pods)}[/bold] needs {escape(found.need)}"
-    ways = [
-        (w.ask, f"{w.gpus} x {w.model}", w.option.mode.value, w.option.profile or "", str(w.option.memory_mib),
-         str(w.option.compute_percent), w.option.mode.isolation.value, _device(w.option))
-        for w in found.ways
-    ]  # fmt: skip
-    yield _table("Ways to serve it, the preferred first", "ask GPUs mode profile MiB compute% isolation device", ways)
-    yield from map(escape, found.foreign)
-    yield f"{len(found.placed)} placed, {len(found.waiting)} waiting"
+    alone = len(found.pods) == 1
+    yield f"[bold]{escape(_listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
+    columns = "GPUs mode profile MiB compute% isolation device"
+    for ask, ways in groupby(found.ways, key=lambda way: way.ask):
+        yield _table(f"Ways to serve {escape(ask)}, the preferred first", columns, [_cells(way) for way in ways])
+        yield ""
+    yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
+    places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
+    yield f"{len(found.placed)} placed{places}, {len(found.waiting)} waiting\n"
     alike: dict[tuple[str, str], list[str]] = {}
     for verdict in found.nodes:
         alike.setdefault((verdict.obstacle or "has room", verdict.detail), []).append(verdict.node)
@@ -106,10 +110,18 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
         yield f"and {more} more nodes; all with -o json"
 
 
+def _cells(way: core.Way) -> tuple[str, ...]:
+    """Return the cells of one way to serve an ask."""
+    option = way.option
+    amounts = str(option.memory_mib), str(option.compute_percent)
+    isolation = option.mode.isolation.value
+    return f"{way.gpus} x {way.model}", option.mode.value, option.profile or "", *amounts, isolation, _device(option)
+
+
 def _device(option: Option) -> str:
     """Return where the device comes from."""
     if option.exists:
-        return "there already"
+        return "exists"
     return "an amount" if option.amount else _MADE[option.mode]
 
 
@@ -119,8 +131,9 @@ def _listed(nodes: Sequence[str]) -> str:
 
 def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for column in columns.split():
-        table.add_column(column, overflow="fold")
+    for number, column in enumerate(columns.split()):
+        words = (word for row in rows for word in row[number].split())
+        table.add_column(column, overflow="fold", min_width=min(_WORD, max(map(len, (column, *words)))))
     for row in rows:
         table.add_row(*map(escape, row))
     return table

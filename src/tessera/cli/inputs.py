@@ -110,9 +110,9 @@ def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
 
 def _observed(fleet: str | None, unit_mib: int | None) -> tuple[Snapshot, int]:
     """Return the nodes and pods of `--fleet`, and the MiB in one `aliyun.com/gpu-mem`, as given or as seen there."""
-    documents = _documents(fleet) if fleet else ()
+    documents = _documents(fleet) if fleet is not None else ()
     unit_mib = unit_mib or fleets.share_unit_mib(documents)
-    return (fleets.read(documents, share_unit_mib=unit_mib) if fleet else Snapshot(nodes=())), unit_mib
+    return (fleets.read(documents, share_unit_mib=unit_mib) if documents else Snapshot(nodes=())), unit_mib
 
 
 def _skipped(objects: Sequence[str]) -> Iterator[str]:
@@ -131,12 +131,15 @@ def _documents(path: str) -> tuple[Document, ...]:
 
 
 def _files(path: str) -> Iterator[str]:
-    """Yield a file, or the manifests below a folder, sorted, hidden ones left out."""
+    """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
+    if not path:
+        raise InvalidInput("a file to read", found="an empty name", wanted="a file, a folder, or - for standard input")
     folder = Path(path)
     if path == "-" or not folder.is_dir():
         yield path
         return
-    found = sorted(p for p in folder.rglob("*") if p.suffix in _ENDINGS and not p.name.startswith(".") and p.is_file())
+    inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    found = sorted(p for p in inside if p.suffix in _ENDINGS and p.is_file())
     if not found:
         raise InvalidInput(path, found="a folder without manifests", wanted="files ending in .yaml, .yml or .json")
     yield from map(str, found)

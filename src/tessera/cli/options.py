@@ -32,6 +32,8 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 class Number(click.FloatRange):
     """A number between bounds; what is not finite is none, whatever the bounds."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, or fail as click does."""
         number = float(super().convert(value, param, ctx))

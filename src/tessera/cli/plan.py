@@ -1,5 +1,6 @@
 """`tessera plan`: how to cut which GPU, where every pod goes, what waits and why."""
 
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 import click
@@ -20,8 +21,11 @@ from tessera.cli.options import (
 )
 from tessera.cli.tables import plan_tables
 from tessera.core import plan as core
+from tessera.errors import InvalidInput
 
 __all__ = ["plan"]
+
+_OTHER_PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".html"}
 
 
 class _Given(TypedDict):
@@ -83,16 +87,25 @@ def plan(**given: Unpack[_Given]) -> None:
     refuse_beside("--policy", "--exact")
     refuse_without("--limit", "--exact")
     snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
-    if given["draw"]:
-        check_output(given["draw"])
-    if given["write"]:
-        check_outputs(given["write"])
+    _check_targets(given["draw"], given["write"])
+    if not snapshot.pending and not given["filename"]:
+        click.echo("note: there is nothing to place; -f reads manifests", err=True)
     made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
-    if given["draw"]:
+    if given["draw"] is not None:
         write_output(given["draw"], svg(made, snapshot, title="Tessera plan"))
-    if given["write"]:
+    if given["write"] is not None:
         write_outputs(given["write"], adminfiles.render(made, snapshot))
     if given["output"] == "table":
         rich.print(plan_tables(made, snapshot))
     else:
         write_output("-", plans.to_json(made) if given["output"] == "json" else plans.to_yaml(made))
+
+
+def _check_targets(draw: str | None, write: str | None) -> None:
+    """Find out before a long run what could not be written after it."""
+    if draw is not None:
+        if Path(draw).suffix.lower() in _OTHER_PICTURES:
+            raise InvalidInput(f"--draw {draw}", found="the name of another kind of picture", wanted="a name in .svg")
+        check_output(draw)
+    if write is not None:
+        check_outputs(write)

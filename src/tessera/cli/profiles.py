@@ -109,15 +109,14 @@ def _table(*headings: str, left: int = 1) -> Table:
 
 
 def _catalogue() -> Table:
-    table = _table("model", "architecture", "MiB", "MIG", "slices", "units", "known", left=2)
+    table = _table("model", "architecture", "MiB", "slices", "units", "known", left=2)
     for each in CATALOGUE:
         placement = _placement(each)
         table.add_row(
             each.name,
             each.arch,
             _memory(each),
-            "yes" if each.profiles else "no",
-            str(each.compute_slices or ""),
+            str(each.compute_slices) if each.profiles else "no MIG",
             str(each.units or ""),
             _KNOWN[placement][0] if placement else "",
         )

@@ -37,6 +37,7 @@ from tessera.sim.workloads.synthetic import PUBLISHED_MIX, ClassMix, make, plain
 __all__ = ["simulate"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+_FROM_0 = click.IntRange(min=0)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ def run_options(command: _Command) -> _Command:
             show_default=True,
             help="Packing policy; repeat it to compare several.",
         ),
-        click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the arrivals."),
+        click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
         click.option(
             "--queue",
             type=click.Choice(["drop", "fifo", "backfill"]),
@@ -88,7 +89,8 @@ def run_options(command: _Command) -> _Command:
         ),
         click.option(
             "--moves",
-            type=click.IntRange(min=0),
+            metavar="N",
+            type=_FROM_0,
             default=0,
             show_default=True,
             help="Most pods that may move to another node in the run, one for each pod that would not fit.",
@@ -191,6 +193,7 @@ def simulate_manifests(
 @fleet_options
 @click.option(
     "--nodes",
+    metavar="N",
     type=click.IntRange(1, 100_000),
     default=100,
     show_default=True,

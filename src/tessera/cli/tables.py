@@ -25,7 +25,7 @@ from tessera.core.plan import Plan
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Assignment, Share, Snapshot
 
-__all__ = ["letter", "plan_tables"]
+__all__ = ["letter", "plan_tables", "where"]
 
 _NARROWEST, _WIDEST = 16, 96
 _WHOLE_PERCENT = 100
@@ -114,8 +114,9 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
     table.columns[2].justify = "right"
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = seen.workloads[number]
-        where = Text(clean(_where(members)))
-        table.add_row(_key(workload), _name(workload), f"{len(members):,}", gets, isolation, where)
+        table.add_row(
+            _key(workload), _name(workload), f"{len(members):,}", gets, isolation, Text(clean(where(members)))
+        )
     _unbroken(table, 1, (_name(seen.workloads[number]) for number, _, _ in groups))
     return table
 
@@ -136,7 +137,7 @@ def _share_words(share: Share) -> str:
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 
-def _where(members: list[Assignment]) -> str:
+def where(members: Sequence[Assignment]) -> str:
     """Return nodes and GPUs: `a GPU 0-3, 5; b GPU 1`."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for assignment in members:
