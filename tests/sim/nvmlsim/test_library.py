@@ -4,11 +4,14 @@ import ctypes
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
+from nvmlcalls import cut_whole
 from tessera.errors import Unsupported
 from tessera.sim.nvmlsim import library
 from tessera.sim.nvmlsim.faults import CODES, functions
@@ -116,3 +119,56 @@ def test_nothing_but_zeros_is_refused(start: object, machine: object, name: str)
         return
     code = getattr(ctypes.CDLL(str(library())), name)(*[ctypes.c_void_p(0)] * 6)
     assert code == pynvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def declarations() -> dict[str, str]:
+    """Return the parameters of each function, as nvml.h has them."""
+    text = re.sub(r"\s+", " ", (sources() / "nvml.h").read_text())
+    return dict(re.findall(r"NVML_API nvmlReturn_t (nvml\w+)\(([^)]*)\);", text))
+
+
+@pytest.mark.parametrize("name", sorted(declarations()))
+def test_a_handle_and_nothing_else_is_refused_where_something_is_to_be_told(a100: Any, t4: Any, name: str) -> None:
+    instance, compute = cut_whole(a100, 19, 0, 1)
+    handles = {"nvmlDevice_t": t4, "nvmlGpuInstance_t": instance, "nvmlComputeInstance_t": compute}
+    parameters = [each.strip() for each in declarations()[name].split(",")]
+    handle = handles.get(parameters[0].split(" ")[0])
+    if handle is None:
+        return
+    code = getattr(ctypes.CDLL(str(library())), name)(handle, *[ctypes.c_void_p(0)] * 5)
+    if "*" in declarations()[name]:
+        assert code != pynvml.NVML_SUCCESS
+    assert code != pynvml.NVML_ERROR_UNINITIALIZED
+
+
+def test_older_ways_to_initialise(start: Callable[[], object]) -> None:
+    start()
+    for name in ("nvmlInit", "nvmlInit_v2"):
+        loaded = ctypes.CDLL(str(library()))
+        assert getattr(loaded, name)() == pynvml.NVML_SUCCESS
+        assert loaded.nvmlShutdown() == pynvml.NVML_SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nvmlDeviceSetPowerManagementLimit_v2", 3),
+        ("nvmlDeviceGetTemperatureV", 3),
+        ("nvmlDeviceGetRunningProcessDetailList", 6),
+        ("nvmlDeviceGetPciInfoExt", 16),
+        ("nvmlDeviceGetMemoryInfo_v2", 10),
+    ],
+)
+@pytest.mark.parametrize("version", [0, 0xFFFFFFFF, 0x01000001])
+def test_a_struct_of_another_version_is_refused(t4: Any, name: str, words: int, version: int) -> None:
+    struct = (ctypes.c_uint * words)(version)
+    code = getattr(ctypes.CDLL(str(library())), name)(t4, ctypes.byref(struct))
+    assert code == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    assert list(struct) == [version, *[0] * (words - 1)], "nothing was written"
+
+
+def test_a_uuid_struct_of_another_version_is_refused(t4: Any) -> None:
+    del t4
+    found = ctypes.c_void_p()
+    code = ctypes.CDLL(str(library())).nvmlDeviceGetHandleByUUIDV((ctypes.c_uint * 13)(1, 1), ctypes.byref(found))
+    assert (code, found.value) == (pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, None)
