@@ -19,11 +19,6 @@ class Feed:
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
         self._closed = False
 
-    @property
-    def read(self) -> bool:
-        """Whether anybody reads."""
-        return bool(self._streams)
-
     def stream(self) -> AsyncIterator[GpuEvent]:
         """Yield the events published from now on, until the feed is closed."""
         stream = _Stream()

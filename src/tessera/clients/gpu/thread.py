@@ -27,6 +27,9 @@ class _Job(Generic[Answer]):
         self.answer: asyncio.Future[Answer] = self.loop.create_future()
         self.started_s: float | None = None
         self.abandoned = False
+        """Whether nobody waits for it: if it has not begun it never will."""
+        self.overdue = False
+        """Whether its deadline has passed."""
 
     def run(self) -> Callable[[], None]:
         """Call, and return what hands the outcome over to whoever waits for it, if anyone still does."""
@@ -87,6 +90,7 @@ class DriverThread:
         except TimeoutError:
             if not job.answer.cancelled():  # the function's own
                 raise
+            job.overdue = True
             raise self._overdue(job, deadline_s) from None
         finally:
             job.abandoned = True
@@ -96,7 +100,7 @@ class DriverThread:
             raise closed()
         with self._lock:
             hung = self._current
-            if hung is None or not hung.abandoned:
+            if hung is None or not hung.overdue:
                 return
             found = f"`{hung.what}` hanging for {monotonic() - (hung.started_s or 0.0):.0f} s"
         raise _unavailable(what, found)
@@ -122,10 +126,20 @@ class DriverThread:
                 job.loop.call_soon_threadsafe(outcome)
             del job, outcome
 
-    def end(self) -> None:
-        """Refuse all calls from now on; the thread ends when the one under way comes back."""
+    async def close(self, last: Callable[[], None], deadline_s: float) -> None:
+        """Refuse all calls from now on, make a last one after those in line, and end; what it raises is dropped.
+
+        Past the deadline this returns; the last call is still made should the thread ever get there.
+        """
+        if self._closed:
+            return
         self._closed = True
+        job = _Job("closing it", last)
+        self._line.put(job)
         self._line.put(None)
+        await asyncio.wait((job.answer,), timeout=deadline_s)
+        if job.answer.done():
+            job.answer.exception()
 
 
 def _unavailable(what: str, found: str) -> Unavailable:

@@ -21,7 +21,7 @@ from tessera.clients.gpu.refusals import (
 from tessera.core.inventory import ComputeMode, GpuFacts, MigMode
 from tessera.core.mig import Placement
 from tessera.core.units import MIB
-from tessera.errors import Conflict, Unavailable, Unsupported
+from tessera.errors import Conflict, Unavailable
 
 __all__ = ["cap", "create", "destroy", "limit", "limit_of", "limits_memory", "lock", "set_compute_mode", "switch"]
 
@@ -59,8 +59,7 @@ def create(facts: GpuFacts, device: Any, placement: Placement) -> None:
     check_room(facts, placement)
     subject = f"creating {place_named(facts, placement)}"
     profile = next(each for each in facts.model.profiles if each.name == placement.profile)
-    if profile.profile_id is None:
-        raise Unsupported(subject, found="a profile the driver does not list", wanted="one that it does")
+    assert profile.profile_id is not None, "whose placements are known, their id is"
     at = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
     with translated(subject, "a GPU instance and a compute instance"):
         made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile.profile_id, ctypes.byref(at))

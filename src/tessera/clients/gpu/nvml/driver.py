@@ -82,10 +82,20 @@ class NvmlDriver:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 loop.call_soon_threadsafe(feed.publish, event)
 
+        made: list[Node] = []
+
+        def make() -> Node:
+            made.append(Node(sysfs, publish))
+            return made[0]
+
+        def unmake() -> None:
+            for each in made:
+                each.close()
+
         try:
-            node = await thread.call("opening it", partial(Node, sysfs, publish), deadlines.act_s)
+            node = await thread.call("opening it", make, deadlines.act_s)
         except BaseException:
-            thread.end()
+            await thread.close(unmake, 0.0)  # should it open late
             raise
         return cls(thread, node, feed, deadlines)
 
@@ -211,9 +221,7 @@ class NvmlDriver:
         with contextlib.suppress(asyncio.CancelledError):
             await self._following
         self._feed.close()
-        with contextlib.suppress(TesseraError):
-            await self._thread.call("closing it", self._node.close, self._deadlines.read_s)
-        self._thread.end()
+        await self._thread.close(self._node.close, self._deadlines.read_s)
 
     async def _on(
         self, what: str, gpu: str, act: Callable[[GpuFacts, Any], Answer], deadline_s: float | None = None

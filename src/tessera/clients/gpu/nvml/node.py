@@ -161,7 +161,7 @@ class Node:
             if self._watch is None or self._watched != {*self._cards} - self._lost:
                 self._listen()
             for event in self._watch.read() if self._watch else ():
-                if event.gpu:
+                if not event.lost:
                     self._publish(event)
                 if event.lost or event.xid == FELL_OFF_THE_BUS:
                     self._find_lost()

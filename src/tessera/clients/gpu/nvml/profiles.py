@@ -13,6 +13,19 @@ from tessera.core.gpumodels import SeenProfile
 __all__ = ["profiles"]
 
 _GIB_MIB = 1024
+_ATTRIBUTES = {
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
+}
+"""What the profile's kind adds to its name. Source: as `_name`."""
 
 
 def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
@@ -21,7 +34,8 @@ def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = _info(device, number)
         if info is not None and info.id not in found:
-            found[info.id] = _seen(device, info, total_mib)
+            name = getattr(info, "name", "").removeprefix("MIG ") or _name(info, total_mib, number)
+            found[info.id] = _seen(device, info, name)
     return tuple(found.values())
 
 
@@ -42,10 +56,9 @@ def _info(device: Any, number: int) -> Any:
     return None
 
 
-def _seen(device: Any, info: Any, total_mib: int) -> SeenProfile:
-    name = getattr(info, "name", "").removeprefix("MIG ")
+def _seen(device: Any, info: Any, name: str) -> SeenProfile:
     return SeenProfile(
-        name=name or _name(info, total_mib),
+        name=name,
         profile_id=info.id,
         compute_slices=info.sliceCount,
         max_instances=info.instanceCount,
@@ -56,14 +69,15 @@ def _seen(device: Any, info: Any, total_mib: int) -> SeenProfile:
     )
 
 
-def _name(info: Any, total_mib: int) -> str:
-    """Return a profile's name from slices and memory, for drivers that do not tell it.
+def _name(info: Any, total_mib: int, number: int) -> str:
+    """Return a profile's name from slices, memory and kind, for drivers that do not tell it.
 
     Source: NVIDIA go-nvlib, `pkg/nvlib/device/mig_profile.go`: the part of the memory in eighths, rounded up, of the
     whole gigabytes.
     """
     eighths = math.ceil(info.memorySizeMB * 8 / total_mib) if total_mib else 0
-    return f"{info.sliceCount}g.{round(eighths / 8 * math.ceil(total_mib / _GIB_MIB))}gb"
+    gigabytes = round(eighths / 8 * math.ceil(total_mib / _GIB_MIB))
+    return f"{info.sliceCount}g.{gigabytes}gb{_ATTRIBUTES.get(number, '')}"
 
 
 def _places(device: Any, profile_id: int) -> Iterator[tuple[int, int]]:

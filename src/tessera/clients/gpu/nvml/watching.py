@@ -1,5 +1,6 @@
 """NVML's events, read without waiting. Everything here runs in the driver's thread."""
 
+import ctypes
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ class Watch:
 
     def __init__(self, devices: Mapping[str, Any]) -> None:
         self._set = pynvml.nvmlEventSetCreate()
+        self._uuids = {_address(device): uuid for uuid, device in devices.items()}
+        """By handle, since a lost GPU does not tell its UUID."""
         self.deaf: tuple[str, ...] = tuple(uuid for uuid, device in devices.items() if not self._register(device))
         """GPUs whose events the driver does not tell."""
 
@@ -52,21 +55,20 @@ class Watch:
             except pynvml.NVMLError_GpuIsLost:
                 yield GpuEvent(gpu="", lost=True)
                 return
-            yield _event(event)
+            yield self._event(event)
+
+    def _event(self, event: Any) -> GpuEvent:
+        return GpuEvent(
+            gpu=self._uuids.get(_address(event.device), ""),
+            xid=event.eventData if event.eventType & pynvml.nvmlEventTypeXidCriticalError else None,
+            gpu_instance=None if event.gpuInstanceId == _NONE else event.gpuInstanceId,
+            compute_instance=None if event.computeInstanceId == _NONE else event.computeInstanceId,
+        )
 
     def close(self) -> None:
         """Let go of the events."""
         pynvml.nvmlEventSetFree(self._set)
 
 
-def _event(event: Any) -> GpuEvent:
-    try:
-        gpu = pynvml.nvmlDeviceGetUUID(event.device)
-    except pynvml.NVMLError:
-        gpu = ""
-    return GpuEvent(
-        gpu=gpu,
-        xid=event.eventData if event.eventType & pynvml.nvmlEventTypeXidCriticalError else None,
-        gpu_instance=None if event.gpuInstanceId == _NONE else event.gpuInstanceId,
-        compute_instance=None if event.computeInstanceId == _NONE else event.computeInstanceId,
-    )
+def _address(device: Any) -> int | None:
+    return ctypes.cast(device, ctypes.c_void_p).value
