@@ -1,6 +1,9 @@
 """Settings of all tests."""
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,3 +18,10 @@ settings.load_profile("tessera")
 def anyio_backend() -> str:
     """Run asynchronous tests, those marked `anyio`, on asyncio alone, as the program runs."""
     return "asyncio"
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """Give an empty folder whose path is short enough for unix sockets, which that of `tmp_path` is not."""
+    with tempfile.TemporaryDirectory(prefix="tessera-") as name:
+        yield Path(name)

@@ -17,8 +17,8 @@ ONE = Container(name="main", limits=((RESOURCE, 1),))
 
 
 @pytest.fixture
-async def kubelet(folder: Path) -> AsyncIterator[MemoryKubelet]:
-    async with MemoryKubelet(folder) as running:
+async def kubelet(socket_folder: Path) -> AsyncIterator[MemoryKubelet]:
+    async with MemoryKubelet(socket_folder) as running:
         yield running
 
 
@@ -58,8 +58,8 @@ async def test_a_pod_gets_what_the_plugin_prefers_and_answers(kubelet: MemoryKub
     await server.stop()
 
 
-async def test_a_plugin_without_wishes_is_not_asked(folder: Path) -> None:
-    async with MemoryKubelet(folder, random.Random(1)) as kubelet:
+async def test_a_plugin_without_wishes_is_not_asked(socket_folder: Path) -> None:
+    async with MemoryKubelet(socket_folder, random.Random(1)) as kubelet:
         plugin = ScriptedPlugin(*"abcdef", options=PluginOptions(preferred=False))
         server = await connect(plugin, kubelet.plugins)
         await kubelet.until_allocatable(RESOURCE, 6)
@@ -151,21 +151,21 @@ async def test_too_many_questions_are_asked_again_until_the_deadline(kubelet: Me
         await PodResources(kubelet.pod_resources, deadline_s=0.2).list()
 
 
-async def test_a_kubelet_that_is_not_there(folder: Path) -> None:
+async def test_a_kubelet_that_is_not_there(socket_folder: Path) -> None:
     with pytest.raises(Unavailable, match="PodResources within 5 s"):
-        await PodResources(folder / "kubelet.sock").list()
+        await PodResources(socket_folder / "kubelet.sock").list()
     with pytest.raises(Unavailable, match=RESOURCE):
-        await register(folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions())
+        await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions())
 
 
-async def test_a_kubelet_that_does_not_answer(folder: Path) -> None:
+async def test_a_kubelet_that_does_not_answer(socket_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(folder / "kubelet.sock"))
+        silent.bind(str(socket_folder / "kubelet.sock"))
         silent.listen()
         with pytest.raises(Unavailable, match=r"no answer in 0\.2 s"):
-            await register(folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions(), deadline_s=0.2)
+            await register(socket_folder / "kubelet.sock", "x.sock", RESOURCE, PluginOptions(), deadline_s=0.2)
         with pytest.raises(Unavailable, match="no answer"):
-            await PodResources(folder / "kubelet.sock", deadline_s=0.2).list()
+            await PodResources(socket_folder / "kubelet.sock", deadline_s=0.2).list()
 
 
 # sentence: (endpoint, resource, what the kubelet says)
@@ -186,8 +186,8 @@ async def test_registrations_that_a_kubelet_refuses(kubelet: MemoryKubelet, case
     await server.stop()
 
 
-async def test_a_stale_socket_is_replaced(folder: Path) -> None:
-    path = folder / "p.sock"
+async def test_a_stale_socket_is_replaced(socket_folder: Path) -> None:
+    path = socket_folder / "p.sock"
     first = await serve(ScriptedPlugin("a"), path)
     second = await serve(ScriptedPlugin("a"), path)
     assert (first.reachable, second.reachable) == (False, True)
@@ -217,11 +217,11 @@ async def test_where_no_socket_can_be(case: str) -> None:
         await serve(ScriptedPlugin("a"), Path(path))
 
 
-async def test_the_code_tells_what_kind_of_error_it_was(folder: Path) -> None:
+async def test_the_code_tells_what_kind_of_error_it_was(socket_folder: Path) -> None:
     plugin = ScriptedPlugin("a")
-    server = await serve(plugin, folder / "p.sock")
+    server = await serve(plugin, socket_folder / "p.sock")
     plugin.refusal = Conflict("pod", found="x", wanted="y")
-    async with grpc.aio.insecure_channel(f"unix:{folder / 'p.sock'}") as channel:
+    async with grpc.aio.insecure_channel(f"unix:{socket_folder / 'p.sock'}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/v1beta1.DevicePlugin/PreStartContainer"
         )

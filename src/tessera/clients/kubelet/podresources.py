@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import grpc
-import msgspec
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
+from tessera.core.matching import Held
 from tessera.errors import Unavailable
 
 __all__ = ["POD_RESOURCES", "Held", "PodResources"]
@@ -17,17 +17,6 @@ POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _LIST = "/v1.PodResourcesLister/List"
 _AGAIN_S = 0.05
 """The kubelet answers 100 calls a second. Source: kubernetes `pkg/kubelet/apis/grpc/ratelimit.go`."""
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of one resource that a container holds."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    device_ids: tuple[str, ...]
-    """Sorted."""
 
 
 class PodResources:

@@ -1,0 +1,11 @@
+"""Device plugins: what this node offers is advertised to the kubelet, and handed to containers.
+
+`Plugins` is the whole; its owner calls `offer` whenever GPUs, sharing or health changed and keeps one task in `run`.
+"""
+
+from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.plugins import Outside, Paths, Plugins
+from tessera.agent.deviceplugin.resource import OfferedResource
+from tessera.agent.deviceplugin.shares import ShareDesk, World
+
+__all__ = ["CdiFolder", "OfferedResource", "Outside", "Paths", "Plugins", "ShareDesk", "World"]

@@ -1,0 +1,73 @@
+"""The folder of CDI specifications: ours written whole or not at all, stale ones removed, others' left alone."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from tessera.errors import InvalidInput, Unavailable, shown
+
+__all__ = ["CdiFolder"]
+
+_OURS = "tessera.dev-"
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,100}[A-Za-z0-9])?", re.ASCII)
+
+
+class CdiFolder:
+    """Tessera's specifications in a folder that the container runtime reads: `/var/run/cdi`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, name: str, text: str) -> bool:
+        """Make the specification of this name say `text`; return whether it said something else before.
+
+        A runtime that reads meanwhile sees the former one or the new one: only a complete file has the name's ending.
+
+        Raises:
+            InvalidInput: a name that would leave the folder.
+            Unavailable: the folder cannot be written.
+
+        """
+        path = self._path(name)
+        try:
+            if path.is_file() and path.read_text() == text:
+                return False
+            self._folder.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(text)
+            partial.rename(path)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return True
+
+    def keep(self, names: Collection[str], *, prefix: str) -> tuple[str, ...]:
+        """Remove our specifications whose name begins with `prefix`, except these; return the removed ones.
+
+        Raises:
+            Unavailable: the folder cannot be written.
+
+        """
+        removed = []
+        try:
+            for path in sorted(self._folder.glob(f"{_OURS}{prefix}*")):
+                name = path.stem.removeprefix(_OURS)
+                if path.suffix != ".json" or name not in names:
+                    path.unlink(missing_ok=True)
+                    removed.append(name)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return tuple(removed)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            wanted = "letters, digits and _ . - between a letter or digit at both ends"
+            raise InvalidInput("CDI specification", found=shown(name), wanted=wanted)
+        return self._folder / f"{_OURS}{name}.json"
+
+    def _unusable(self, error: OSError) -> Unavailable:
+        return Unavailable(
+            f"CDI folder {self._folder}",
+            found=error.strerror or str(error),
+            wanted="a folder that the agent can write and the container runtime reads",
+            accepted="the runtime's cdi_spec_dirs, mounted into the agent's pod without readOnly",
+        )

@@ -1,0 +1,272 @@
+"""All device plugins of a node: what is offered, how it is handed over, and the one task that keeps them registered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.resource import OfferedResource
+from tessera.agent.deviceplugin.servers import PluginServers
+from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
+from tessera.api import cdi, documents, migminors
+from tessera.clients.kube import Object
+from tessera.core.advertise import Offer, PluginDevice, Resource
+from tessera.core.edits import Place, ShareEdits, edits
+from tessera.core.grant import Grant
+from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.matching import Held
+from tessera.core.mig import Placement
+from tessera.core.nodesharing import ListStrategy, PluginOptions
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.log import Logger
+
+__all__ = ["Outside", "Paths", "Plugins"]
+
+_TEND_S = 1.0
+_TIDY_S = 30.0
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are on the node."""
+
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    cdi: Path = Path("/var/run/cdi")
+    driver_spec: Path = Path("/etc/cdi/nvidia.yaml")
+    """Made by `nvidia-ctk cdi generate`: its edits for all devices, the driver's libraries, are ours too."""
+    minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
+    memory: Path | None = Path("/var/lib/tessera/shares.json")
+    """Keeps what was answered for shares, for a restart of the agent; None keeps nothing."""
+    mps_root: Path = Path("/run/tessera/mps")
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plugins ask and tell the rest of the agent."""
+
+    pods: Callable[[], Iterable[Object]]
+    """The Pod objects of this node."""
+    record: Callable[[], Awaitable[tuple[Held, ...]]]
+    """The kubelet's PodResources."""
+    correct: Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+    """Set annotations of a pod: namespace, name, annotations."""
+    instance: Callable[[str, Placement], Awaitable[Inventory]]
+    """Make the MIG instance of a GPU exist; return what the driver shows then."""
+
+
+class Plugins:
+    """The device plugins of this node: `offer` says what is advertised, `run` keeps it so until it is cancelled.
+
+    Args:
+        paths: where things are.
+        outside: the rest of the agent.
+        log: where what was applied is logged.
+        strategies: how devices are handed over where the node's configuration does not say.
+
+    """
+
+    def __init__(
+        self, paths: Paths, outside: Outside, log: Logger, *, strategies: tuple[ListStrategy, ...] = ("envvar",)
+    ) -> None:
+        self._paths = paths
+        self._outside = outside
+        self._log = log
+        self._strategies = strategies
+        self._inventory = Inventory(gpus=())
+        self._options = PluginOptions()
+        self._place = Place()
+        self._driver = cdi.NOTHING
+        self._handover = Handover(strategies=strategies)
+        self._complained: set[str] = set()
+        self._folder = CdiFolder(paths.cdi)
+        world = World(pods=outside.pods, record=outside.record, correct=outside.correct, prepare=self._prepare)
+        self._desk = ShareDesk(world, self._folder, log, memory=paths.memory)
+        self._servers = PluginServers(paths.plugins, self._plugin, log)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps resources from being advertised; one sentence each."""
+        return self._servers.problems
+
+    async def offer(
+        self, offered: Offer, inventory: Inventory, options: PluginOptions, *, unit_mib: int = 1024
+    ) -> bool:
+        """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
+
+        Args:
+            offered: of `core.advertise.offer`.
+            inventory: what the driver shows, the same that the offer was made from.
+            options: how devices are handed over.
+            unit_mib: memory of one unit.
+
+        """
+        self._options = options
+        self._handover = Handover(
+            strategies=options.list_strategies or self._strategies,
+            pass_device_specs=options.pass_device_specs,
+            annotation_prefix=options.cdi_annotation_prefix,
+            dev_root=options.driver_root,
+        )
+        self._see(inventory, unit_mib)
+        self._desk.handover, self._desk.driver, self._desk.share_unit_mib = self._handover, self._driver, unit_mib
+        if self._handover.cdi:
+            self._write_devices()
+        return await self._servers.offer(offered.resources, policy=options.allocation_policy or "distributed")
+
+    async def run(self) -> None:
+        """Listen and register again when the kubelet starts anew, and remove what is stale; for ever."""
+        loop = asyncio.get_running_loop()
+        tidied_s = loop.time()
+        try:
+            while True:
+                await asyncio.sleep(_TEND_S)
+                await self._servers.tend()
+                if loop.time() - tidied_s >= _TIDY_S:
+                    tidied_s = loop.time()
+                    await self._tidy()
+        finally:
+            await self._servers.close()
+
+    async def _tidy(self) -> None:
+        try:
+            await self._desk.tidy()
+        except TesseraError as error:
+            self._complain(str(error))
+
+    # What is handed over
+
+    def _plugin(self, resource: Resource) -> OfferedResource:
+        policy = self._options.allocation_policy or "distributed"
+        return OfferedResource(resource, self._give, self._desk, policy=policy)
+
+    def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+        gpus = {facts.uuid: facts for facts in self._inventory.gpus}
+        shares = [_share(resource, device, gpus) for device in devices]
+        uuids = tuple(dict.fromkeys(device.uuid for device in devices))
+        made = edits(shares, {facts.index: facts for facts in self._inventory.gpus}, self._place)
+        env = (("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env)
+        visible = uuids
+        if self._options.id_strategy == "index":
+            visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
+        named = by_cdi(self._handover, GPU_KIND, uuids)
+        return grant(self._handover, named, visible, msgspec.structs.replace(made, env=env))
+
+    async def _prepare(self, shares: tuple[Share, ...]) -> Prepared:
+        """Make the devices of shares exist, and tell what a container with them gets."""
+        uuids: dict[str, None] = {}
+        for share in shares:
+            facts = self._gpu(share.gpu)
+            placement = _placement(share, facts)
+            if placement is not None and placement not in {each.placement for each in facts.instances}:
+                self._see(await self._outside.instance(facts.uuid, placement), self._place.unit_mib)
+                facts = self._gpu(share.gpu)
+            uuids[_uuid(facts, placement)] = None
+        gpus = {facts.index: facts for facts in self._inventory.gpus}
+        return Prepared(visible=tuple(uuids), edits=edits(shares, gpus, self._place))
+
+    def _gpu(self, index: int) -> GpuFacts:
+        facts = next((each for each in self._inventory.gpus if each.index == index), None)
+        if facts is None or facts.lost:
+            state = "no such GPU" if facts is None else "a GPU that the driver has lost"
+            raise Unavailable(f"GPU {index}", found=state, wanted="the GPU that the pod's assignment names")
+        return facts
+
+    # What the node has
+
+    def _see(self, inventory: Inventory, unit_mib: int) -> None:
+        self._inventory = inventory
+        caps = self._place.caps
+        try:
+            text = self._paths.minors.read_text() if self._paths.minors.exists() else ""
+            caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
+        except (OSError, TesseraError) as error:
+            self._complain(str(error))
+        self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=unit_mib, caps=caps)
+
+    def _write_devices(self) -> None:
+        """Write the specification of all whole GPUs and MIG instances; one that cannot be written leaves the former."""
+        try:
+            if self._paths.driver_spec.exists():
+                found = documents.read(str(self._paths.driver_spec), self._paths.driver_spec.read_bytes())
+                self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
+            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
+            self._folder.write("gpu", text)
+        except (OSError, TesseraError) as error:
+            self._complain(str(error))
+
+    def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
+        """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""
+        gpus = {facts.index: facts for facts in self._inventory.gpus}
+        env = (("NVIDIA_VISIBLE_DEVICES", "void"),)
+        for facts in self._inventory.gpus:
+            yield facts.uuid, ShareEdits(env=env, device_nodes=edits([_whole(facts)], gpus, self._place).device_nodes)
+            for instance in facts.instances:
+                nodes = edits([_whole(facts, instance.placement)], gpus, self._place).device_nodes
+                yield instance.uuid, ShareEdits(env=env, device_nodes=nodes)
+
+    def _complain(self, reason: str) -> None:
+        """Log a problem once."""
+        if reason not in self._complained:
+            self._complained.add(reason)
+            self._log.warning("device_handover_impaired", reason=reason)
+
+
+def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> Share:
+    return Share(
+        gpu=gpus[device.gpu_uuid].index,
+        mode=device.mode,
+        profile=device.placement.profile if device.placement else None,
+        start=device.placement.start if device.placement else None,
+        memory_mib=device.memory_mib,
+        compute_percent=device.compute_percent,
+        isolation=device.mode.isolation,
+        resource=resource.name,
+    )
+
+
+def _whole(facts: GpuFacts, placement: Placement | None = None) -> Share:
+    """Return a share of a whole device, of which only the device nodes matter."""
+    mode = Mode.WHOLE if placement is None else Mode.MIG
+    return Share(
+        gpu=facts.index,
+        mode=mode,
+        profile=placement.profile if placement else None,
+        start=placement.start if placement else None,
+        memory_mib=0,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource="",
+    )
+
+
+def _index(device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> str:
+    """Return a device as the driver numbers it: `0`, or `0:1` for a MIG instance, by id of GPU and compute instance."""
+    facts = gpus[device.gpu_uuid]
+    if device.placement is None:
+        return str(facts.index)
+    order = sorted(facts.instances, key=lambda each: (each.gpu_instance, each.compute_instance))
+    return f"{facts.index}:{[each.uuid for each in order].index(device.uuid)}"
+
+
+def _placement(share: Share, facts: GpuFacts) -> Placement | None:
+    """Return the MIG instance a share is or lies on; None for the whole GPU."""
+    if share.profile is None or share.start is None:
+        return None
+    size = next((profile.size for profile in facts.model.profiles if profile.name == share.profile), 0)
+    return Placement(share.start, size, share.profile)
+
+
+def _uuid(facts: GpuFacts, placement: Placement | None) -> str:
+    if placement is None:
+        return facts.uuid
+    found = next((each.uuid for each in facts.instances if each.placement == placement), None)
+    if found is None:
+        raise Conflict(
+            f"GPU {facts.index} ({facts.uuid})",
+            found=f"no MIG instance {placement.profile} at {placement.start}",
+            wanted="the instance that the pod's assignment names",
+        )
+    return found

@@ -1,0 +1,129 @@
+"""The kubelet's device plugins of this node: each listening and registered, again whenever the kubelet restarts."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tessera.agent.deviceplugin.resource import OfferedResource
+from tessera.clients.kubelet import PluginServer, register, serve
+from tessera.clients.kubelet.sockets import identity
+from tessera.core.advertise import Resource
+from tessera.core.prefer import Policy
+from tessera.errors import TesseraError
+from tessera.log import Logger
+
+__all__ = ["PluginServers"]
+
+_EMPTY_S = 2.0
+"""How long a kubelet may take to read the empty list of a resource that is taken back."""
+_STREAM_S = 3.0
+"""A plugin that is registered and has had no stream of the kubelet for so long registers again: the kubelet forgets
+whoever registers while it notices that an earlier stream ended (kubernetes v1.36 `plugin/v1beta1/handler.go`)."""
+
+
+class _Server:
+    """One resource's plugin, and how far it has come."""
+
+    def __init__(self, plugin: OfferedResource) -> None:
+        self.plugin = plugin
+        self.server: PluginServer | None = None
+        self.registered: tuple[int, int] | None = None
+        """The kubelet it registered with, by its socket."""
+        self.seen_s = 0.0
+        """When it registered, or had a stream of the kubelet last, on the loop's clock."""
+        self.problem = ""
+
+
+class PluginServers:
+    """Servers of device plugins in the kubelet's folder.
+
+    Args:
+        folder: the kubelet's folder of plugins, with its `kubelet.sock`.
+        make: returns the plugin of a resource.
+        log: where registrations and failures are logged.
+
+    """
+
+    def __init__(self, folder: Path, make: Callable[[Resource], OfferedResource], log: Logger) -> None:
+        self._folder = folder
+        self._kubelet = folder / "kubelet.sock"
+        self._make = make
+        self._log = log
+        self._servers: dict[str, _Server] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps resources from being advertised; one sentence each, and none when all are."""
+        return tuple(f"resource {name}: {each.problem}" for name, each in self._servers.items() if each.problem)
+
+    async def offer(self, resources: Iterable[Resource], *, policy: Policy, deadline_s: float = 5.0) -> bool:
+        """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time."""
+        async with self._turn:
+            wanted = {resource.name: resource for resource in resources}
+            for name in [name for name in self._servers if name not in wanted]:
+                await self._withdraw(self._servers.pop(name))
+            for name, resource in wanted.items():
+                if name in self._servers:
+                    self._servers[name].plugin.update(resource, policy=policy)
+                else:
+                    self._servers[name] = _Server(self._make(resource))
+            await self._tend()
+            async with asyncio.TaskGroup() as group:
+                sent = [group.create_task(each.plugin.sent(deadline_s)) for each in self._servers.values()]
+            return all(task.result() for task in sent)
+
+    async def tend(self) -> None:
+        """Listen and register wherever that is not so: at first, after a kubelet's restart, after a failure."""
+        async with self._turn:
+            await self._tend()
+
+    async def close(self) -> None:
+        """Stop all servers; the kubelet keeps the resources for five minutes, without healthy devices."""
+        async with self._turn:
+            for each in self._servers.values():
+                if each.server is not None:
+                    await each.server.stop()
+            self._servers.clear()
+
+    async def _tend(self) -> None:
+        for name, each in self._servers.items():
+            try:
+                await self._listen(name, each)
+                await self._register(name, each)
+            except TesseraError as error:
+                if each.problem != str(error):
+                    self._log.warning("resource_not_advertised", resource=name, reason=str(error))
+                each.problem = str(error)
+
+    async def _listen(self, name: str, each: _Server) -> None:
+        if each.server is not None and each.server.reachable:
+            return
+        if each.server is not None:
+            # First the old one: the kubelet disconnects whoever is registered when an old stream ends.
+            await each.server.stop()
+            each.server = None
+        each.registered = None
+        each.server = await serve(each.plugin, self._folder / _endpoint(name))
+
+    async def _register(self, name: str, each: _Server) -> None:
+        kubelet, now_s = identity(self._kubelet), asyncio.get_running_loop().time()
+        if each.plugin.streams:
+            each.seen_s = now_s
+        if kubelet is not None and each.registered == kubelet and now_s - each.seen_s < _STREAM_S:
+            return
+        await register(self._kubelet, _endpoint(name), name, each.plugin.options)
+        each.registered, each.seen_s, each.problem = kubelet, now_s, ""
+        self._log.info("resource_advertised", resource=name, devices=len(each.plugin.resource.devices))
+
+    async def _withdraw(self, each: _Server) -> None:
+        each.plugin.end()
+        await each.plugin.sent(_EMPTY_S)
+        if each.server is not None:
+            await each.server.stop()
+        self._log.info("resource_withdrawn", resource=each.plugin.resource.name)
+
+
+def _endpoint(resource: str) -> str:
+    """Return the file name of a resource's socket; names are unique and as short as they can be."""
+    return f"tessera-{resource.replace('/', '_')}.sock"

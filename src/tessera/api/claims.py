@@ -1,0 +1,135 @@
+"""What the assignments of a node's pods say about shares, container by container."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.asks import SHARE_MEMORY
+from tessera.api.assignments import read_shares, write_shares
+from tessera.api.documents import Document
+from tessera.api.fields import Field, identity
+from tessera.api.podspecs import ASSIGNMENT, read_need
+from tessera.api.workloads import is_finished
+from tessera.core.advertise import SHARE_RESOURCES
+from tessera.core.matching import Claim, ClaimKey, Correction
+from tessera.core.need import Ask, Form
+from tessera.core.snapshot import Share
+from tessera.core.units import count
+from tessera.errors import InvalidInput
+
+__all__ = ["Claims", "corrected", "read_claims"]
+
+_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+"""Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+_NS = 10**9
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims of a node's pods."""
+
+    claims: tuple[Claim, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Pods whose assignment cannot be used, and why."""
+
+
+def read_claims(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024) -> Claims:
+    """Return the claims of Pod objects; finished ones are left out, those that cannot be read with a note."""
+    claims: list[Claim] = []
+    notes: list[str] = []
+    for pod in pods:
+        field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
+        try:
+            if not is_finished(field):
+                claims.extend(_claims(field, share_unit_mib))
+        except InvalidInput as error:
+            notes.append(f"the assignment of a pod is not used: {error}")
+    return Claims(claims=tuple(claims), notes=tuple(notes))
+
+
+def _claims(pod: Field, share_unit_mib: int) -> Iterator[Claim]:
+    namespace, name = identity(pod)
+    need = read_need(pod, share_unit_mib=share_unit_mib)
+    shares = read_shares(pod, need, share_unit_mib=share_unit_mib)
+    if shares is None:
+        return
+    ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
+    for ask, at, own in _dealt(pod, need.asks, shares):
+        units = dict(_units(pod, ask.resource))
+        if ask.form is Form.SHARE:
+            parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
+        else:
+            parts = {ask.container: own} if ask.resource in SHARE_RESOURCES else {}
+        for container, part in parts.items():
+            yield Claim(
+                key=ClaimKey(namespace, name, container, ask.resource),
+                units=units.get(container, 0),
+                shares=part,
+                at=at,
+                since_ns=since_ns,
+                ending=ending,
+                bound=name if len(parts) > 1 else "",
+            )
+
+
+def _dealt(
+    pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]
+) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
+    """Return each ask with its shares and their position; a lone ask for memory shares may have several GPUs."""
+    devices = sum(ask.count for ask in asks)
+    lone = len(asks) == 1 and asks[0].form is Form.SHARE
+    if devices != len(shares) and not (lone and shares):
+        found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
+        raise pod.get("metadata", "annotations").refuse(wanted, found=found)
+    at = 0
+    for ask in asks:
+        count = len(shares) if lone else ask.count
+        yield ask, at, shares[at : at + count]
+        at += count
+
+
+def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
+    """Return one container's part of memory shares that a pod's containers were given together."""
+    if containers == 1 or len(shares) > 1:
+        return shares
+    return (msgspec.structs.replace(shares[0], memory_mib=memory_mib),)
+
+
+def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
+    for kind in ("containers", "initContainers"):
+        for container in pod.get("spec", kind).elements():
+            limit = container.get("resources", "limits").get(resource)
+            if limit.given:
+                yield container.get("name").text(), count(limit.value, limit.subject)
+
+
+def _since_ns(pod: Field) -> int:
+    assumed = pod.get("metadata", "annotations").get(_ASSUMED)
+    if assumed.given and assumed.text().isdecimal():
+        return int(assumed.text())
+    created = pod.get("metadata", "creationTimestamp")
+    if not created.given:
+        return 0
+    try:
+        return int(dt.datetime.fromisoformat(created.text()).timestamp()) * _NS
+    except ValueError as error:
+        raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
+
+
+def corrected(pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024) -> dict[str, str]:
+    """Return the annotations that make a pod's assignment say what its container was given.
+
+    Raises:
+        InvalidInput: the pod's assignment is not the one that was corrected.
+
+    """
+    field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
+    shares = read_shares(field, read_need(field, share_unit_mib=share_unit_mib), share_unit_mib=share_unit_mib) or ()
+    claim, end = correction.claim, correction.claim.at + len(correction.shares)
+    annotations = {ASSIGNMENT: write_shares((*shares[: claim.at], *correction.shares, *shares[end:]))}
+    if claim.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
+        annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
+    return annotations

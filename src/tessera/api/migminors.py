@@ -1,0 +1,52 @@
+"""Numbers of the device nodes that give access to MIG instances.
+
+Source: NVIDIA MIG User Guide, "Device Nodes and Capabilities": `/proc/driver/nvidia-caps/mig-minors`, with lines as
+`gpu0/gi1/access 30` and `gpu0/gi1/ci0/access 31`, where the GPU's number is that of its device node.
+"""
+
+import re
+from collections.abc import Mapping
+
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["capabilities", "read"]
+
+_LINE = re.compile(r"gpu(\d{1,3})/gi(\d{1,3})(?:/ci(\d{1,3}))?/access (\d{1,6})", re.ASCII)
+_OTHERS = re.compile(r"(?:config|monitor) \d+", re.ASCII)
+
+Minors = Mapping[tuple[int, int, int | None], int]
+"""Minor number by GPU's minor number, GPU instance and compute instance; None for the GPU instance itself."""
+
+
+def read(source: str, text: str) -> Minors:
+    """Return the numbers in a file of minors.
+
+    Raises:
+        InvalidInput: a line of another form.
+
+    """
+    minors: dict[tuple[int, int, int | None], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _LINE.fullmatch(line.strip())
+        if match is not None:
+            gpu, instance, compute, minor = match.groups()
+            minors[int(gpu), int(instance), None if compute is None else int(compute)] = int(minor)
+        elif line.strip() and not _OTHERS.fullmatch(line.strip()):
+            subject = f"{source}, line {number}"
+            raise InvalidInput(subject, found=shown(line), wanted="an access right", accepted="gpu0/gi1/ci0/access 31")
+    return minors
+
+
+def capabilities(inventory: Inventory, minors: Minors) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Return the capability device nodes of each MIG instance by its GPU's UUID and its start."""
+    return {
+        (gpu.uuid, instance.placement.start): _nodes(gpu, instance.gpu_instance, instance.compute_instance, minors)
+        for gpu in inventory.gpus
+        for instance in gpu.instances
+    }
+
+
+def _nodes(gpu: GpuFacts, gpu_instance: int, compute_instance: int, minors: Minors) -> tuple[str, ...]:
+    keys = (gpu.minor, gpu_instance, None), (gpu.minor, gpu_instance, compute_instance)
+    return tuple(f"/dev/nvidia-caps/nvidia-cap{minors[key]}" for key in keys if key in minors)

@@ -1,0 +1,217 @@
+"""Which pod an allocation of a share belongs to, and how assignments are corrected to what the kubelet did.
+
+The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place are interchangeable until the kubelet's
+record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from tessera.core.snapshot import Share
+from tessera.errors import Conflict
+
+__all__ = [
+    "Answer",
+    "Claim",
+    "ClaimKey",
+    "Correction",
+    "Held",
+    "Ids",
+    "Reconciled",
+    "holder",
+    "pick",
+    "reconcile",
+    "served",
+]
+
+Ids: TypeAlias = frozenset[str]
+"""Device ids of one resource, which no two containers hold at once."""
+
+
+class ClaimKey(NamedTuple):
+    """A container of a pod, and the resource it asks."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+    def __str__(self) -> str:
+        """Return how people name it."""
+        return f"pod {self.namespace}/{self.pod}, container {self.container}"
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one resource that a container holds, by the kubelet's record."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+    @property
+    def key(self) -> ClaimKey:
+        """The container and the resource."""
+        return ClaimKey(self.namespace, self.pod, self.container, self.resource)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod's assignment says of one container's units of one resource."""
+
+    key: ClaimKey
+    units: int
+    """Device ids the kubelet will give."""
+    shares: tuple[Share, ...]
+    at: int = 0
+    """Position of the first of them in the pod's assignment."""
+    since_ns: int = 0
+    """When the pod was assigned or created, in nanoseconds."""
+    ending: bool = False
+    """Whether the pod is being deleted; then it holds what it holds and gets nothing more."""
+
+    bound: str = ""
+    """The pod, where the claims of its containers stand for one share of it and cannot be exchanged singly."""
+
+    @property
+    def specification(self) -> str:
+        """What must be equal for two claims to be interchangeable, as text: all but GPU and place on it."""
+        parts = (self.key.resource, self.units, self.bound, [_anywhere(share) for share in self.shares])
+        return msgspec.json.encode(parts).decode()
+
+
+def _anywhere(share: Share) -> Share:
+    return msgspec.structs.replace(share, gpu=0, start=None if share.start is None else 0, container="")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Allocate` gave for some device ids, and the claim it was meant for."""
+
+    ids: Ids
+    key: ClaimKey
+    specification: str
+    shares: tuple[Share, ...]
+
+
+def holder(held: Iterable[Held], resource: str, ids: Ids) -> Held | None:
+    """Return the container that holds exactly these ids; None where the kubelet's record has none."""
+    return next((each for each in held if each.resource == resource and frozenset(each.device_ids) == ids), None)
+
+
+def served(claims: Iterable[Claim], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[ClaimKey]:
+    """Return the claims that were answered: those that hold devices, and those meant by answers nobody holds yet."""
+    holding = {each.key for each in held}
+    known = {frozenset(each.device_ids) for each in held}
+    meant = {answer.key for answer in answers if answer.ids not in known}
+    return frozenset(claim.key for claim in claims if claim.key in holding or claim.key in meant)
+
+
+def pick(claims: Iterable[Claim], resource: str, units: int, answered: frozenset[ClaimKey]) -> Claim:
+    """Return the oldest unanswered claim to so many units of a resource.
+
+    Raises:
+        Conflict: there is none; the text tells what there is.
+
+    """
+    alike = [claim for claim in claims if claim.key.resource == resource]
+    waiting = [claim for claim in alike if claim.key not in answered and not claim.ending]
+    fitting = [claim for claim in waiting if claim.units == units]
+    if fitting:
+        return min(fitting, key=lambda claim: (claim.since_ns, claim.key))
+    sizes = ", ".join(f"{claim.key} ({claim.units} units)" for claim in waiting[:3])
+    found = f"waiting for other sizes: {sizes}" if waiting else f"none of {len(alike)} assigned pods unserved"
+    raise Conflict(
+        f"{units} units of {resource}",
+        found=found if alike else "no pod of this node with an assignment",
+        wanted="a pod whose assignment says which GPU its units come from",
+        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+    )
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim and the shares its assignment must name instead."""
+
+    claim: Claim
+    shares: tuple[Share, ...]
+
+
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes assignments and the kubelet's record agree."""
+
+    corrections: tuple[Correction, ...] = ()
+    refused: tuple[tuple[ClaimKey, str], ...] = ()
+    """Holders that were given what is not theirs, and why nothing can be exchanged."""
+
+
+def reconcile(claims: Iterable[Claim], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+    """Return the exchanges of assignments after which each holder's says what it was given.
+
+    Only claims of equal specification are exchanged; together they name the same shares before and after, so that
+    nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
+    """
+    by_ids = {answer.ids: answer for answer in answers}
+    given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    kinds: dict[str, list[Claim]] = {}
+    for claim in sorted(claims, key=lambda claim: (claim.since_ns, claim.key)):
+        kinds.setdefault(claim.specification, []).append(claim)
+    corrections: list[Correction] = []
+    refused: list[tuple[ClaimKey, str]] = []
+    for kind in kinds.values():
+        fixed, wrong = _given(kind, given)
+        refused += wrong
+        corrections += _exchanged(kind, fixed)
+    return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)))
+
+
+def _given(
+    kind: list[Claim], given: Mapping[ClaimKey, Answer | None]
+) -> tuple[dict[ClaimKey, tuple[Share, ...]], list[tuple[ClaimKey, str]]]:
+    """Return what holders among equal claims were given and keep, and those who were given what is not theirs."""
+    fixed = {claim.key: _unnamed(claim.shares) for claim in kind if claim.key in given and given[claim.key] is None}
+    free = [_unnamed(claim.shares) for claim in kind if claim.key not in fixed]
+    wrong: list[tuple[ClaimKey, str]] = []
+    for claim in kind:
+        answer = given.get(claim.key)
+        if answer is None:
+            continue
+        shares = _unnamed(answer.shares)
+        if answer.specification != claim.specification:
+            wrong.append((claim.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
+        elif shares not in free:
+            wrong.append((claim.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
+        else:
+            free.remove(shares)
+            fixed[claim.key] = shares
+    return fixed, wrong
+
+
+def _exchanged(kind: list[Claim], fixed: Mapping[ClaimKey, tuple[Share, ...]]) -> list[Correction]:
+    """Return the changes that give each claim in `fixed` its shares, and the others their own or what remains."""
+    free = [_unnamed(claim.shares) for claim in kind]
+    for shares in fixed.values():
+        free.remove(shares)
+    moved = []
+    for claim in (each for each in kind if each.key not in fixed):
+        if _unnamed(claim.shares) in free:
+            free.remove(_unnamed(claim.shares))
+        else:
+            moved.append(claim)
+    wanted = dict(fixed) | {claim.key: shares for claim, shares in zip(moved, free, strict=True)}
+    return [
+        Correction(claim=claim, shares=_renamed(wanted[claim.key], claim))
+        for claim in kind
+        if wanted.get(claim.key, _unnamed(claim.shares)) != _unnamed(claim.shares)
+    ]
+
+
+def _unnamed(shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    """Return shares without the container's name, which stays with the claim."""
+    return tuple(msgspec.structs.replace(share, container="") for share in shares)
+
+
+def _renamed(shares: tuple[Share, ...], claim: Claim) -> tuple[Share, ...]:
+    pairs = zip(shares, claim.shares, strict=True)
+    return tuple(msgspec.structs.replace(share, container=own.container) for share, own in pairs)

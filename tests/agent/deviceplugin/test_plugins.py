@@ -1,0 +1,492 @@
+"""What a node offers, advertised to a kubelet and handed to its containers."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from gpunodes import facts, sevenths, shared
+from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.api.assignments import write_shares
+from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
+from tessera.core.advertise import Offer, OfferOptions, offer
+from tessera.core.grant import Grant
+from tessera.core.inventory import GpuFacts, Instance, Inventory
+from tessera.core.mig import Placement
+from tessera.core.nodesharing import PluginOptions
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.snapshot import Share
+from tessera.errors import Conflict, Unavailable
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+GPU, NEED, SLICE = "nvidia.com/gpu", "tessera.dev/gpu-memory", "nvidia.com/mig-1g.5gb"
+WHOLE = Sharing(modes=(Mode.WHOLE,))
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
+MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
+MEMORY = Sharing(modes=(Mode.MEMORY_SHARE, Mode.MPS))
+CDI = PluginOptions(list_strategies=("cdi-cri",))
+MINORS = "gpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\ngpu0/gi2/access 39\ngpu0/gi2/ci0/access 40\n"
+
+
+class Node:
+    """A node with a kubelet, some GPUs, and the pods that the API server knows."""
+
+    def __init__(self, kubelet: MemoryKubelet, root: Path) -> None:
+        self.kubelet = kubelet
+        self.root = root
+        self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.inventory = Inventory(gpus=())
+        self.cut: list[tuple[str, Placement]] = []
+        self.able = True
+        """Whether instances can be cut."""
+        self.minors = root / "mig-minors"
+        self.cdi = root / "cdi"
+        self.record = PodResources(kubelet.pod_resources)
+        self.plugins = self.started()
+        self.task: asyncio.Task[None] | None = None
+
+    def started(self) -> Plugins:
+        """Return the plugins of an agent that has just started."""
+        paths = Paths(
+            plugins=self.kubelet.plugins,
+            cdi=self.cdi,
+            driver_spec=self.root / "nvidia.yaml",
+            minors=self.minors,
+            memory=self.root / "shares.json",
+            mps_root=self.root / "mps",
+        )
+        outside = Outside(pods=self.pods.values, record=self.record.list, correct=self.correct, instance=self.instance)
+        return Plugins(paths, outside, logger())
+
+    async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
+        pod = self.pods[namespace, name]
+        metadata = {**pod["metadata"], "annotations": {**pod["metadata"]["annotations"], **annotations}}
+        self.pods[namespace, name] = {**pod, "metadata": metadata}
+
+    async def instance(self, gpu: str, placement: Placement) -> Inventory:
+        self.cut.append((gpu, placement))
+        if not self.able:
+            return self.inventory
+        cut = Instance(placement=placement, uuid="MIG-new", gpu_instance=2, compute_instance=0, memory_mib=4864)
+        self.inventory = Inventory(
+            gpus=tuple(
+                msgspec.structs.replace(each, instances=(*each.instances, cut)) if each.uuid == gpu else each
+                for each in self.inventory.gpus
+            )
+        )
+        return self.inventory
+
+    def offered(self, *pairs: tuple[GpuFacts, Sharing], options: OfferOptions | None = None) -> Offer:
+        self.inventory = Inventory(gpus=tuple(gpu for gpu, _ in pairs))
+        return offer([shared(gpu, sharing) for gpu, sharing in pairs], self.inventory, options or OfferOptions())
+
+    async def offer(
+        self, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions | None = None, options: OfferOptions | None = None
+    ) -> None:
+        """Offer GPUs and start the task that keeps them advertised."""
+        if self.task is None:
+            self.task = asyncio.create_task(self.plugins.run())
+        found = self.offered(*pairs, options=options)
+        assert await self.plugins.offer(found, self.inventory, how or PluginOptions())
+        assert self.plugins.problems == ()
+        for resource in found.resources:
+            healthy = sum(device.healthy for device in resource.devices)
+            await self.kubelet.until_allocatable(resource.name, healthy)
+
+    async def kill(self) -> None:
+        """End the agent as a signal does."""
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.task = None
+
+    def assign(self, name: str, units: int, *shares: Share) -> None:
+        """Let the API server know a pod with an assignment."""
+        self.pods["default", name] = {
+            "metadata": {
+                "namespace": "default",
+                "name": name,
+                "creationTimestamp": "2026-01-31T12:00:00Z",
+                "annotations": {"tessera.dev/assignment": write_shares(shares)},
+            },
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "main", "resources": {"limits": {NEED: str(units)}}}],
+            },
+        }
+
+    def assigned(self, name: str) -> list[dict[str, Any]]:
+        """Return the shares on record for a pod."""
+        text = self.pods["default", name]["metadata"]["annotations"]["tessera.dev/assignment"]
+        found: list[dict[str, Any]] = json.loads(text)
+        return found
+
+    async def run(self, name: str, resource: str = GPU, count: int = 1) -> Grant:
+        """Admit a pod and create its container."""
+        await self.kubelet.admit("default", name, Container(name="main", limits=((resource, count),)))
+        return await self.kubelet.create("default", name, "main")
+
+    def spec(self, grant: Grant) -> dict[str, Any]:
+        """Return the edits of the one CDI device of an answer, as the runtime finds them."""
+        (wanted,) = grant.cdi_devices
+        kind, _, name = wanted.partition("=")
+        for path in self.cdi.glob("*.json"):
+            written = json.loads(path.read_text())
+            for device in written["devices"]:
+                if (written["kind"], device["name"]) == (kind, name):
+                    found: dict[str, Any] = device["containerEdits"]
+                    return found
+        pytest.fail(f"no CDI device {wanted}")
+
+
+@pytest.fixture
+async def node(socket_folder: Path) -> AsyncIterator[Node]:
+    async with MemoryKubelet(socket_folder) as kubelet:
+        made = Node(kubelet, socket_folder)
+        yield made
+        await made.kill()
+
+
+def share(gpu: int, memory_mib: int = 1024, **changes: Any) -> Share:
+    mode = Mode.MEMORY_SHARE
+    plain = Share(
+        gpu=gpu,
+        mode=mode,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource=NEED,
+        container="main",
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def mig(layout: Iterable[Placement]) -> Sharing:
+    return Sharing(modes=(Mode.MIG,), layout=tuple(layout), recut=False)
+
+
+async def test_whole_gpus_by_environment(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE)
+    await node.offer(*pairs)
+    got = dict((await node.run("p", count=2)).env)
+    assert got["NVIDIA_VISIBLE_DEVICES"] == got["TESSERA_GPU_UUIDS"] == f"{facts(0).uuid},{facts(1).uuid}"
+    assert got["TESSERA_GPU_MODE"] == "whole,whole"
+
+
+async def test_whole_gpus_by_index_and_device_nodes(node: Node) -> None:
+    how = PluginOptions(id_strategy="index", pass_device_specs=True)
+    await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE), how=how)
+    got = await node.run("p", count=2)
+    assert dict(got.env)["NVIDIA_VISIBLE_DEVICES"] == "0,1"
+    paths = [each.host_path for each in got.device_nodes]
+    assert paths[:2] == ["/dev/nvidia0", "/dev/nvidia1"]
+    assert "/dev/nvidiactl" in paths
+
+
+async def test_mig_instances_with_their_device_nodes_by_cdi(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    node.minors.write_text(MINORS)
+    (node.root / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [LIB=1]}\n")
+    await node.offer((gpu, mig(layout)), how=CDI)
+    got = await node.run("p", SLICE)
+    number = [each.uuid for each in gpu.instances].index(got.cdi_devices[0].partition("=")[2])
+    assert "NVIDIA_VISIBLE_DEVICES" not in dict(got.env)
+    nodes = [each["path"] for each in node.spec(got)["deviceNodes"]]
+    caps = [("nvidia-cap30", "nvidia-cap31"), ("nvidia-cap39", "nvidia-cap40")][number]
+    assert [path for path in nodes if "caps" in path] == [f"/dev/nvidia-caps/{each}" for each in caps]
+    assert nodes[0] == "/dev/nvidia0"
+    written = json.loads((node.cdi / "tessera.dev-gpu.json").read_text())
+    assert (written["cdiVersion"], written["containerEdits"]) == ("0.5.0", {"env": ["LIB=1"]})
+    assert len(written["devices"]) == 3
+
+
+async def test_mig_instances_by_index_as_the_driver_numbers_them(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    first, second = gpu.instances
+    swapped = msgspec.structs.replace(
+        gpu, instances=(msgspec.structs.replace(first, gpu_instance=9), msgspec.structs.replace(second, gpu_instance=3))
+    )
+    await node.offer((swapped, mig(layout)), how=PluginOptions(id_strategy="index"))
+    got = dict((await node.run("p", SLICE)).env)
+    want = {first.uuid: "0:1", second.uuid: "0:0"}
+    assert got["NVIDIA_VISIBLE_DEVICES"] == want[got["TESSERA_GPU_UUIDS"]]
+
+
+async def test_replicas_under_mps_get_their_limits(node: Node) -> None:
+    options = PluginOptions(allocation_policy="packed")
+    await node.offer((facts(0, "T4"), MPS), how=options)
+    got = await node.run("p")
+    env = dict(got.env)
+    memory_mib = facts(0, "T4").memory_mib // 4
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={memory_mib}M"
+    assert any(mount.host_path.startswith(str(node.root / "mps")) for mount in got.mounts)
+    with pytest.raises(Conflict, match="more replicas of a shared GPU give a container no more"):
+        await node.run("q", count=2)
+
+
+async def test_replicas_are_spread(node: Node) -> None:
+    await node.offer((facts(0, "T4"), SLICED), (facts(1, "T4"), SLICED))
+    got = dict((await node.run("p", count=2)).env)
+    assert len(got["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
+
+
+async def test_health_and_devices_that_come_and_go(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE)
+    await node.offer(*pairs)
+    await node.offer(*pairs, options=OfferOptions(unhealthy=frozenset({facts(0).uuid})))
+    assert (node.kubelet.capacity(GPU), node.kubelet.allocatable(GPU)) == (2, 1)
+    await node.offer(*pairs)
+    await node.offer(pairs[0])
+    assert node.kubelet.capacity(GPU) == 1
+
+
+async def test_a_resource_that_disappears_leaves_no_devices_and_may_come_back(node: Node) -> None:
+    layout = sevenths()
+    await node.offer((facts(0, layout=layout), mig(layout)))
+    await node.offer((facts(0), WHOLE))
+    await node.kubelet.until_allocatable(SLICE, 0)
+    assert (node.kubelet.capacity(SLICE), node.kubelet.allocatable(GPU)) == (0, 1)
+    assert [path.name for path in node.kubelet.plugins.glob("tessera-*")] == ["tessera-nvidia.com_gpu.sock"]
+    await node.offer((facts(0, layout=layout), mig(layout)))
+    await node.kubelet.until_allocatable(GPU, 0)
+
+
+async def test_the_kubelet_restarts(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1), MEMORY)
+    await node.offer(*pairs)
+    await node.run("p")
+    await node.kubelet.restart()
+    await node.kubelet.until_allocatable(GPU, 1)
+    await node.kubelet.until_allocatable(NEED, facts(1).memory_mib // 1024)
+    assert sorted(node.kubelet.registrations) == ["aliyun.com/gpu-mem", GPU, NEED]
+    assert len(await node.record.list()) == 1
+
+
+async def test_the_agent_is_killed_and_starts_again(node: Node) -> None:
+    await node.offer((facts(0, "T4"), SLICED))
+    await node.run("p")
+    await node.kill()
+    await node.kubelet.until_allocatable(GPU, 0)
+    node.plugins = node.started()
+    await node.offer((facts(0, "T4"), SLICED))
+    assert len(await node.record.list()) == 1
+    await node.run("q")
+
+
+async def test_a_plugin_that_the_kubelet_forgot_registers_again(node: Node) -> None:
+    """The kubelet disconnects whoever is registered when an earlier stream ends."""
+    await node.offer((facts(0, "T4"), WHOLE))
+    plugin = node.plugins._servers._servers[GPU].plugin  # what the kubelet did cannot be seen outside
+    await node.kubelet._endpoints[GPU].close()  # as the kubelet does
+    await node.kubelet.until_allocatable(GPU, 0)
+    await node.kubelet.until_allocatable(GPU, 1, deadline_s=20)
+    assert plugin.streams == 1
+
+
+async def test_the_kubelet_is_not_there_yet(socket_folder: Path) -> None:
+    kubelet = MemoryKubelet(socket_folder)
+    kubelet.plugins.mkdir()
+    node = Node(kubelet, socket_folder)
+    with capture_logs() as logs:
+        await node.plugins.offer(node.offered((facts(0, "T4"), WHOLE)), node.inventory, PluginOptions())
+        task = asyncio.create_task(node.plugins.run())
+        assert "kubelet.sock" in node.plugins.problems[0]
+        async with kubelet:
+            await kubelet.until_allocatable(GPU, 1)
+            assert node.plugins.problems == ()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    assert [each["event"] for each in logs] == ["resource_not_advertised", "resource_advertised"]
+
+
+async def test_a_folder_in_which_no_socket_can_be(socket_folder: Path) -> None:
+    node = Node(MemoryKubelet(socket_folder), socket_folder)
+    await node.plugins.offer(node.offered((facts(0, "T4"), WHOLE)), node.inventory, PluginOptions())
+    assert "No such file or directory" in node.plugins.problems[0]
+
+
+async def test_what_cannot_be_read_or_written_leaves_what_was(node: Node) -> None:
+    layout = sevenths()[:1]
+    pairs = (facts(0, layout=layout), mig(layout))
+    node.minors.write_text(MINORS)
+    await node.offer(pairs, how=CDI)
+    before = (node.cdi / "tessera.dev-gpu.json").read_text()
+    node.minors.write_text("nonsense")
+    (node.root / "nvidia.yaml").write_text("[")
+    with capture_logs() as logs:
+        await node.offer(pairs, how=CDI)
+        await node.offer(pairs, how=CDI)
+    assert (node.cdi / "tessera.dev-gpu.json").read_text() == before
+    assert [each["event"] for each in logs] == ["device_handover_impaired"] * 2
+    got = await node.run("p", SLICE)
+    assert "/dev/nvidia-caps/nvidia-cap30" in [each["path"] for each in node.spec(got)["deviceNodes"]]
+
+
+# Shares by assignment
+
+
+async def test_each_pod_gets_its_own_share_by_cdi_in_whatever_order_they_come(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
+    for number in range(6):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    for number in reversed(range(6)):
+        got = await node.run(f"p{number}", NEED, 2)
+        edits = node.spec(got)
+        env = dict(pair.split("=", 1) for pair in edits["env"])
+        assert env["TESSERA_GPU_UUIDS"] == facts(number % 2).uuid
+        assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert env["ALIYUN_COM_GPU_MEM_IDX"] == str(number % 2)
+        assert edits["deviceNodes"][0]["path"] == f"/dev/nvidia{number % 2}"
+        assert node.assigned(f"p{number}")[0]["gpu"] == number % 2
+    assert await node.kubelet.create("default", "p3", "main") == await node.kubelet.create("default", "p3", "main")
+
+
+async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    for number in (3, 0, 2, 1):
+        got = dict((await node.run(f"p{number}", NEED, 2)).env)
+        assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(f"p{number}")[0]["gpu"]).uuid
+    gpus = [node.assigned(f"p{number}")[0]["gpu"] for number in range(4)]
+    assert sorted(gpus) == [0, 0, 1, 1]
+
+
+async def test_a_share_of_another_kind_is_not_exchanged(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 2048, compute_percent=30))
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="another size or kind"):
+        await node.kubelet.create("default", "b", "main")
+    assert [node.assigned(name)[0]["gpu"] for name in ("a", "b")] == [0, 1]
+
+
+async def test_the_agent_is_killed_between_allocation_and_creation(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    got = dict((await node.kubelet.create("default", "p1", "main")).env)
+    assert got["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
+    got = dict((await node.run("p0", NEED, 2)).env)
+    assert got["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+
+
+async def test_an_instance_is_cut_before_its_container_is_created(node: Node) -> None:
+    gpu = facts(0, layout=())
+    node.minors.write_text(MINORS)
+    await node.offer((gpu, Sharing(layout=())), how=CDI)
+    place = sevenths()[3]
+    node.assign("p", 4, share(0, 4864, mode=Mode.MIG, profile=place.profile, start=place.start))
+    got = await node.run("p", NEED, 4)
+    assert node.cut == [(gpu.uuid, place)]
+    edits = node.spec(got)
+    assert "TESSERA_GPU_UUIDS=MIG-new" in edits["env"]
+    assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
+    await node.kubelet.create("default", "p", "main")
+    assert len(node.cut) == 1
+
+
+async def test_an_assignment_that_comes_late_is_waited_for(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    running = asyncio.create_task(node.run("p", NEED, 2))
+    await asyncio.sleep(0.2)
+    node.assign("p", 2, share(0, 2048))
+    assert node.spec(await running)
+
+
+# sentence: (units and shares of the pod's assignment, or None; units asked; what the pod's event says)
+IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
+    "no assignment": (None, 2, "no pod of this node with an assignment"),
+    "an assignment to another size": ((3, [share(0, 3072)]), 2, "waiting for other sizes"),
+    "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: found no such GPU"),
+    "an instance that cannot be": (
+        (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
+        2,
+        "no MIG instance 9g.1gb at 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+async def test_shares_that_cannot_be_given(node: Node, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
+    assignment, units, want = IMPOSSIBLE[case]
+
+    node.able = False
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    if assignment:
+        node.assign("p", assignment[0], *assignment[1])
+    with pytest.raises(Conflict, match=want):
+        await node.run("p", NEED, units)
+
+
+async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:
+    lost = msgspec.structs.replace(facts(0), lost=True)
+    await node.offer((lost, MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    with pytest.raises(Conflict, match="a GPU that the driver has lost"):
+        await node.run("p", NEED, 2)
+
+
+async def test_what_no_container_needs_is_removed(node: Node) -> None:
+    await node.offer((facts(0), AUTO), how=CDI)
+    (node.cdi / "nvidia.json").write_text("{}")
+    (node.cdi / "tessera.dev-share-stale.json").write_text("{}")
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    node.assign("q", 2, share(0, 2048))
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
+    desk = node.plugins._desk  # its task looks every half minute
+    await desk.tidy()
+    assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
+    assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
+    node.kubelet.remove("default", "p")
+    node.kubelet.remove("default", "q")
+    del node.pods["default", "p"], node.pods["default", "q"]
+    await desk.tidy()
+    desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
+    await desk.tidy()
+    assert list(node.cdi.glob("tessera.dev-share-*")) == []
+
+
+async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:
+    (node.root / "shares.json").write_text("{")
+    with capture_logs() as logs:
+        node.plugins = node.started()
+    assert logs[0]["event"] == "answers_forgotten"
+    await node.offer((facts(0), MEMORY))
+    node.assign("p", 2, share(0, 2048))
+    assert (await node.run("p", NEED, 2)).env
+
+
+async def test_the_kubelet_s_record_cannot_be_read(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+
+    async def broken() -> tuple[()]:
+        raise Unavailable("socket", found="no answer", wanted="the record")
+
+    node.record.list = broken  # type: ignore[method-assign]  # a kubelet that hangs
+    node.plugins = node.started()
+    await node.kill()
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    with pytest.raises(Conflict, match="no answer"):
+        await node.run("p", NEED, 2)

@@ -1,0 +1,166 @@
+"""What assignments of a node's pods say about shares, container by container."""
+
+from typing import Any
+
+import pytest
+
+from tessera.api.assignments import write_shares
+from tessera.api.claims import corrected, read_claims
+from tessera.core.matching import Correction
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+
+NEED, GPUSHARE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
+
+
+def share(gpu: int, memory_mib: int, resource: str = NEED, mode: Mode = Mode.MPS, container: str = "main") -> Share:
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=Isolation.DRIVER,
+        resource=resource,
+        container=container,
+    )
+
+
+def pod(limits: dict[str, dict[str, int]], *shares: Share, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a Pod object with a container for each name in `limits`."""
+    own = {"tessera.dev/assignment": write_shares(shares)} if shares else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "default",
+            "name": "p",
+            "creationTimestamp": "2026-01-31T12:00:00Z",
+            "annotations": {**own, **(annotations or {})},
+        },
+        "spec": {
+            "nodeName": "n",
+            "containers": [
+                {"name": name, "resources": {"limits": {key: str(count) for key, count in each.items()}}}
+                for name, each in limits.items()
+            ],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "77"}
+ALLOCATION = {"scheduler.framework.gpushare.allocation": '{"0": {"1": 3, "2": 3}}'}
+
+# sentence: (pod, [(container, resource, units, [(GPU, MiB)], position, bound to the pod)])
+CLAIMS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, int]], int, str]]]] = {
+    "a need": (pod({"main": {NEED: 6}}, share(1, 6144)), [("main", NEED, 6, [(1, 6144)], 0, "")]),
+    "a need on two GPUs takes the units of one": (
+        pod({"main": {NEED: 6, "tessera.dev/gpu-count": 2}}, share(1, 6144), share(0, 6144)),
+        [("main", NEED, 6, [(1, 6144), (0, 6144)], 0, "")],
+    ),
+    "two containers": (
+        pod({"a": {NEED: 6}, "b": {NEED: 2}}, share(1, 6144, container="a"), share(0, 2048, container="b")),
+        [("a", NEED, 6, [(1, 6144)], 0, ""), ("b", NEED, 2, [(0, 2048)], 1, "")],
+    ),
+    "exact devices are the kubelet's to choose": (
+        pod({"a": {"nvidia.com/gpu": 1}, "b": {NEED: 2}}, share(3, 9, "nvidia.com/gpu", container="a"), share(0, 2048)),
+        [("b", NEED, 2, [(0, 2048)], 1, "")],
+    ),
+    "only exact devices": (pod({"a": {"nvidia.com/gpu": 1}}, share(3, 9, "nvidia.com/gpu")), []),
+    "gpushare's index": (
+        pod({"main": {GPUSHARE: 5}}, annotations=INDEX),
+        [("main", GPUSHARE, 5, [(2, 5120)], 0, "")],
+    ),
+    "gpushare's index for two containers": (
+        pod({"a": {GPUSHARE: 5}, "b": {GPUSHARE: 3}}, annotations=INDEX),
+        [("a", GPUSHARE, 5, [(2, 5120)], 0, "p"), ("b", GPUSHARE, 3, [(2, 3072)], 0, "p")],
+    ),
+    "gpushare's allocation on two GPUs": (
+        pod({"main": {GPUSHARE: 6}}, annotations=ALLOCATION),
+        [("main", GPUSHARE, 6, [(1, 3072), (2, 3072)], 0, "")],
+    ),
+    "nothing is assigned": (pod({"main": {NEED: 6}}), []),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_what_is_claimed(case: str) -> None:
+    given, want = CLAIMS[case]
+    found = read_claims([given])
+    assert found.notes == ()
+    assert [
+        (
+            each.key.container,
+            each.key.resource,
+            each.units,
+            [(part.gpu, part.memory_mib) for part in each.shares],
+            each.at,
+            each.bound,
+        )
+        for each in found.claims
+    ] == want
+
+
+def test_age_and_end() -> None:
+    plain = pod({"main": {NEED: 6}}, share(1, 6144))
+    assert read_claims([plain]).claims[0].since_ns == 1_769_860_800 * 10**9
+    assert read_claims([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).claims[0].since_ns == 77
+    assert not read_claims([plain]).claims[0].ending
+    plain["metadata"] |= {"deletionTimestamp": "2026-01-31T12:00:00Z", "creationTimestamp": None}
+    assert read_claims([plain]).claims[0].ending
+    assert read_claims([plain]).claims[0].since_ns == 0
+    assert read_claims([plain | {"status": {"phase": "Failed"}}]).claims == ()
+
+
+# sentence: (pod, what the note says)
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "an assignment that is no JSON": (
+        pod({"main": {NEED: 6}}, annotations={"tessera.dev/assignment": "{"}),
+        "shares in JSON",
+    ),
+    "fewer shares than devices": (
+        pod({"a": {NEED: 6}, "b": {NEED: 6}}, share(1, 6144)),
+        "found an assignment of 1 shares, wanted one for each of the 2 devices asked",
+    ),
+    "more shares than devices": (pod({"a": {NEED: 6}}, share(1, 6144), share(1, 6144)), "of the 1 devices asked"),
+    "no shares at all": (
+        pod({"main": {GPUSHARE: 6}}, annotations={"tessera.dev/assignment": "[]"}),
+        "an assignment of 0 shares",
+    ),
+    "a time that is none": (
+        pod({"main": {NEED: 6}}, share(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},
+        "wanted a time",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_pod_that_cannot_be_read_leaves_the_others(case: str) -> None:
+    given, want = UNUSABLE[case]
+    if case == "a time that is none":
+        given["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((share(1, 6144),))}
+    found = read_claims([given, pod({"main": {NEED: 1}}, share(0, 1024))])
+    assert len(found.claims) == 1
+    assert len(found.notes) == 1
+    assert want in found.notes[0]
+
+
+def test_a_correction_changes_one_container_s_shares() -> None:
+    given = pod({"a": {NEED: 6}, "b": {NEED: 2}}, share(1, 6144, container="a"), share(0, 2048, container="b"))
+    second = read_claims([given]).claims[1]
+    moved = (share(3, 2048, container="b"),)
+    assert corrected(given, Correction(claim=second, shares=moved)) == {
+        "tessera.dev/assignment": write_shares((share(1, 6144, container="a"), *moved))
+    }
+
+
+def test_a_correction_of_gpushare_s_annotations_says_it_their_way_too() -> None:
+    given = pod({"main": {GPUSHARE: 5}}, annotations=INDEX)
+    claim = read_claims([given]).claims[0]
+    moved = (share(0, 5120, GPUSHARE, Mode.MEMORY_SHARE),)
+    got = corrected(given, Correction(claim=claim, shares=moved))
+    assert got["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    assert got["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+    given["metadata"]["annotations"] |= got
+    assert read_claims([given]).claims[0].shares == moved
