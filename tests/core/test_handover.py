@@ -6,7 +6,7 @@ import pytest
 
 from tessera.core.edits import Mount, ShareEdits
 from tessera.core.grant import DeviceNode, Grant
-from tessera.core.handover import GPU_KIND, Handover, by_cdi, claim_name, grant
+from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant, share_name
 from tessera.core.nodesharing import ListStrategy
 
 EDITS = ShareEdits(
@@ -15,7 +15,7 @@ EDITS = ShareEdits(
     device_nodes=("/dev/nvidia0", "/dev/nvidiactl"),
 )
 TWO = ("GPU-a", "MIG-b")
-KEY = f"cdi.k8s.io/tessera_{claim_name(GPU_KIND, TWO)}"
+KEY = f"cdi.k8s.io/tessera_{share_name(GPU_KIND, TWO)}"
 NAMES = ("tessera.dev/gpu=GPU-a", "tessera.dev/gpu=MIG-b")
 
 # sentence: (how, NVIDIA_VISIBLE_DEVICES, container paths of mounts, annotations, CDI devices, device nodes)
@@ -87,8 +87,8 @@ def test_what_is_fixed_when_the_pod_is_not_known_yet(strategy: ListStrategy) -> 
     assert Handover(strategies=(strategy, "envvar")).fixed_at_allocate
 
 
-def test_a_claim_s_name_is_the_same_for_the_same_ids_alone() -> None:
-    assert claim_name("r", ["a", "b"]) == claim_name("r", ["b", "a"])
-    assert len({claim_name("r", ["a", "b"]), claim_name("r", ["ab"]), claim_name("r2", ["a", "b"])}) == 3
-    assert claim_name("r/../x", ["../../etc"]).isalnum()
+def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
+    assert share_name("r", ["a", "b"]) == share_name("r", ["b", "a"])
+    assert len({share_name("r", ["a", "b"]), share_name("r", ["ab"]), share_name("r2", ["a", "b"])}) == 3
+    assert share_name("r/../x", ["../../etc"]).isalnum()
     assert by_cdi(Handover(), GPU_KIND, TWO) == Grant()

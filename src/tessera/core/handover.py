@@ -12,7 +12,7 @@ from tessera.core.edits import Mount, ShareEdits
 from tessera.core.grant import DeviceNode, Grant
 from tessera.core.nodesharing import ListStrategy
 
-__all__ = ["GPU_KIND", "SHARE_KIND", "Handover", "by_cdi", "claim_name", "grant"]
+__all__ = ["GPU_KIND", "SHARE_KIND", "Handover", "by_cdi", "grant", "share_name"]
 
 GPU_KIND = "tessera.dev/gpu"
 """CDI kind of whole GPUs and MIG instances; a device's name is its UUID."""
@@ -44,7 +44,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         return not _CDI.issuperset(self.strategies)
 
 
-def claim_name(resource: str, ids: Iterable[str]) -> str:
+def share_name(resource: str, ids: Iterable[str]) -> str:
     """Return the CDI name for device ids: the same for the same ids in any order, and safe as a file's name."""
     text = "\0".join((resource, *sorted(ids)))
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARACTERS]
@@ -55,7 +55,7 @@ def by_cdi(handover: Handover, kind: str, names: Sequence[str]) -> Grant:
     full = tuple(f"{kind}={name}" for name in names)
     annotations: tuple[tuple[str, str], ...] = ()
     if "cdi-annotations" in handover.strategies:
-        key = f"{handover.annotation_prefix}tessera_{claim_name(kind, names)}"
+        key = f"{handover.annotation_prefix}tessera_{share_name(kind, names)}"
         annotations = ((key, ",".join(full)),)
     return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in handover.strategies else ())
 

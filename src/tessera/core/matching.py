@@ -14,9 +14,9 @@ from tessera.errors import Conflict
 
 __all__ = [
     "Answer",
-    "Claim",
-    "ClaimKey",
     "Correction",
+    "Due",
+    "DueKey",
     "Held",
     "Ids",
     "Reconciled",
@@ -30,7 +30,7 @@ Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
 
 
-class ClaimKey(NamedTuple):
+class DueKey(NamedTuple):
     """A container of a pod, and the resource it asks."""
 
     namespace: str
@@ -54,15 +54,15 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted."""
 
     @property
-    def key(self) -> ClaimKey:
+    def key(self) -> DueKey:
         """The container and the resource."""
-        return ClaimKey(self.namespace, self.pod, self.container, self.resource)
+        return DueKey(self.namespace, self.pod, self.container, self.resource)
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Due(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod's assignment says of one container's units of one resource."""
 
-    key: ClaimKey
+    key: DueKey
     units: int
     """Device ids the kubelet will give."""
     shares: tuple[Share, ...]
@@ -74,11 +74,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the pod is being deleted; then it holds what it holds and gets nothing more."""
 
     bound: str = ""
-    """The pod, where the claims of its containers stand for one share of it and cannot be exchanged singly."""
+    """The pod, where the dues of its containers stand for one share of it and cannot be exchanged singly."""
 
     @property
     def specification(self) -> str:
-        """What must be equal for two claims to be interchangeable, as text: all but GPU and place on it."""
+        """What must be equal for two dues to be interchangeable, as text: all but GPU and place on it."""
         parts = (self.key.resource, self.units, self.bound, [_anywhere(share) for share in self.shares])
         return msgspec.json.encode(parts).decode()
 
@@ -88,10 +88,10 @@ def _anywhere(share: Share) -> Share:
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Allocate` gave for some device ids, and the claim it was meant for."""
+    """What `Allocate` gave for some device ids, and the due it was meant for."""
 
     ids: Ids
-    key: ClaimKey
+    key: DueKey
     specification: str
     shares: tuple[Share, ...]
 
@@ -101,27 +101,27 @@ def holder(held: Iterable[Held], resource: str, ids: Ids) -> Held | None:
     return next((each for each in held if each.resource == resource and frozenset(each.device_ids) == ids), None)
 
 
-def served(claims: Iterable[Claim], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[ClaimKey]:
-    """Return the claims that were answered: those that hold devices, and those meant by answers nobody holds yet."""
+def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[DueKey]:
+    """Return the dues that were answered: those that hold devices, and those meant by answers nobody holds yet."""
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
-    return frozenset(claim.key for claim in claims if claim.key in holding or claim.key in meant)
+    return frozenset(due.key for due in dues if due.key in holding or due.key in meant)
 
 
-def pick(claims: Iterable[Claim], resource: str, units: int, answered: frozenset[ClaimKey]) -> Claim:
-    """Return the oldest unanswered claim to so many units of a resource.
+def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[DueKey]) -> Due:
+    """Return the oldest unanswered due of so many units of a resource.
 
     Raises:
         Conflict: there is none; the text tells what there is.
 
     """
-    alike = [claim for claim in claims if claim.key.resource == resource]
-    waiting = [claim for claim in alike if claim.key not in answered and not claim.ending]
-    fitting = [claim for claim in waiting if claim.units == units]
+    alike = [due for due in dues if due.key.resource == resource]
+    waiting = [due for due in alike if due.key not in answered and not due.ending]
+    fitting = [due for due in waiting if due.units == units]
     if fitting:
-        return min(fitting, key=lambda claim: (claim.since_ns, claim.key))
-    sizes = ", ".join(f"{claim.key} ({claim.units} units)" for claim in waiting[:3])
+        return min(fitting, key=lambda due: (due.since_ns, due.key))
+    sizes = ", ".join(f"{due.key} ({due.units} units)" for due in waiting[:3])
     found = f"waiting for other sizes: {sizes}" if waiting else f"none of {len(alike)} assigned pods unserved"
     raise Conflict(
         f"{units} units of {resource}",
@@ -132,9 +132,9 @@ def pick(claims: Iterable[Claim], resource: str, units: int, answered: frozenset
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim and the shares its assignment must name instead."""
+    """A due and the shares its assignment must name instead."""
 
-    claim: Claim
+    due: Due
     shares: tuple[Share, ...]
 
 
@@ -142,23 +142,23 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     """What makes assignments and the kubelet's record agree."""
 
     corrections: tuple[Correction, ...] = ()
-    refused: tuple[tuple[ClaimKey, str], ...] = ()
+    refused: tuple[tuple[DueKey, str], ...] = ()
     """Holders that were given what is not theirs, and why nothing can be exchanged."""
 
 
-def reconcile(claims: Iterable[Claim], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+def reconcile(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
     """Return the exchanges of assignments after which each holder's says what it was given.
 
-    Only claims of equal specification are exchanged; together they name the same shares before and after, so that
+    Only dues of equal specification are exchanged; together they name the same shares before and after, so that
     nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
     """
     by_ids = {answer.ids: answer for answer in answers}
     given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
-    kinds: dict[str, list[Claim]] = {}
-    for claim in sorted(claims, key=lambda claim: (claim.since_ns, claim.key)):
-        kinds.setdefault(claim.specification, []).append(claim)
+    kinds: dict[str, list[Due]] = {}
+    for due in sorted(dues, key=lambda due: (due.since_ns, due.key)):
+        kinds.setdefault(due.specification, []).append(due)
     corrections: list[Correction] = []
-    refused: list[tuple[ClaimKey, str]] = []
+    refused: list[tuple[DueKey, str]] = []
     for kind in kinds.values():
         fixed, wrong = _given(kind, given)
         refused += wrong
@@ -167,51 +167,51 @@ def reconcile(claims: Iterable[Claim], held: Iterable[Held], answers: Iterable[A
 
 
 def _given(
-    kind: list[Claim], given: Mapping[ClaimKey, Answer | None]
-) -> tuple[dict[ClaimKey, tuple[Share, ...]], list[tuple[ClaimKey, str]]]:
-    """Return what holders among equal claims were given and keep, and those who were given what is not theirs."""
-    fixed = {claim.key: _unnamed(claim.shares) for claim in kind if claim.key in given and given[claim.key] is None}
-    free = [_unnamed(claim.shares) for claim in kind if claim.key not in fixed]
-    wrong: list[tuple[ClaimKey, str]] = []
-    for claim in kind:
-        answer = given.get(claim.key)
+    kind: list[Due], given: Mapping[DueKey, Answer | None]
+) -> tuple[dict[DueKey, tuple[Share, ...]], list[tuple[DueKey, str]]]:
+    """Return what holders among equal dues were given and keep, and those who were given what is not theirs."""
+    fixed = {due.key: _unnamed(due.shares) for due in kind if due.key in given and given[due.key] is None}
+    free = [_unnamed(due.shares) for due in kind if due.key not in fixed]
+    wrong: list[tuple[DueKey, str]] = []
+    for due in kind:
+        answer = given.get(due.key)
         if answer is None:
             continue
         shares = _unnamed(answer.shares)
-        if answer.specification != claim.specification:
-            wrong.append((claim.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
+        if answer.specification != due.specification:
+            wrong.append((due.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
         elif shares not in free:
-            wrong.append((claim.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
+            wrong.append((due.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
         else:
             free.remove(shares)
-            fixed[claim.key] = shares
+            fixed[due.key] = shares
     return fixed, wrong
 
 
-def _exchanged(kind: list[Claim], fixed: Mapping[ClaimKey, tuple[Share, ...]]) -> list[Correction]:
-    """Return the changes that give each claim in `fixed` its shares, and the others their own or what remains."""
-    free = [_unnamed(claim.shares) for claim in kind]
+def _exchanged(kind: list[Due], fixed: Mapping[DueKey, tuple[Share, ...]]) -> list[Correction]:
+    """Return the changes that give each due in `fixed` its shares, and the others their own or what remains."""
+    free = [_unnamed(due.shares) for due in kind]
     for shares in fixed.values():
         free.remove(shares)
     moved = []
-    for claim in (each for each in kind if each.key not in fixed):
-        if _unnamed(claim.shares) in free:
-            free.remove(_unnamed(claim.shares))
+    for due in (each for each in kind if each.key not in fixed):
+        if _unnamed(due.shares) in free:
+            free.remove(_unnamed(due.shares))
         else:
-            moved.append(claim)
-    wanted = dict(fixed) | {claim.key: shares for claim, shares in zip(moved, free, strict=True)}
+            moved.append(due)
+    wanted = dict(fixed) | {due.key: shares for due, shares in zip(moved, free, strict=True)}
     return [
-        Correction(claim=claim, shares=_renamed(wanted[claim.key], claim))
-        for claim in kind
-        if wanted.get(claim.key, _unnamed(claim.shares)) != _unnamed(claim.shares)
+        Correction(due=due, shares=_renamed(wanted[due.key], due))
+        for due in kind
+        if wanted.get(due.key, _unnamed(due.shares)) != _unnamed(due.shares)
     ]
 
 
 def _unnamed(shares: tuple[Share, ...]) -> tuple[Share, ...]:
-    """Return shares without the container's name, which stays with the claim."""
+    """Return shares without the container's name, which stays with the due."""
     return tuple(msgspec.structs.replace(share, container="") for share in shares)
 
 
-def _renamed(shares: tuple[Share, ...], claim: Claim) -> tuple[Share, ...]:
-    pairs = zip(shares, claim.shares, strict=True)
+def _renamed(shares: tuple[Share, ...], due: Due) -> tuple[Share, ...]:
+    pairs = zip(shares, due.shares, strict=True)
     return tuple(msgspec.structs.replace(share, container=own.container) for share, own in pairs)

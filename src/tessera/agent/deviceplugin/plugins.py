@@ -39,8 +39,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     driver_spec: Path = Path("/etc/cdi/nvidia.yaml")
     """Made by `nvidia-ctk cdi generate`: its edits for all devices, the driver's libraries, are ours too."""
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
-    memory: Path | None = Path("/var/lib/tessera/shares.json")
-    """Keeps what was answered for shares, for a restart of the agent; None keeps nothing."""
+    memory: Path | None = Path("/run/tessera/shares.json")
+    """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
     mps_root: Path = Path("/run/tessera/mps")
 
 
@@ -128,7 +128,11 @@ class Plugins:
                     tidied_s = loop.time()
                     await self._tidy()
         finally:
-            await self._servers.close()
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop all servers, as the end of `run` does; the kubelet holds their devices as unhealthy then."""
+        await self._servers.close()
 
     async def _tidy(self) -> None:
         try:

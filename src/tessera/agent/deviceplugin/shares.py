@@ -2,10 +2,11 @@
 
 Where the runtime is told by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
 recorded who holds the device ids: before the container is created. Otherwise `Allocate` has to guess among equal
-claims, and the assignments are exchanged afterwards. docs/decisions/0009 tells why.
+dues, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md tells why.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -13,12 +14,12 @@ import msgspec
 
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.api import cdi
-from tessera.api.claims import corrected, read_claims
+from tessera.api.dues import corrected, read_dues
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
-from tessera.core.handover import SHARE_KIND, Handover, by_cdi, claim_name, grant
-from tessera.core.matching import Answer, Claim, ClaimKey, Correction, Held, holder, pick, reconcile, served
+from tessera.core.handover import SHARE_KIND, Handover, by_cdi, grant, share_name
+from tessera.core.matching import Answer, Correction, Due, DueKey, Held, holder, pick, reconcile, served
 from tessera.core.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
@@ -76,30 +77,32 @@ class ShareDesk:
         self._turn = asyncio.Lock()
         remembered = self._remembered()
         self._answers = {each.ids: each for each in remembered.answers}
-        self._exchanges = {each.claim.key: each for each in remembered.exchanges}
+        self._exchanges = {each.due.key: each for each in remembered.exchanges}
         """Corrections that the Pod objects may not show yet."""
         self._unheld_s: dict[frozenset[str], float] = {}
+        self._read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
+        """What each Pod object says; objects are never changed in place, so the same object says the same."""
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        """Return what the container of some unserved claim of this size gets; with CDI a name that is filled in later.
+        """Return what the container of some unserved due of this size gets; with CDI a name that is filled in later.
 
         Raises:
-            Conflict: no claim of this size waits here.
+            Conflict: no due of this size waits here.
             Unavailable: the kubelet's record cannot be read.
 
         """
         async with self._turn:
-            claim = await self._pick(resource, frozenset(ids))
-            answer = Answer(ids=frozenset(ids), key=claim.key, specification=claim.specification, shares=claim.shares)
-            name = claim_name(resource, ids)
+            due = await self._pick(resource, frozenset(ids))
+            answer = Answer(ids=frozenset(ids), key=due.key, specification=due.specification, shares=due.shares)
+            name = share_name(resource, ids)
             given = by_cdi(self.handover, SHARE_KIND, (name,))
             if self.handover.fixed_at_allocate:
-                prepared = await self._world.prepare(claim.shares)
+                prepared = await self._world.prepare(due.shares)
                 given = grant(self.handover, given, prepared.visible, prepared.edits)
-            self._answers = {kept: each for kept, each in self._answers.items() if not kept & answer.ids}
             self._answers[answer.ids] = answer
-            self._remember()
-            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(claim.key), claim=name)
+            if self.handover.fixed_at_allocate:
+                self._remember()
+            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(due.key), due=name)
             return given
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -119,13 +122,14 @@ class ShareDesk:
                     found="no container with these device ids in the kubelet's PodResources",
                     wanted="the container that is about to be created",
                 )
-            claim = await self._own(who)
+            due = await self._own(who)
             if self.handover.fixed_at_allocate:
-                claim = await self._exchange(claim, held)
+                due = await self._exchange(due, held)
             if self.handover.cdi:
-                prepared = await self._world.prepare(claim.shares)
-                self._specify(claim_name(resource, ids), prepared)
-            self._log.info("share_ready", pod=str(claim.key), resource=resource, gpus=[s.gpu for s in claim.shares])
+                prepared = await self._world.prepare(due.shares)
+                self._specify(share_name(resource, ids), prepared)
+            self._answers.pop(frozenset(ids), None)
+            self._log.info("share_ready", pod=str(due.key), resource=resource, gpus=[s.gpu for s in due.shares])
 
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
@@ -142,63 +146,77 @@ class ShareDesk:
             stale = [ids for ids, since_s in self._unheld_s.items() if now_s - since_s > _UNHELD_S]
             for ids in stale:
                 del self._answers[ids]
-            if stale:
-                self._remember()
-            waiting = {claim_name(answer.key.resource, ids) for ids, answer in self._answers.items()}
-            needed = {claim_name(each.resource, each.device_ids) for each in held} | waiting
+            waiting = {share_name(answer.key.resource, ids) for ids, answer in self._answers.items()}
+            needed = {share_name(each.resource, each.device_ids) for each in held} | waiting
             removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed}, prefix=_PREFIX)
             if removed:
-                self._log.info("shares_removed", claims=[name.removeprefix(_PREFIX) for name in removed])
+                self._log.info("shares_removed", dues=[name.removeprefix(_PREFIX) for name in removed])
             if self.handover.fixed_at_allocate:
                 await self._mend(held)
 
-    async def _pick(self, resource: str, ids: frozenset[str]) -> Claim:
-        """Return the claim to answer; an assignment that is not here yet is waited for."""
+    async def _pick(self, resource: str, ids: frozenset[str]) -> Due:
+        """Return the due to answer; an assignment that is not here yet is waited for.
+
+        The kubelet admits one pod after the other. So a due that was answered and holds nothing now may be answered
+        again: its first pod was refused for another reason.
+        """
         held = await self._world.record()
-        answers = [each for each in self._answers.values() if not each.ids & ids]
+        self._forget(held, ids)
+        answers = tuple(self._answers.values())
         last_s = asyncio.get_running_loop().time() + _LATE_S
         while True:
-            claims = self._claims()
-            try:
-                return pick(claims, resource, len(ids), served(claims, held, answers))
-            except Conflict:
-                if asyncio.get_running_loop().time() > last_s:
-                    raise
+            dues = self._dues()
+            holding = served(dues, held, ())
+            for answered in (served(dues, held, answers), holding):
+                with contextlib.suppress(Conflict):
+                    return pick(dues, resource, len(ids), answered)
+            if asyncio.get_running_loop().time() > last_s:
+                return pick(dues, resource, len(ids), holding)
             await asyncio.sleep(_AGAIN_S)
 
-    async def _own(self, who: Held) -> Claim:
+    def _forget(self, held: tuple[Held, ...], ids: frozenset[str]) -> None:
+        """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
+        if not self._answers:
+            return
+        known = {frozenset(each.device_ids) for each in held}
+        waiting = {due.key for due in self._dues()}
+        for each in tuple(self._answers.values()):
+            if each.ids & ids or (each.ids not in known and each.key not in waiting):
+                del self._answers[each.ids]
+
+    async def _own(self, who: Held) -> Due:
         last_s = asyncio.get_running_loop().time() + _LATE_S
         while True:
-            claim = next((each for each in self._claims() if each.key == who.key), None)
-            if claim is not None and claim.units == len(who.device_ids):
-                return claim
+            due = next((each for each in self._dues() if each.key == who.key), None)
+            if due is not None and due.units == len(who.device_ids):
+                return due
             if asyncio.get_running_loop().time() > last_s:
                 raise Conflict(
                     str(who.key),
-                    found="no assignment" if claim is None else f"an assignment to {claim.units} units",
+                    found="no assignment" if due is None else f"an assignment to {due.units} units",
                     wanted=f"an assignment to {len(who.device_ids)} units of {who.resource}",
                     accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
                 )
             await asyncio.sleep(_AGAIN_S)
 
-    async def _exchange(self, claim: Claim, held: tuple[Held, ...]) -> Claim:
-        """Return the claim with what its container was given in fact; assignments say so when this returns."""
+    async def _exchange(self, due: Due, held: tuple[Held, ...]) -> Due:
+        """Return the due with what its container was given in fact; assignments say so when this returns."""
         refused = await self._mend(held)
-        if claim.key in refused:
+        if due.key in refused:
             raise Conflict(
-                str(claim.key),
-                found=refused[claim.key],
+                str(due.key),
+                found=refused[due.key],
                 wanted="its own share",
                 accepted="the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods",
             )
-        return next(each for each in self._claims() if each.key == claim.key)
+        return next(each for each in self._dues() if each.key == due.key)
 
-    async def _mend(self, held: tuple[Held, ...]) -> dict[ClaimKey, str]:
+    async def _mend(self, held: tuple[Held, ...]) -> dict[DueKey, str]:
         """Make the assignments say what holders were given; return those for which that cannot be, and why."""
-        found = reconcile(self._claims(), held, self._answers.values())
+        found = reconcile(self._dues(), held, self._answers.values())
         for each in found.corrections:
-            self._exchanges[each.claim.key] = each
-            self._log.info("assignment_exchanged", pod=str(each.claim.key), gpus=[share.gpu for share in each.shares])
+            self._exchanges[each.due.key] = each
+            self._log.info("assignment_exchanged", pod=str(each.due.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._remember()
         pods = {name_of(pod): pod for pod in self._world.pods()}
@@ -214,18 +232,24 @@ class ShareDesk:
                 pods[key.namespace, key.pod] = {**pod, "metadata": metadata}
         return dict(found.refused)
 
-    def _claims(self) -> tuple[Claim, ...]:
-        """Return the claims as they are after all exchanges, also those that the Pod objects do not show yet."""
-        claims = read_claims(self._world.pods(), share_unit_mib=self.share_unit_mib).claims
-        by_key = {claim.key: claim for claim in claims}
+    def _dues(self) -> tuple[Due, ...]:
+        """Return the dues as they are after all exchanges, also those that the Pod objects do not show yet."""
+        read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
+        for pod in self._world.pods():
+            name = name_of(pod)
+            known = self._read.get(name)
+            if known is None or known[0] is not pod:
+                known = pod, read_dues((pod,), share_unit_mib=self.share_unit_mib).dues
+            read[name] = known
+        self._read = read
+        dues = [due for _, own in read.values() for due in own]
+        by_key = {due.key: due for due in dues}
         for key, each in tuple(self._exchanges.items()):
             if key not in by_key or by_key[key].shares == each.shares:
                 del self._exchanges[key]
         return tuple(
-            msgspec.structs.replace(claim, shares=self._exchanges[claim.key].shares)
-            if claim.key in self._exchanges
-            else claim
-            for claim in claims
+            msgspec.structs.replace(due, shares=self._exchanges[due.key].shares) if due.key in self._exchanges else due
+            for due in dues
         )
 
     def _specify(self, name: str, prepared: Prepared) -> None:
@@ -251,6 +275,7 @@ class ShareDesk:
         kept = _Memory(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
         partial = self._memory.with_suffix(".partial")
         try:
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
             partial.write_bytes(msgspec.json.encode(kept))
             partial.rename(self._memory)
         except OSError as error:

@@ -4,6 +4,8 @@ import os
 
 # Threads of gRPC and a fork deadlock now and then (grpc/grpc#22624); nobody forks here, and gRPC is to prepare nothing.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# What happens to a connection is told by the errors of its calls.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from tessera.clients.kubelet.memory import Container, MemoryKubelet
 from tessera.clients.kubelet.plugin import DevicePlugin, PluginOptions, PluginServer, register, serve

@@ -78,6 +78,10 @@ class Endpoint:
             await self._channel.close()
         await self._notify()
 
+    async def ping(self) -> None:
+        """Ask the options again, which tells that the plugin answers."""
+        await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
+
     async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
         """Return the ids that the plugin prefers."""
         request = wire.PreferredAllocationRequest(

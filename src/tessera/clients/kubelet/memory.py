@@ -161,20 +161,24 @@ class MemoryKubelet:
             for container in containers:
                 for resource, count in container.limits:
                     ids = await self._choose(resource, count)
-                    grant = await self._endpoints[resource].allocate(ids)
-                    self._holdings.append(
-                        _Holding(
-                            namespace=namespace,
-                            pod=pod,
-                            container=container.name,
-                            resource=resource,
-                            ids=ids,
-                            grant=grant,
-                        )
-                    )
+                    one = Container(name=container.name, limits=((resource, count),))
+                    await self.allocate(namespace, pod, one, ids)
         except Conflict:
             self.remove(namespace, pod)
             raise
+
+    async def allocate(self, namespace: str, pod: str, container: Container, ids: tuple[str, ...]) -> Grant:
+        """Return what the plugin gives a container of one resource with just these devices, and note who holds them."""
+        (resource, _), *_ = container.limits
+        grant = await self._endpoints[resource].allocate(ids)
+        self._holdings.append(
+            _Holding(namespace=namespace, pod=pod, container=container.name, resource=resource, ids=ids, grant=grant)
+        )
+        return grant
+
+    async def ping(self, resource: str) -> None:
+        """Ask a plugin its options again: a call in which nothing is done."""
+        await self._endpoints[resource].ping()
 
     async def create(self, namespace: str, pod: str, container: str) -> Grant:
         """Return what the runtime is told when a container is created, or created again.

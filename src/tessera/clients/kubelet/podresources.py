@@ -25,6 +25,13 @@ class PodResources:
     def __init__(self, socket: Path = POD_RESOURCES, *, deadline_s: float = 5.0) -> None:
         self._socket = socket
         self._deadline_s = deadline_s
+        self._channel: grpc.aio.Channel | None = None
+
+    async def close(self) -> None:
+        """Disconnect; another call connects again."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
     async def list(self) -> tuple[Held, ...]:
         """Return all devices of device plugins that running and starting pods hold, sorted.
@@ -37,13 +44,26 @@ class PodResources:
         """
         wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
         try:
-            async with asyncio.timeout(self._deadline_s), sockets.channel(self._socket) as channel:
-                answer = await self._ask(channel)
+            async with asyncio.timeout(self._deadline_s):
+                return _held(await self._answer())
         except grpc.aio.AioRpcError as error:
+            await self.close()
             raise sockets.in_our_terms(error, self._socket, wanted) from error
         except TimeoutError as error:
+            await self.close()
             raise Unavailable(f"socket {self._socket}", found="no answer", wanted=wanted) from error
-        return _held(answer)
+
+    async def _answer(self) -> wire.ListPodResourcesResponse:
+        """Return the kubelet's answer, on a new connection when that of the last call has broken since."""
+        if self._channel is not None:
+            try:
+                return await self._ask(self._channel)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+            await self.close()
+        self._channel = sockets.channel(self._socket)
+        return await self._ask(self._channel)
 
     async def _ask(self, channel: grpc.aio.Channel) -> wire.ListPodResourcesResponse:
         call = channel.unary_unary(
@@ -62,13 +82,13 @@ class PodResources:
 
 def _held(answer: wire.ListPodResourcesResponse) -> tuple[Held, ...]:
     """Return the record with one entry for each container and resource; the kubelet writes one for each NUMA node."""
-    ids: dict[tuple[str, str, str, str], set[str]] = {}
+    ids: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             for devices in container.devices:
                 key = (pod.namespace, pod.name, container.name, devices.resource_name)
-                ids.setdefault(key, set()).update(devices.device_ids)
+                ids[key] = (*ids.get(key, ()), *devices.device_ids)
     return tuple(
-        Held(namespace=key[0], pod=key[1], container=key[2], resource=key[3], device_ids=tuple(sorted(each)))
+        Held(namespace=key[0], pod=key[1], container=key[2], resource=key[3], device_ids=tuple(sorted(set(each))))
         for key, each in sorted(ids.items())
     )

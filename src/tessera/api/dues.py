@@ -13,13 +13,13 @@ from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
 from tessera.api.workloads import is_finished
 from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.matching import Claim, ClaimKey, Correction
+from tessera.core.matching import Correction, Due, DueKey
 from tessera.core.need import Ask, Form
 from tessera.core.snapshot import Share
 from tessera.core.units import count
 from tessera.errors import InvalidInput
 
-__all__ = ["Claims", "corrected", "read_claims"]
+__all__ = ["Dues", "corrected", "read_dues"]
 
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -28,29 +28,29 @@ _ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 _NS = 10**9
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """The claims of a node's pods."""
+class Dues(msgspec.Struct, frozen=True, kw_only=True):
+    """The dues of a node's pods."""
 
-    claims: tuple[Claim, ...] = ()
+    dues: tuple[Due, ...] = ()
     notes: tuple[str, ...] = ()
     """Pods whose assignment cannot be used, and why."""
 
 
-def read_claims(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024) -> Claims:
-    """Return the claims of Pod objects; finished ones are left out, those that cannot be read with a note."""
-    claims: list[Claim] = []
+def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024) -> Dues:
+    """Return the dues of Pod objects; finished ones are left out, those that cannot be read with a note."""
+    dues: list[Due] = []
     notes: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
             if not is_finished(field):
-                claims.extend(_claims(field, share_unit_mib))
+                dues.extend(_dues(field, share_unit_mib))
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
-    return Claims(claims=tuple(claims), notes=tuple(notes))
+    return Dues(dues=tuple(dues), notes=tuple(notes))
 
 
-def _claims(pod: Field, share_unit_mib: int) -> Iterator[Claim]:
+def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
     namespace, name = identity(pod)
     need = read_need(pod, share_unit_mib=share_unit_mib)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib)
@@ -64,8 +64,8 @@ def _claims(pod: Field, share_unit_mib: int) -> Iterator[Claim]:
         else:
             parts = {ask.container: own} if ask.resource in SHARE_RESOURCES else {}
         for container, part in parts.items():
-            yield Claim(
-                key=ClaimKey(namespace, name, container, ask.resource),
+            yield Due(
+                key=DueKey(namespace, name, container, ask.resource),
                 units=units.get(container, 0),
                 shares=part,
                 at=at,
@@ -128,8 +128,8 @@ def corrected(pod: Mapping[str, Any], correction: Correction, *, share_unit_mib:
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
     shares = read_shares(field, read_need(field, share_unit_mib=share_unit_mib), share_unit_mib=share_unit_mib) or ()
-    claim, end = correction.claim, correction.claim.at + len(correction.shares)
-    annotations = {ASSIGNMENT: write_shares((*shares[: claim.at], *correction.shares, *shares[end:]))}
-    if claim.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
+    due, end = correction.due, correction.due.at + len(correction.shares)
+    annotations = {ASSIGNMENT: write_shares((*shares[: due.at], *correction.shares, *shares[end:]))}
+    if due.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tessera.api.assignments import write_shares
-from tessera.api.claims import corrected, read_claims
+from tessera.api.dues import corrected, read_dues
 from tessera.core.matching import Correction
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
@@ -53,7 +53,7 @@ INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "77"}
 ALLOCATION = {"scheduler.framework.gpushare.allocation": '{"0": {"1": 3, "2": 3}}'}
 
 # sentence: (pod, [(container, resource, units, [(GPU, MiB)], position, bound to the pod)])
-CLAIMS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, int]], int, str]]]] = {
+DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, int]], int, str]]]] = {
     "a need": (pod({"main": {NEED: 6}}, share(1, 6144)), [("main", NEED, 6, [(1, 6144)], 0, "")]),
     "a need on two GPUs takes the units of one": (
         pod({"main": {NEED: 6, "tessera.dev/gpu-count": 2}}, share(1, 6144), share(0, 6144)),
@@ -84,10 +84,10 @@ CLAIMS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int
 }
 
 
-@pytest.mark.parametrize("case", CLAIMS)
-def test_what_is_claimed(case: str) -> None:
-    given, want = CLAIMS[case]
-    found = read_claims([given])
+@pytest.mark.parametrize("case", DUES)
+def test_what_is_due(case: str) -> None:
+    given, want = DUES[case]
+    found = read_dues([given])
     assert found.notes == ()
     assert [
         (
@@ -98,19 +98,19 @@ def test_what_is_claimed(case: str) -> None:
             each.at,
             each.bound,
         )
-        for each in found.claims
+        for each in found.dues
     ] == want
 
 
 def test_age_and_end() -> None:
     plain = pod({"main": {NEED: 6}}, share(1, 6144))
-    assert read_claims([plain]).claims[0].since_ns == 1_769_860_800 * 10**9
-    assert read_claims([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).claims[0].since_ns == 77
-    assert not read_claims([plain]).claims[0].ending
+    assert read_dues([plain]).dues[0].since_ns == 1_769_860_800 * 10**9
+    assert read_dues([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).dues[0].since_ns == 77
+    assert not read_dues([plain]).dues[0].ending
     plain["metadata"] |= {"deletionTimestamp": "2026-01-31T12:00:00Z", "creationTimestamp": None}
-    assert read_claims([plain]).claims[0].ending
-    assert read_claims([plain]).claims[0].since_ns == 0
-    assert read_claims([plain | {"status": {"phase": "Failed"}}]).claims == ()
+    assert read_dues([plain]).dues[0].ending
+    assert read_dues([plain]).dues[0].since_ns == 0
+    assert read_dues([plain | {"status": {"phase": "Failed"}}]).dues == ()
 
 
 # sentence: (pod, what the note says)
@@ -140,27 +140,27 @@ def test_a_pod_that_cannot_be_read_leaves_the_others(case: str) -> None:
     given, want = UNUSABLE[case]
     if case == "a time that is none":
         given["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((share(1, 6144),))}
-    found = read_claims([given, pod({"main": {NEED: 1}}, share(0, 1024))])
-    assert len(found.claims) == 1
+    found = read_dues([given, pod({"main": {NEED: 1}}, share(0, 1024))])
+    assert len(found.dues) == 1
     assert len(found.notes) == 1
     assert want in found.notes[0]
 
 
 def test_a_correction_changes_one_container_s_shares() -> None:
     given = pod({"a": {NEED: 6}, "b": {NEED: 2}}, share(1, 6144, container="a"), share(0, 2048, container="b"))
-    second = read_claims([given]).claims[1]
+    second = read_dues([given]).dues[1]
     moved = (share(3, 2048, container="b"),)
-    assert corrected(given, Correction(claim=second, shares=moved)) == {
+    assert corrected(given, Correction(due=second, shares=moved)) == {
         "tessera.dev/assignment": write_shares((share(1, 6144, container="a"), *moved))
     }
 
 
 def test_a_correction_of_gpushare_s_annotations_says_it_their_way_too() -> None:
     given = pod({"main": {GPUSHARE: 5}}, annotations=INDEX)
-    claim = read_claims([given]).claims[0]
+    due = read_dues([given]).dues[0]
     moved = (share(0, 5120, GPUSHARE, Mode.MEMORY_SHARE),)
-    got = corrected(given, Correction(claim=claim, shares=moved))
+    got = corrected(given, Correction(due=due, shares=moved))
     assert got["ALIYUN_COM_GPU_MEM_IDX"] == "0"
     assert got["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
     given["metadata"]["annotations"] |= got
-    assert read_claims([given]).claims[0].shares == moved
+    assert read_dues([given]).dues[0].shares == moved
