@@ -59,7 +59,8 @@ def test_every_decision_is_in_the_index() -> None:
     index = (folder / "README.md").read_text()
     records = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert [name for name in records if f"]({name})" not in index] == []
-    assert [name[:4] for name in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
+    # A number may be missing while the change that took it has not landed yet.
+    assert len({name[:4] for name in records}) == len(records), "each number once"
 
 
 def test_commands_are_found() -> None:

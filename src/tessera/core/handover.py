@@ -1,6 +1,6 @@
 """How devices are handed to a container, in the words of NVIDIA's device plugin: the strategies of its device list.
 
-Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, `docs/cdi.md`.
+Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CDI.
 """
 
 import hashlib
