@@ -120,12 +120,11 @@ class Times(NamedTuple):
 class Bench:
     """A node that offers what a case says, its kubelet, and pods that come and go."""
 
-    def __init__(self, case: Case, kubelet: MemoryKubelet, root: Path) -> None:
+    def __init__(self, case: Case, kubelet: MemoryKubelet, record: PodResources, root: Path) -> None:
         self.case = case
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
-        self.record = PodResources(kubelet.pod_resources)
-        outside = Outside(pods=self.pods.values, record=self.record.list, correct=nothing, instance=nothing)
+        outside = Outside(pods=self.pods.values, record=record.list, correct=nothing, instance=nothing)
         self.plugins = Plugins(paths(kubelet, root), outside, logger())
         self.inventory = inventory(case.gpus)
         gpus = (
@@ -178,8 +177,8 @@ def paths(kubelet: MemoryKubelet, root: Path) -> Paths:
 
 async def measure(case: Case, calls: int, root: Path) -> tuple[Times, Times]:
     """Return the times of one case's calls and of the reference."""
-    async with MemoryKubelet(root) as kubelet:
-        bench = Bench(case, kubelet, root)
+    async with MemoryKubelet(root) as kubelet, PodResources(kubelet.pod_resources) as record:
+        bench = Bench(case, kubelet, record, root)
         await bench.start()
         for number in range(PODS):
             await bench.serve(number)
@@ -187,7 +186,6 @@ async def measure(case: Case, calls: int, root: Path) -> tuple[Times, Times]:
         for number in range(calls):
             found.append(await bench.serve(PODS + number))
             reference.append(await bench.ping())
-        await bench.record.close()
         await bench.plugins.close()
     return Times(tuple(sorted(found))), Times(tuple(sorted(reference)))
 

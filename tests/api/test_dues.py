@@ -107,6 +107,8 @@ def test_age_and_end() -> None:
     assert read_dues([plain]).dues[0].since_ns == 1_769_860_800 * 10**9
     assert read_dues([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).dues[0].since_ns == 77
     assert not read_dues([plain]).dues[0].ending
+    assert not read_dues([plain]).dues[0].running
+    assert read_dues([plain | {"status": {"phase": "Running"}}]).dues[0].running
     plain["metadata"] |= {"deletionTimestamp": "2026-01-31T12:00:00Z", "creationTimestamp": None}
     assert read_dues([plain]).dues[0].ending
     assert read_dues([plain]).dues[0].since_ns == 0

@@ -56,6 +56,7 @@ def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib)
     if shares is None:
         return
+    running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
     for ask, at, own in _dealt(pod, need.asks, shares):
         units = dict(_units(pod, ask.resource))
@@ -71,6 +72,7 @@ def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
                 at=at,
                 since_ns=since_ns,
                 ending=ending,
+                running=running,
                 bound=name if len(parts) > 1 else "",
             )
 

@@ -4,6 +4,7 @@ The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place 
 record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -20,11 +21,17 @@ __all__ = [
     "Held",
     "Ids",
     "Reconciled",
+    "Spot",
     "holder",
+    "overfull",
     "pick",
     "reconcile",
     "served",
+    "unseen",
 ]
+
+Spot: TypeAlias = tuple[int, int | None]
+"""A GPU by its index, and the start of a MIG instance on it; None for the whole GPU."""
 
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
@@ -73,6 +80,8 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     ending: bool = False
     """Whether the pod is being deleted; then it holds what it holds and gets nothing more."""
 
+    running: bool = False
+    """Whether the pod runs; then it holds its devices, also where the kubelet's record does not show it yet."""
     bound: str = ""
     """The pod, where the dues of its containers stand for one share of it and cannot be exchanged singly."""
 
@@ -106,7 +115,34 @@ def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer])
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
-    return frozenset(due.key for due in dues if due.key in holding or due.key in meant)
+    return frozenset(due.key for due in dues if due.running or due.key in holding or due.key in meant)
+
+
+def unseen(dues: Iterable[Due], held: Iterable[Held]) -> tuple[DueKey, ...]:
+    """Return the running containers that the kubelet's record does not show.
+
+    A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
+    taken to say that something is free.
+    """
+    holding = {each.key for each in held}
+    return tuple(sorted(due.key for due in dues if due.running and due.key not in holding))
+
+
+def overfull(dues: Iterable[Due], holding: frozenset[DueKey], capacity_mib: Mapping[Spot, int]) -> tuple[Spot, ...]:
+    """Return the GPUs and MIG instances of which containers hold more memory together than there is, sorted.
+
+    Args:
+        dues: of all pods of the node.
+        holding: those that count.
+        capacity_mib: memory that can be granted; of a place that is not in it nothing can be.
+
+    """
+    granted: Counter[Spot] = Counter()
+    for due in dues:
+        for share in due.shares if due.key in holding else ():
+            granted[share.gpu, share.start] += share.memory_mib
+    full = (spot for spot, memory_mib in granted.items() if memory_mib > capacity_mib.get(spot, 0))
+    return tuple(sorted(full, key=lambda spot: (spot[0], -1 if spot[1] is None else spot[1])))
 
 
 def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[DueKey]) -> Due:

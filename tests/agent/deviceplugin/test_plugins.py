@@ -464,7 +464,29 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     await desk.tidy()
     desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
     await desk.tidy()
+    await desk.tidy()
     assert list(node.cdi.glob("tessera.dev-share-*")) == []
+
+
+async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Node) -> None:
+    """As just after the kubelet has started."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    got = await node.run("p", NEED, 2)
+    node.pods["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.kubelet.remove("default", "p")
+    for _ in range(3):
+        await node.plugins._desk.tidy()  # its task looks every half minute
+    assert node.spec(got)
+
+
+async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, facts(0, "T4").memory_mib))
+    await node.run("p", NEED, 2)
+    node.assign("q", 1, share(0, 1024))
+    with pytest.raises(Conflict, match="GPU 0: found more memory assigned than the device has"):
+        await node.run("q", NEED, 1)
 
 
 async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:

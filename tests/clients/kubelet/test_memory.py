@@ -151,6 +151,18 @@ async def test_too_many_questions_are_asked_again_until_the_deadline(kubelet: Me
         await PodResources(kubelet.pod_resources, deadline_s=0.2).list()
 
 
+async def test_one_connection_serves_many_calls_and_is_renewed(kubelet: MemoryKubelet) -> None:
+    async with PodResources(kubelet.pod_resources) as record:
+        assert await record.list() == await record.list() == ()
+        await kubelet.restart()
+        assert await record.list() == ()
+        await kubelet.stop()
+        with pytest.raises(Unavailable):
+            await record.list()
+        await kubelet.start()
+        assert await record.list() == ()
+
+
 async def test_a_kubelet_that_is_not_there(socket_folder: Path) -> None:
     with pytest.raises(Unavailable, match="PodResources within 5 s"):
         await PodResources(socket_folder / "kubelet.sock").list()

@@ -17,7 +17,7 @@ from tessera.core.edits import Place, ShareEdits, edits
 from tessera.core.grant import Grant
 from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
 from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.matching import Held
+from tessera.core.matching import Held, Spot
 from tessera.core.mig import Placement
 from tessera.core.nodesharing import ListStrategy, PluginOptions
 from tessera.core.sharing import Mode
@@ -82,7 +82,13 @@ class Plugins:
         self._handover = Handover(strategies=strategies)
         self._complained: set[str] = set()
         self._folder = CdiFolder(paths.cdi)
-        world = World(pods=outside.pods, record=outside.record, correct=outside.correct, prepare=self._prepare)
+        world = World(
+            pods=outside.pods,
+            record=outside.record,
+            correct=outside.correct,
+            capacity=self._capacity,
+            prepare=self._prepare,
+        )
         self._desk = ShareDesk(world, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
@@ -170,6 +176,16 @@ class Plugins:
             uuids[_uuid(facts, placement)] = None
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=edits(shares, gpus, self._place))
+
+    def _capacity(self) -> dict[Spot, int]:
+        """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
+        found: dict[Spot, int] = {}
+        for facts in self._inventory.gpus:
+            found[facts.index, None] = facts.memory_mib
+            profiles = {profile.name: profile.memory_mib for profile in facts.model.profiles}
+            for each in facts.instances:
+                found[facts.index, each.placement.start] = max(each.memory_mib, profiles[each.placement.profile])
+        return found
 
     def _gpu(self, index: int) -> GpuFacts:
         facts = next((each for each in self._inventory.gpus if each.index == index), None)

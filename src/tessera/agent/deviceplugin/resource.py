@@ -1,7 +1,7 @@
 """One resource as the kubelet sees it: its list of devices, and what its calls are answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from tessera.clients.kubelet import PluginOptions
@@ -86,7 +86,7 @@ class OfferedResource:
             return False
         return True
 
-    async def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
+    async def watch(self) -> AsyncGenerator[tuple[PluginDevice, ...], None]:
         """Give all devices now and after each change, to one stream of the kubelet."""
         stream = object()
         try:

@@ -19,7 +19,20 @@ from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
 from tessera.core.handover import SHARE_KIND, Handover, by_cdi, grant, share_name
-from tessera.core.matching import Answer, Correction, Due, DueKey, Held, holder, pick, reconcile, served
+from tessera.core.matching import (
+    Answer,
+    Correction,
+    Due,
+    DueKey,
+    Held,
+    Spot,
+    holder,
+    overfull,
+    pick,
+    reconcile,
+    served,
+    unseen,
+)
 from tessera.core.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
@@ -49,6 +62,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """The Pod objects of this node."""
     record: Callable[[], Awaitable[tuple[Held, ...]]]
     """The kubelet's PodResources."""
+    capacity: Callable[[], Mapping[Spot, int]]
+    """Memory in MiB that can be granted of each GPU and each MIG instance there is."""
     prepare: Callable[[tuple[Share, ...]], Awaitable[Prepared]]
     """Make the devices of shares exist, and tell what a container with them gets."""
     correct: Callable[[str, str, Mapping[str, str]], Awaitable[None]]
@@ -79,6 +94,8 @@ class ShareDesk:
         self._answers = {each.ids: each for each in remembered.answers}
         self._exchanges = {each.due.key: each for each in remembered.exchanges}
         """Corrections that the Pod objects may not show yet."""
+        self._needed: set[str] = set()
+        """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
         self._read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
         """What each Pod object says; objects are never changed in place, so the same object says the same."""
@@ -102,7 +119,7 @@ class ShareDesk:
             self._answers[answer.ids] = answer
             if self.handover.fixed_at_allocate:
                 self._remember()
-            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(due.key), due=name)
+            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(due.key), share=name)
             return given
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -125,8 +142,9 @@ class ShareDesk:
             due = await self._own(who)
             if self.handover.fixed_at_allocate:
                 due = await self._exchange(due, held)
+            prepared = await self._world.prepare(due.shares)
+            self._check_room(due, held)
             if self.handover.cdi:
-                prepared = await self._world.prepare(due.shares)
                 self._specify(share_name(resource, ids), prepared)
             self._answers.pop(frozenset(ids), None)
             self._log.info("share_ready", pod=str(due.key), resource=resource, gpus=[s.gpu for s in due.shares])
@@ -134,12 +152,17 @@ class ShareDesk:
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
 
+        Nothing is done while the kubelet's record lacks a running pod, and what was needed the last time stays.
+
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
 
         """
         async with self._turn:
             held = await self._world.record()
+            dues = self._dues()
+            if unseen(dues, held):
+                return
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
             self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
@@ -148,9 +171,10 @@ class ShareDesk:
                 del self._answers[ids]
             waiting = {share_name(answer.key.resource, ids) for ids, answer in self._answers.items()}
             needed = {share_name(each.resource, each.device_ids) for each in held} | waiting
-            removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed}, prefix=_PREFIX)
+            removed = self._folder.keep({f"{_PREFIX}{name}" for name in needed | self._needed}, prefix=_PREFIX)
+            self._needed = needed
             if removed:
-                self._log.info("shares_removed", dues=[name.removeprefix(_PREFIX) for name in removed])
+                self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self.handover.fixed_at_allocate:
                 await self._mend(held)
 
@@ -251,6 +275,18 @@ class ShareDesk:
             msgspec.structs.replace(due, shares=self._exchanges[due.key].shares) if due.key in self._exchanges else due
             for due in dues
         )
+
+    def _check_room(self, due: Due, held: tuple[Held, ...]) -> None:
+        """Refuse a container with which more memory of a device would be held than it has."""
+        dues, capacity_mib = self._dues(), self._world.capacity()
+        full = overfull(dues, served(dues, held, ()) | {due.key}, capacity_mib)
+        for gpu, start in sorted({(share.gpu, share.start) for share in due.shares} & set(full)):
+            raise Conflict(
+                f"{due.key}, GPU {gpu}{'' if start is None else f', instance at {start}'}",
+                found="more memory assigned than the device has",
+                wanted=f"assignments to at most {capacity_mib.get((gpu, start), 0)} MiB",
+                accepted="one of the pods on it deleted and made anew",
+            )
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         visible = ("TESSERA_GPU_UUIDS", ",".join(prepared.visible))

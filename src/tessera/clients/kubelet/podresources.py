@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Self
 
 import grpc
 
@@ -20,48 +21,66 @@ _AGAIN_S = 0.05
 
 
 class PodResources:
-    """The kubelet's record, read through its PodResources socket."""
+    """The kubelet's record, read through its PodResources socket.
+
+    Each call connects; as an asynchronous context one connection serves all calls, and is renewed when it breaks.
+    """
 
     def __init__(self, socket: Path = POD_RESOURCES, *, deadline_s: float = 5.0) -> None:
         self._socket = socket
         self._deadline_s = deadline_s
+        self._keep = False
         self._channel: grpc.aio.Channel | None = None
 
-    async def close(self) -> None:
-        """Disconnect; another call connects again."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+    async def __aenter__(self) -> Self:
+        """Keep the connection of the first call."""
+        self._keep = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect."""
+        self._keep = False
+        await self._disconnect()
 
     async def list(self) -> tuple[Held, ...]:
         """Return all devices of device plugins that running and starting pods hold, sorted.
 
-        A kubelet that is asked too often is asked again until the deadline.
+        A kubelet that is asked too often is asked again until the deadline. One that has just started shows none of the
+        pods until it has read them: that a running pod is missing means that, not that its devices are free.
 
         Raises:
             Unavailable: no answer within the deadline.
 
         """
         wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
+        kept = False
         try:
             async with asyncio.timeout(self._deadline_s):
-                return _held(await self._answer())
+                answer = await self._answer()
+            kept = self._keep
         except grpc.aio.AioRpcError as error:
-            await self.close()
             raise sockets.in_our_terms(error, self._socket, wanted) from error
         except TimeoutError as error:
-            await self.close()
             raise Unavailable(f"socket {self._socket}", found="no answer", wanted=wanted) from error
+        finally:
+            if not kept:
+                await self._disconnect()
+        return _held(answer)
+
+    async def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
     async def _answer(self) -> wire.ListPodResourcesResponse:
-        """Return the kubelet's answer, on a new connection when that of the last call has broken since."""
+        """Return the kubelet's answer, on a new connection when the one that was kept has broken since."""
         if self._channel is not None:
             try:
                 return await self._ask(self._channel)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
-            await self.close()
+            await self._disconnect()
         self._channel = sockets.channel(self._socket)
         return await self._ask(self._channel)
 

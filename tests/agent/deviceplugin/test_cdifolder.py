@@ -1,0 +1,50 @@
+"""The folder of CDI specifications."""
+
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.deviceplugin import CdiFolder
+from tessera.errors import InvalidInput, Unavailable
+
+
+def test_a_specification_is_written_once_and_whole(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path / "run" / "cdi")
+    assert folder.write("gpu", "{}")
+    assert not folder.write("gpu", "{}")
+    assert folder.write("gpu", "{1}")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "run" / "cdi").iterdir()] == [
+        ("tessera.dev-gpu.json", "{1}")
+    ]
+
+
+def test_stale_ones_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    for name in ("gpu", "share-a", "share-b"):
+        folder.write(name, "{}")
+    for name in ("nvidia.json", "share-x.json", "tessera.dev-share-c.partial"):
+        (tmp_path / name).touch()
+    assert folder.keep({"share-b"}, prefix="share-") == ("share-a", "share-c")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "nvidia.json",
+        "share-x.json",
+        "tessera.dev-gpu.json",
+        "tessera.dev-share-b.json",
+    ]
+    assert CdiFolder(tmp_path / "absent").keep((), prefix="share-") == ()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\0", "-a", "a" * 200])
+def test_names_that_would_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="CDI specification"):
+        CdiFolder(tmp_path).write(name, "{}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="cdi_spec_dirs"):
+        CdiFolder(tmp_path / "file" / "cdi").write("gpu", "{}")
+    (tmp_path / "tessera.dev-share-a.json").mkdir()
+    with pytest.raises(Unavailable, match="CDI folder"):
+        CdiFolder(tmp_path).keep((), prefix="share-")

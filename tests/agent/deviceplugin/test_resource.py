@@ -1,0 +1,123 @@
+"""What the calls of one resource are answered, and its list as streams of the kubelet get it."""
+
+import asyncio
+
+import pytest
+
+from gpunodes import facts, offered
+from tessera.agent.deviceplugin import OfferedResource
+from tessera.core.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.grant import Grant
+from tessera.core.prefer import Policy, Wanted
+from tessera.core.sharing import Mode, Sharing
+from tessera.errors import Conflict, InvalidInput
+
+pytestmark = pytest.mark.anyio
+
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
+MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
+MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
+SICK = OfferOptions(unhealthy=frozenset({facts(1).uuid}))
+GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
+
+
+class Door:
+    """Notes what it is asked for shares."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+        self.asked.append(("allocate", resource, len(ids)))
+        return Grant()
+
+    async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
+        self.asked.append(("pre_start", resource, len(ids)))
+
+
+def give(_: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
+    return Grant(env=(("IDS", ",".join(device.id for device in devices)),))
+
+
+def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) -> Resource:
+    """Return a resource of two GPUs."""
+    return offered((facts(0, "T4"), sharing), (facts(1, "T4"), sharing), options=options)[name]
+
+
+def plugin(resource: Resource, door: Door | None = None, policy: Policy = "distributed") -> OfferedResource:
+    return OfferedResource(resource, give, door or Door(), policy=policy)
+
+
+IDS = [device.id for device in two(SLICED).devices]
+
+# sentence: (resource, ids asked, kind of error, what it says)
+HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
+    "no ids": (two(SLICED), [], InvalidInput, "found no device ids"),
+    "an id twice": (two(SLICED), [IDS[0], IDS[0]], InvalidInput, "an id twice"),
+    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "found 'GPU-x', wanted one of the 4 ids"),
+    "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
+    "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
+    "an unhealthy device": (two(SLICED, options=SICK), [IDS[2]], Conflict, "an unhealthy device"),
+    "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
+    "an unhealthy unit": (two(MEMORY, UNITS, SICK), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_allocations_that_are_refused(case: str) -> None:
+    resource, ids, kind, want = HOSTILE[case]
+    each = plugin(resource)
+    with pytest.raises(kind, match=want):
+        await each.allocate(tuple(ids))
+    healthy = tuple(device.id for device in resource.devices if device.healthy)[:1]
+    assert isinstance(await each.allocate(healthy), Grant), "the next one is served"
+
+
+async def test_devices_are_given_and_units_are_asked_of_the_door() -> None:
+    door = Door()
+    each = plugin(two(SLICED), door)
+    assert dict((await each.allocate((IDS[0], IDS[2]))).env) == {"IDS": f"{IDS[0]},{IDS[2]}"}
+    await each.pre_start((IDS[0],))
+    assert (door.asked, each.options.pre_start) == ([], False)
+    units = plugin(two(MEMORY, UNITS), door)
+    ids = tuple(device.id for device in units.resource.devices[:3])
+    await units.allocate(ids)
+    await units.pre_start(ids)
+    assert door.asked == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
+    assert units.options.pre_start
+
+
+async def test_what_is_preferred_follows_the_policy() -> None:
+    wanted = Wanted(available=tuple(IDS), size=2)
+    assert await plugin(two(SLICED)).prefer(wanted) == (IDS[0], IDS[2])
+    assert await plugin(two(SLICED), policy="packed").prefer(wanted) == (IDS[0], IDS[1])
+    each = plugin(two(SLICED))
+    each.update(two(SLICED), policy="packed")
+    assert await each.prefer(wanted) == (IDS[0], IDS[1])
+
+
+async def test_streams_get_the_whole_list_when_anything_changed() -> None:
+    each = plugin(two(SLICED))
+    first, second = each.watch(), each.watch()
+    assert await anext(first) == await anext(second) == two(SLICED).devices
+    assert each.streams == 2
+    each.update(two(SLICED))
+    later = [asyncio.ensure_future(anext(stream)) for stream in (first, second)]
+    assert not await each.sent(0.01) or not any(task.done() for task in later)
+    each.update(two(SLICED, options=SICK))
+    assert [[device.healthy for device in await task] for task in later] == [[True, True, False, False]] * 2
+    await first.aclose()
+    assert each.streams == 1
+    each.end()
+    assert await anext(second) == ()
+    assert [devices async for devices in second] == []
+    assert each.streams == 0
+    assert await each.sent(0.01)
+
+
+async def test_a_stream_that_does_not_read_is_not_waited_for_longer_than_the_deadline() -> None:
+    each = plugin(two(SLICED))
+    stream = each.watch()
+    await anext(stream)
+    assert not await each.sent(0.01)
+    await stream.aclose()
