@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tessera.api.assignments import write_shares
-from tessera.api.dues import corrected, read_dues
-from tessera.core.matching import Correction
+from tessera.api.dues import corrected, read_dues, unshown
+from tessera.core.matching import Correction, Held
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Share
@@ -146,6 +146,31 @@ def test_a_pod_that_cannot_be_read_leaves_the_others(case: str) -> None:
     assert len(found.dues) == 1
     assert len(found.notes) == 1
     assert want in found.notes[0]
+
+
+# sentence: (changes of a pod that runs with devices, whether the record lacks it)
+SHOWN: dict[str, tuple[dict[str, Any], bool]] = {
+    "a running pod": ({}, True),
+    "a pod that waits": ({"status": {"phase": "Pending"}}, False),
+    "a pod without status": ({"status": None}, False),
+    "a pod that ends": ({"metadata": {"name": "p", "namespace": "default", "deletionTimestamp": "now"}}, False),
+    "a pod without devices": ({"spec": {"containers": [{"name": "a", "resources": {"limits": {"cpu": 1}}}]}}, False),
+    "a pod that asks none": ({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 0}}}]}}, False),
+    "a pod with a MIG instance": (
+        {"spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}]}},
+        True,
+    ),
+    "a pod without specification": ({"spec": None}, False),
+    "the pod in the record": ({"metadata": {"name": "q", "namespace": "default"}}, False),
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+def test_running_pods_that_the_record_lacks(case: str) -> None:
+    changes, want = SHOWN[case]
+    record = [Held(namespace="default", pod="q", container="a", resource="nvidia.com/gpu", device_ids=("1",))]
+    running = pod({"main": {NEED: 6}}) | {"status": {"phase": "Running"}}
+    assert unshown([running | changes], record) == (("default/p",) if want else ())
 
 
 def test_a_correction_changes_one_container_s_shares() -> None:

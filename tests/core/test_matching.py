@@ -21,7 +21,6 @@ from tessera.core.matching import (
     pick,
     reconcile,
     served,
-    unseen,
 )
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
@@ -113,8 +112,6 @@ def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> Non
 def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
     running = msgspec.structs.replace(OLD, running=True)
     assert served([running, NEW], [], []) == {OLD.key}
-    assert unseen([running, NEW], []) == (OLD.key,)
-    assert unseen([running, NEW], [held("old", "1", "2")]) == ()
 
 
 # sentence: (dues, names of the pods that hold, capacity, what is overfull)

@@ -6,20 +6,20 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.asks import SHARE_MEMORY
+from tessera.api.asks import SHARE_MEMORY, names_device
 from tessera.api.assignments import read_shares, write_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
 from tessera.api.workloads import is_finished
 from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.matching import Correction, Due, DueKey
+from tessera.core.matching import Correction, Due, DueKey, Held
 from tessera.core.need import Ask, Form
 from tessera.core.snapshot import Share
 from tessera.core.units import count
 from tessera.errors import InvalidInput
 
-__all__ = ["Dues", "corrected", "read_dues"]
+__all__ = ["Dues", "corrected", "read_dues", "unshown"]
 
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -119,6 +119,28 @@ def _since_ns(pod: Field) -> int:
         return int(dt.datetime.fromisoformat(created.text()).timestamp()) * _NS
     except ValueError as error:
         raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
+
+
+def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held]) -> tuple[str, ...]:
+    """Return the running pods with devices that the kubelet's record does not show, sorted.
+
+    A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
+    taken to say that something is free.
+    """
+    shown = {(each.namespace, each.pod) for each in held}
+    missing = []
+    for pod in pods:
+        metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+        name = (metadata.get("namespace") or "", metadata.get("name") or "")
+        running = (pod.get("status") or {}).get("phase") == "Running" and not metadata.get("deletionTimestamp")
+        if running and name not in shown and any(_has_devices(each) for each in spec.get("containers") or ()):
+            missing.append("/".join(name))
+    return tuple(sorted(missing))
+
+
+def _has_devices(container: Mapping[str, Any]) -> bool:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return any(str(limits[name]) != "0" for name in limits if names_device(name) or name in SHARE_RESOURCES)
 
 
 def corrected(pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024) -> dict[str, str]:

@@ -27,7 +27,6 @@ __all__ = [
     "pick",
     "reconcile",
     "served",
-    "unseen",
 ]
 
 Spot: TypeAlias = tuple[int, int | None]
@@ -116,16 +115,6 @@ def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer])
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
     return frozenset(due.key for due in dues if due.running or due.key in holding or due.key in meant)
-
-
-def unseen(dues: Iterable[Due], held: Iterable[Held]) -> tuple[DueKey, ...]:
-    """Return the running containers that the kubelet's record does not show.
-
-    A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
-    taken to say that something is free.
-    """
-    holding = {each.key for each in held}
-    return tuple(sorted(due.key for due in dues if due.running and due.key not in holding))
 
 
 def overfull(dues: Iterable[Due], holding: frozenset[DueKey], capacity_mib: Mapping[Spot, int]) -> tuple[Spot, ...]:

@@ -88,6 +88,11 @@ class Node:
         self.inventory = Inventory(gpus=tuple(gpu for gpu, _ in pairs))
         return offer([shared(gpu, sharing) for gpu, sharing in pairs], self.inventory, options or OfferOptions())
 
+    def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
+        """Return the names of what is offered beside what pods were assigned."""
+        options = OfferOptions(given=self.plugins.given(self.inventory))
+        return [resource.name for resource in self.offered(*pairs, options=options).resources]
+
     async def offer(
         self, *pairs: tuple[GpuFacts, Sharing], how: PluginOptions | None = None, options: OfferOptions | None = None
     ) -> None:
@@ -402,6 +407,8 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
+    assert node.plugins.given(node.inventory) == {(gpu.uuid, place)}
+    assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 
 async def test_an_assignment_that_comes_late_is_waited_for(node: Node) -> None:

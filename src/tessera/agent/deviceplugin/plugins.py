@@ -12,7 +12,7 @@ from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
-from tessera.core.advertise import Offer, PluginDevice, Resource
+from tessera.core.advertise import DeviceKey, Offer, PluginDevice, Resource
 from tessera.core.edits import Place, ShareEdits, edits
 from tessera.core.grant import Grant
 from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
@@ -96,6 +96,17 @@ class Plugins:
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
+
+    def given(self, inventory: Inventory) -> frozenset[DeviceKey]:
+        """Return the MIG instances that pods of this node were assigned for amounts of memory, made already or not.
+
+        They are not offered as devices as well (`OfferOptions.given`), and are used though the kubelet's record names
+        units of memory in their place.
+        """
+        gpus = {facts.index: facts for facts in inventory.gpus}
+        shares = (share for due in self._desk.dues() for share in due.shares if share.gpu in gpus)
+        pairs = ((gpus[share.gpu].uuid, _placement(share, gpus[share.gpu])) for share in shares)
+        return frozenset((uuid, placement) for uuid, placement in pairs if placement is not None)
 
     async def offer(
         self, offered: Offer, inventory: Inventory, options: PluginOptions, *, unit_mib: int = 1024

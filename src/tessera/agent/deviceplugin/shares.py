@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.api import cdi
-from tessera.api.dues import corrected, read_dues
+from tessera.api.dues import corrected, read_dues, unshown
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
@@ -31,7 +31,6 @@ from tessera.core.matching import (
     pick,
     reconcile,
     served,
-    unseen,
 )
 from tessera.core.snapshot import Share
 from tessera.errors import Conflict, Unavailable
@@ -160,8 +159,7 @@ class ShareDesk:
         """
         async with self._turn:
             held = await self._world.record()
-            dues = self._dues()
-            if unseen(dues, held):
+            if unshown(self._world.pods(), held):
                 return
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
@@ -189,7 +187,7 @@ class ShareDesk:
         answers = tuple(self._answers.values())
         last_s = asyncio.get_running_loop().time() + _LATE_S
         while True:
-            dues = self._dues()
+            dues = self.dues()
             holding = served(dues, held, ())
             for answered in (served(dues, held, answers), holding):
                 with contextlib.suppress(Conflict):
@@ -203,7 +201,7 @@ class ShareDesk:
         if not self._answers:
             return
         known = {frozenset(each.device_ids) for each in held}
-        waiting = {due.key for due in self._dues()}
+        waiting = {due.key for due in self.dues()}
         for each in tuple(self._answers.values()):
             if each.ids & ids or (each.ids not in known and each.key not in waiting):
                 del self._answers[each.ids]
@@ -211,7 +209,7 @@ class ShareDesk:
     async def _own(self, who: Held) -> Due:
         last_s = asyncio.get_running_loop().time() + _LATE_S
         while True:
-            due = next((each for each in self._dues() if each.key == who.key), None)
+            due = next((each for each in self.dues() if each.key == who.key), None)
             if due is not None and due.units == len(who.device_ids):
                 return due
             if asyncio.get_running_loop().time() > last_s:
@@ -233,11 +231,11 @@ class ShareDesk:
                 wanted="its own share",
                 accepted="the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods",
             )
-        return next(each for each in self._dues() if each.key == due.key)
+        return next(each for each in self.dues() if each.key == due.key)
 
     async def _mend(self, held: tuple[Held, ...]) -> dict[DueKey, str]:
         """Make the assignments say what holders were given; return those for which that cannot be, and why."""
-        found = reconcile(self._dues(), held, self._answers.values())
+        found = reconcile(self.dues(), held, self._answers.values())
         for each in found.corrections:
             self._exchanges[each.due.key] = each
             self._log.info("assignment_exchanged", pod=str(each.due.key), gpus=[share.gpu for share in each.shares])
@@ -256,7 +254,7 @@ class ShareDesk:
                 pods[key.namespace, key.pod] = {**pod, "metadata": metadata}
         return dict(found.refused)
 
-    def _dues(self) -> tuple[Due, ...]:
+    def dues(self) -> tuple[Due, ...]:
         """Return the dues as they are after all exchanges, also those that the Pod objects do not show yet."""
         read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
         for pod in self._world.pods():
@@ -278,7 +276,7 @@ class ShareDesk:
 
     def _check_room(self, due: Due, held: tuple[Held, ...]) -> None:
         """Refuse a container with which more memory of a device would be held than it has."""
-        dues, capacity_mib = self._dues(), self._world.capacity()
+        dues, capacity_mib = self.dues(), self._world.capacity()
         full = overfull(dues, served(dues, held, ()) | {due.key}, capacity_mib)
         for gpu, start in sorted({(share.gpu, share.start) for share in due.shares} & set(full)):
             raise Conflict(
