@@ -39,7 +39,7 @@ static nvmlReturn_t map(state_t *state)
 
 nvmlReturn_t state_create(const char *path)
 {
-    state_t state = {NULL, open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600), 0};
+    state_t state = {NULL, open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666), 0};
     if (state.fd < 0)
         return from_errno();
     nvmlReturn_t result = ftruncate(state.fd, sizeof(machine_t)) == 0 ? map(&state) : from_errno();

@@ -12,10 +12,10 @@ import pynvml
 import pytest
 
 from nvmlcalls import cut_whole
-from tessera.errors import Unsupported
+from tessera.errors import Unavailable, Unsupported
 from tessera.sim.nvmlsim import library
+from tessera.sim.nvmlsim.building import FLAGS, compiler, environment, sources
 from tessera.sim.nvmlsim.faults import CODES, functions
-from tessera.sim.nvmlsim.library import FLAGS, compiler, environment, sources
 
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 
@@ -25,16 +25,28 @@ def exported(path: Path) -> set[str]:
     return {line.split()[-1] for line in listed.stdout.splitlines()}
 
 
+def asked() -> set[str]:
+    """Return the functions that nvidia-ml-py asks for."""
+    return set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', Path(pynvml.__file__).read_text()))
+
+
 def test_it_shows_nvml_and_its_control_functions_alone() -> None:
     names = exported(library())
-    assert {name for name in names if not name.startswith("nvmlsim_")} == functions()
+    assert {name for name in names if not name.startswith("nvmlsim_")} == functions() | asked()
 
 
-def test_every_function_is_one_that_nvidia_ml_py_asks_for_or_an_older_version_of_one() -> None:
-    text = Path(pynvml.__file__).read_text()
-    asked = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text))
-    stems = {re.sub(r"_v\d$", "", name) for name in asked}
+def test_what_is_simulated_is_what_nvidia_ml_py_asks_for_or_an_older_version_of_it() -> None:
+    stems = {re.sub(r"_v\d$", "", name) for name in asked()}
     assert {name for name in functions() if re.sub(r"_v\d$", "", name) not in stems} == {"nvmlInit", "nvmlInit_v2"}
+
+
+def test_the_rest_says_that_it_is_not_supported(t4: Any) -> None:
+    loaded = ctypes.CDLL(str(library()))
+    rest = asked() - functions()
+    assert len(rest) > 200
+    assert {getattr(loaded, name)(t4, None, None, None) for name in rest} == {pynvml.NVML_ERROR_NOT_SUPPORTED}
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetGpuFabricInfo(t4, None)
 
 
 def test_codes_are_those_of_nvidia_ml_py() -> None:
@@ -101,6 +113,17 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(Unsupported, match=r"nothing-of-that-name\.h"):
         library()
     assert list(tmp_path.rglob("*.so*")) == []
+
+
+def test_a_compiler_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = tmp_path / "slow-cc"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr("tessera.sim.nvmlsim.building._TIMEOUT_S", 0.2)
+    with pytest.raises(Unavailable, match="no end within"):
+        library()
 
 
 def test_the_environment_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

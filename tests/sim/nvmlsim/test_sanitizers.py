@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tessera.sim.nvmlsim import environment
-from tessera.sim.nvmlsim.library import STATE_VARIABLE, compiler
+from tessera.sim.nvmlsim.building import STATE_VARIABLE, compiler
 
 FOLDER = Path(__file__).parent
 CFLAGS = "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from tessera.errors import InvalidInput, shown
-from tessera.sim.nvmlsim.library import sources
+from tessera.sim.nvmlsim.building import sources
 
 __all__ = ["CODES", "code_of", "code_text", "function_of", "functions"]
 
@@ -69,7 +69,7 @@ def code_text(code: int) -> str:
 
 @cache
 def functions() -> frozenset[str]:
-    """Return the NVML functions that the library has."""
+    """Return the NVML functions that are simulated; others say that they are not supported."""
     return frozenset(re.findall(r"^NVML_API .*?\b(nvml[A-Z]\w*)\(", (sources() / "nvml.h").read_text(), re.MULTILINE))
 
 

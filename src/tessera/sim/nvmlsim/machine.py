@@ -18,7 +18,7 @@ import msgspec
 from tessera.core.gpumodels import GpuModel, Profile
 from tessera.core.mig import is_legal, placements_of
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
-from tessera.sim.nvmlsim.library import library
+from tessera.sim.nvmlsim.building import library
 from tessera.sim.nvmlsim.products import SimulatedGpu, api_index, engines, gpus_of, product
 
 __all__ = ["ANY", "FOREVER", "NO_INSTANCE", "XID", "Machine", "Process", "create_state"]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tessera.errors import Unsupported
+from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["FLAGS", "STATE_VARIABLE", "compiler", "environment", "library", "sources"]
 
@@ -71,6 +71,7 @@ def library() -> Path:
 
     Raises:
         Unsupported: no compiler, or it refuses the sources.
+        Unavailable: the compiler did not end within two minutes.
 
     """
     folder, cc = sources(), compiler()
@@ -104,13 +105,7 @@ def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as aside:
         built = Path(aside) / _NAME
-        result = subprocess.run(  # noqa: S603 - the compiler the user's environment names
-            [*command, "-o", str(built), *map(str, sorted(folder.glob("*.c")))],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        result = _compile([*command, "-o", str(built), *map(str, sorted(folder.glob("*.c")))])
         if result.returncode != 0:
             raise Unsupported(
                 f"building {_NAME} with {command[0]}",
@@ -119,3 +114,12 @@ def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
                 accepted="set CC to another compiler; on Debian and Ubuntu: apt-get install gcc libc6-dev",
             )
         built.replace(target)
+
+
+def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - the compiler the user's environment names
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(command[0], found=f"no end within {_TIMEOUT_S} s", wanted="a built library") from error
