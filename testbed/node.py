@@ -270,6 +270,8 @@ class Node:
             "address": self.address,
             "healthzBindAddress": "127.0.0.1",
             "readOnlyPort": 0,
+            # What a device plugin offers is in the Node object a second later, instead of ten.
+            "nodeStatusUpdateFrequency": "1s",
             "resolvConf": str(self.folder / "resolv.conf"),
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         }

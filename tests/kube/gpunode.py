@@ -20,7 +20,6 @@ __all__ = ["MIG_CONFIG", "GpuNode"]
 
 MIG_CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
-_SHARING = "sharing.yaml"
 
 
 class GpuNode:
@@ -33,12 +32,23 @@ class GpuNode:
 
     # The agent
 
-    def start_agent(self, *options: str, sharing: dict[str, Any] | None = None) -> None:
-        """Start the agent; `sharing` becomes its NVIDIA sharing file."""
-        if sharing is not None:
-            path = self.node.folder / _SHARING
-            path.write_text(json.dumps({"version": "v1", "sharing": sharing}))
-            options = (*options, "--sharing-config", str(path))
+    def start_agent(
+        self,
+        *options: str,
+        sharing: dict[str, Any] | None = None,
+        flags: dict[str, Any] | None = None,
+        policy: dict[str, Any] | None = None,
+    ) -> None:
+        """Start the agent; `sharing` and `flags` are those of its NVIDIA file, `policy` is its node policy."""
+        files = {
+            "--sharing-config": {"version": "v1", "sharing": sharing, "flags": flags} if sharing or flags else None,
+            "--node-policy": policy,
+        }
+        for option, content in files.items():
+            if content is not None:
+                path = self.node.folder / f"{option.strip('-')}.yaml"
+                path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+                options = (*options, option, str(path))
         self._options = options
         self.node.start_agent(self.cluster.agent_kubeconfig(), "--log-format=json", *options)
 
@@ -104,6 +114,11 @@ class GpuNode:
             told = msgspec.json.encode(machine.describe()).decode()
         return tuple(sorted(set(re.findall(r'"(MIG-[^"]*)"', told))))
 
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """Return the UUIDs of the GPUs in order of their indices."""
+        with Machine(self.node.gpu_state) as machine:
+            return tuple(gpu["uuid"] for gpu in machine.describe()["gpus"])
+
     def clean(self) -> None:
         """Make the node as it was before the test."""
         pods.remove(self.cluster)
@@ -112,3 +127,4 @@ class GpuNode:
         shutil.rmtree(self.node.folder / "var-lib" / "tessera", ignore_errors=True)
         with Machine(self.node.gpu_state) as machine:
             machine.renew()
+        pods.until_nothing_is_offered(self.cluster, self.node.name)

@@ -1,16 +1,29 @@
 """Pods for tests on a real node: built, applied, waited for, read."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
+from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.images import BUSYBOX
 from testbed.processes import until
 
-__all__ = ["allocatable", "environment", "phase", "pod", "remove", "run", "until_allocatable"]
+__all__ = [
+    "allocatable",
+    "environment",
+    "phase",
+    "pod",
+    "remove",
+    "run",
+    "until_allocatable",
+    "until_nothing_is_offered",
+]
 
 SLEEP = "env; exec sleep 3600"
 """A container's log is then its environment."""
+MOST_TROUBLES = 4
+DOMAINS = ("nvidia.com/", "tessera.dev/", "aliyun.com/")
 
 
 def pod(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None, **spec: Any) -> dict[str, Any]:
@@ -25,7 +38,23 @@ def run(cluster: Cluster, *pods: dict[str, Any], timeout_s: int = 120) -> None:
     """Create pods and wait until they are ready."""
     cluster.apply(*pods)
     names = [f"pod/{one['metadata']['name']}" for one in pods]
-    cluster.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={timeout_s}s")
+    try:
+        cluster.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={timeout_s}s")
+    except Unavailable as error:
+        raise Unavailable("pods", found="; ".join(troubles(cluster)), wanted="ready") from error
+
+
+def troubles(cluster: Cluster) -> list[str]:
+    """Return what stands in the way of the first few pods that are not ready."""
+    told = []
+    for one in cluster.get("pods", "-l", "made-by=test")["items"]:
+        status = one["status"]
+        waiting = [json.dumps(each["state"]) for each in status.get("containerStatuses", ()) if not each["ready"]]
+        said = [each["message"] for each in status["conditions"] if each["status"] == "False" and "message" in each]
+        if waiting or said or status["phase"] != "Running":
+            words = (one["metadata"]["name"], status["phase"], status.get("message", ""), *waiting, *said)
+            told.append(" ".join(filter(None, words)))
+    return told[:MOST_TROUBLES]
 
 
 def remove(cluster: Cluster, *names: str) -> None:
@@ -56,3 +85,13 @@ def until_allocatable(cluster: Cluster, node: str, wants: Iterable[tuple[str, in
         return {resource: allocatable(cluster, node, resource) for resource in wanted}
 
     until(f"allocatable of {node}", lambda: offered() == wanted, timeout_s=timeout_s, found=lambda: str(offered()))
+
+
+def until_nothing_is_offered(cluster: Cluster, node: str) -> None:
+    """Wait until the node offers nothing of what device plugins offered."""
+
+    def offered() -> dict[str, str]:
+        found = cluster.get("node", node)["status"]["allocatable"]
+        return {name: count for name, count in found.items() if name.startswith(DOMAINS) and count != "0"}
+
+    until(f"nothing offered by {node}", lambda: not offered(), timeout_s=60, found=lambda: str(offered()))
