@@ -1,0 +1,99 @@
+"""Keeps an eye on the GPUs' health: the driver's events and every look at it, judged by `core.health`."""
+
+from collections.abc import Callable
+from time import monotonic
+
+from tessera.clients.gpu import GpuDriver
+from tessera.core import health as core
+from tessera.core.advertise import DeviceKey
+from tessera.core.health import Change, Health, Phase, Policy
+from tessera.core.inventory import GpuEvent, Inventory
+from tessera.errors import TesseraError
+from tessera.log import logger
+
+__all__ = ["HealthWatch"]
+
+_POLICY = Policy()
+
+
+class HealthWatch:
+    """The health of one node's devices since this process started; a device that is well or not yet known is offered.
+
+    Nothing is stored: after a restart every device that the driver reaches begins healthy, and one that still has
+    errors is found out by its next.
+
+    Args:
+        driver: whose events are followed.
+        policy: how errors are judged.
+        on_change: called when a device went from one phase to another, for the agent to advertise anew and report it.
+        clock: seconds that never go back.
+
+    """
+
+    def __init__(
+        self,
+        driver: GpuDriver,
+        policy: Policy = _POLICY,
+        *,
+        on_change: Callable[[tuple[Change, ...]], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._driver = driver
+        self._policy = policy
+        self._on_change = on_change
+        self._clock = clock
+        self._last: Inventory | None = None
+        self._events = driver.events()
+        self.health = Health()
+
+    @property
+    def unhealthy(self) -> frozenset[DeviceKey]:
+        """The GPUs and instances that are not to be offered."""
+        return self.health.unhealthy
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long until a device may get better, so that somebody looks by then; None where none may."""
+        return None if self.health.wake_s is None else max(self.health.wake_s - self._clock(), 0.0)
+
+    def look(self, inventory: Inventory) -> None:
+        """Take in what the driver shows; call it with every inventory that is read, and after `wait_s`."""
+        self._last = inventory
+        self._take(*core.looked(self.health, inventory, self._clock(), self._policy))
+
+    async def run(self) -> None:
+        """Follow the driver's events until it is closed.
+
+        Which instance an event is about only a fresh inventory can tell; where the driver does not give one, the last
+        has to do, and an event about an instance that it does not have is held against the whole GPU.
+        """
+        async for event in self._events:
+            try:
+                inventory = await self._driver.inventory()
+            except TesseraError as error:
+                logger().warning("health_event_without_inventory", gpu=event.gpu, reason=str(error))
+                self._judge(_of_the_gpu(event, self._last), self._last or Inventory(gpus=()))
+            else:
+                self._judge(event, inventory)
+                self.look(inventory)
+
+    def _judge(self, event: GpuEvent, inventory: Inventory) -> None:
+        self._take(*core.reported(self.health, event, inventory, self._clock(), self._policy))
+
+    def _take(self, health: Health, changes: tuple[Change, ...]) -> None:
+        self.health = health
+        for change in changes:
+            gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+            where = None if placement is None else f"{placement.profile} at {placement.start}"
+            write = logger().info if change.after is Phase.HEALTHY else logger().warning
+            write("health_changed", gpu=gpu, instance=where, phase=change.after.value, reason=change.reason)
+        if changes:
+            self._on_change(changes)
+
+
+def _of_the_gpu(event: GpuEvent, last: Inventory | None) -> GpuEvent:
+    """Return the event, about the whole GPU where the instance it names is not known."""
+    known = {(facts.uuid, each.gpu_instance) for facts in (last.gpus if last else ()) for each in facts.instances}
+    if (event.gpu, event.gpu_instance) in known:
+        return event
+    return GpuEvent(gpu=event.gpu, xid=event.xid, lost=event.lost)
