@@ -26,6 +26,7 @@ HOMES = {
     "httpx2": "tessera.clients.kube",
     "lightkube": "tessera.clients.kube",
     "matplotlib": "tessera.sim.report",
+    "numba": "tessera.core.pack.kernels",
     "pynvml": "tessera.clients.gpu.nvml",
     "rich": "tessera.cli",
     "structlog": "tessera.log",

@@ -35,14 +35,7 @@ class Devices(NamedTuple):
         if not ways:
             return np.zeros((len(fleet.kind), len(nodes)), dtype=np.int64)
         total: Counts = functools.reduce(np.add, ways)
-        return total if self.ask.form is Form.EXACT or self._at_most_one else np.minimum(total, 1)
-
-    @property
-    def _at_most_one(self) -> bool:
-        """Whether no GPU serves more than one device anyway: one way alone, by an amount."""
-        return (
-            len(self.tiers) == 1 and all(isinstance(way, Amount) for way in self.tiers[0][:1]) and not self.tiers[0][1:]
-        )
+        return total if self.ask.form is Form.EXACT else np.minimum(total, 1)
 
     def tier(self, fleet: Fleet, nodes: Ints) -> Ints:
         """Return for each of `nodes` the worst tier that serving the ask there takes at best, `(len(nodes),)`.
@@ -81,12 +74,15 @@ class Demand:
             all(d.ask.form is not Form.EXACT or d.ask.count == 1 for d in self.devices[:1]) and not self.devices[1:]
         )
         self._admits_all = bool(self.admits.all())
+        self._ranked = tuple(devices for devices in self.devices if len(devices.tiers) > 1)
         self._one = sum(devices.ask.count for devices in self.devices) == 1
         ways = [way for devices in self.devices for tier in devices.tiers for way in tier]
         self.sole = ways[0] if self._one and len(ways) == 1 and isinstance(ways[0], Amount | Whole) else None
 
     def room(self, fleet: Fleet, nodes: Ints) -> Room:
         """Return `Devices.per_gpu` of each ask."""
+        if self.sole is not None:
+            return (self.sole.capacity(fleet, nodes),)
         return tuple(devices.per_gpu(fleet, nodes) for devices in self.devices)
 
     def fits(self, fleet: Fleet, nodes: Ints, room: Room | None = None) -> NDArray[np.bool_]:
@@ -104,8 +100,10 @@ class Demand:
 
     def tiers(self, fleet: Fleet, nodes: Ints) -> Ints | None:
         """Return the sum over the asks of `Devices.tier`; None where all nodes stand equal."""
-        ranked = [devices.tier(fleet, nodes) for devices in self.devices if len(devices.tiers) > 1]
-        return sum(ranked[1:], start=ranked[0]) if ranked else None
+        if not self._ranked:
+            return None
+        ranked = [devices.tier(fleet, nodes) for devices in self._ranked]
+        return sum(ranked[1:], start=ranked[0])
 
 
 def refusals(need: Need, fleet: Fleet) -> list[tuple[Refusal, str] | None]:

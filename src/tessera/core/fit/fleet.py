@@ -112,7 +112,9 @@ class Fleet:
 
     def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
         """Grant a pod its cpu, memory and shares. They must fit: `Demand` and `serve` see to that."""
-        self.room[:, node] -= (need.cpu_milli, need.memory_mib, 1)
+        self.room[CPU, node] -= need.cpu_milli
+        self.room[MEMORY, node] -= need.memory_mib
+        self.room[PODS, node] -= 1
         for share in shares:
             self.hold(node, share)
 

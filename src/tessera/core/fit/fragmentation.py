@@ -125,6 +125,9 @@ class Fragmentation:
     Attributes:
         pods: the typical pods.
         weight: their weights together.
+        cpus: steps of milli cpu in the tables, ascending.
+        one: what pods for one GPU can use of it, `(types, cpu steps, 101)`, flat.
+        many: what pods for several can use, `(types, cpu steps, free GPUs)`, flat.
 
     """
 
@@ -132,16 +135,16 @@ class Fragmentation:
         self.pods = tuple(pods)
         self.weight = sum(pod.weight for pod in pods)
         self._types = fleet.types
-        self._cpus: Ints = np.unique(np.array([pod.cpu_milli for pod in pods if pod.asks], dtype=np.int64))
+        self.cpus: Ints = np.unique(np.array([pod.cpu_milli for pod in pods if pod.asks], dtype=np.int64))
         most = len(fleet.kind)
-        one = np.zeros((len(fleet.types), len(self._cpus) + 1, FULL + 1), dtype=np.int64)
-        many = np.zeros((len(fleet.types), len(self._cpus) + 1, most + 1), dtype=np.int64)
+        one = np.zeros((len(fleet.types), len(self.cpus) + 1, FULL + 1), dtype=np.int64)
+        many = np.zeros((len(fleet.types), len(self.cpus) + 1, most + 1), dtype=np.int64)
         for kind, gpu_type in enumerate(fleet.types):
             for pod in pods:
                 size = _size(pod, gpu_type)
                 if size is not None:
                     reach, least = (one, size) if pod.gpus == 1 else (many, pod.gpus)
-                    reach[kind, np.searchsorted(self._cpus, pod.cpu_milli) + 1 :, least:] += pod.weight
+                    reach[kind, np.searchsorted(self.cpus, pod.cpu_milli) + 1 :, least:] += pod.weight
         self.one: Ints = (one * np.arange(FULL + 1)).ravel()
         self.many: Ints = (many * FULL * np.arange(most + 1)).ravel()
         self._one_of: Ints = fleet.kind * one[0].size
@@ -151,7 +154,7 @@ class Fragmentation:
 
     def state(self, fleet: Fleet, nodes: Ints, cpu_milli: Ints) -> State:
         """Return where `nodes` stand in the tables when `cpu_milli` more is taken, a column of cases."""
-        level = self._cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
+        level = self.cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
         left = fleet.left.take(nodes, 1)
         free: Ints = np.add.reduce(left == FULL)
         one = (self._one_of.take(nodes, 1) + left)[:, None] + level * self._one_row

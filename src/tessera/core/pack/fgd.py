@@ -67,7 +67,13 @@ class Fgd(Policy):
 
 
 class Gradient:
-    """The decrease of fragmentation by one pod, weight times percent; negative where fragmentation grows."""
+    """The decrease of fragmentation by one pod, weight times percent; negative where fragmentation grows.
+
+    Attributes:
+        gain: what a device adds on a GPU, as `Fragmentation.one`.
+        opened: what it adds beside that on a GPU that was free, as `Fragmentation.many`.
+
+    """
 
     def __init__(self, fragmentation: Fragmentation, demand: Demand, fleet: Fleet) -> None:
         self._frag = fragmentation
@@ -79,8 +85,8 @@ class Gradient:
         for kind, gpu_type in enumerate(fleet.types):
             after = np.maximum(left - (percent_of(demand.need.asks, gpu_type) or 0), 0)
             gain[kind] = one[kind][:, after] - one[kind] + fragmentation.weight * (left - after)
-        self._gain: Ints = gain.ravel()
-        self._opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # of no meaning where none is free
+        self.gain: Ints = gain.ravel()
+        self.opened: Ints = np.roll(fragmentation.many, 1) - fragmentation.many  # of no meaning where none is free
 
     def of_nodes(self, fleet: Fleet, nodes: Ints, room: Room) -> Ints:
         """Return the decrease for each of `nodes`, `(len(nodes),)`, where the best GPUs with `room` are taken."""
@@ -113,11 +119,11 @@ class Gradient:
         state = self._frag.state(fleet, nodes, self._cpus)
         usable = self._frag.usable_in(state)
         after = State(state.left, state.free, state.one[:, 1], state.many[1])
-        return usable[1] - usable[0], self._gain.take(after.one), after
+        return usable[1] - usable[0], self.gain.take(after.one), after
 
     def _opening(self, state: State) -> Ints:
         """Return what a device adds on a GPU that is entirely free, by leaving one less to pods for several."""
-        opening: Ints = (state.left == FULL) * self._opened.take(state.many)
+        opening: Ints = (state.left == FULL) * self.opened.take(state.many)
         return opening
 
 

@@ -71,6 +71,7 @@ class Packer:
         self._demands: list[Demand] = []
         self._rows: list[Ints] = []  # scores in rank order
         self._gpus: list[Ints | None] = []  # and the GPU to take there, where the policy names it
+        self._shares: dict[tuple[int, int, int], tuple[Share]] = {}  # by kind, type and index of the GPU
         self._fresh: list[int] = []  # length of the log of changes when a row was last brought up to date
         self._full: list[int] = []  # number of releases when nothing fitted any more
         self._released = 0
@@ -165,9 +166,12 @@ class Packer:
         gpus = self._gpus[kind]
         if gpus is None or demand.sole is None:
             return serve(self.fleet, demand, node, self.policy)
-        gpu = int(gpus[at])
-        option = demand.sole.by_type[int(self.fleet.kind[gpu, node])]
-        return (Share.of(self.fleet.gpu_index[node][gpu], demand.devices[0].ask, option),)
+        row = int(gpus[at])
+        gpu_type, gpu = int(self.fleet.kind[row, node]), self.fleet.gpu_index[node][row]
+        known = kind, gpu_type, gpu
+        if known not in self._shares:
+            self._shares[known] = (Share.of(gpu, demand.devices[0].ask, demand.sole.by_type[gpu_type]),)
+        return self._shares[known]
 
     def _since(self, fresh: int) -> Ints:
         """Return the nodes that changed since the log had that length; each once where that is worth the look."""

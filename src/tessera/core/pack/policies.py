@@ -36,7 +36,7 @@ POLICIES: Final[Mapping[str, Maker]] = {
     "gpu-clustering": _plain(Clustering),
     "fgd": _plain(Fgd),
     "fragmentation-min": _plain(Cutting),
-    "tessera": _plain(Tessera),
+    "tessera": _plain(Tessera.fastest),
 }
 """Makers of policies by name, each of a fleet and a generator, which `random` alone draws from."""
 

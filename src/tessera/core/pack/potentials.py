@@ -10,11 +10,11 @@ from tessera.core.fit.fragmentation import FULL, Typical, percent_of
 from tessera.core.fit.gputypes import GpuType, Ints
 from tessera.core.pack.cuttingstock import CuttingStock, knapsack
 
-__all__ = ["UNIT", "Usable", "Value"]
+__all__ = ["CPU_PRICES", "UNIT", "Usable", "Value"]
 
 UNIT: Final = 16_000_000
 """One GPU of value."""
-_CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
+CPU_PRICES: Final = np.array([200 * i for i in range(7)], dtype=np.int64)
 """Value of a milli cpu, 0 to 12 / 160 GPU a core; the price that leaves a node least is the one that binds."""
 _RESERVE: Final = UNIT // 20
 """Extra value of a GPU whose model pods name, times the load that names it, in proportion to what is left of it."""
@@ -31,6 +31,12 @@ class Usable:
     part holds one of them, and the cpu is enough to fill n GPUs with them. Pods for several use whole groups of free
     GPUs, as many as the cpu is enough for. All sums are weight times percent, in int64. On a node with several GPU
     types, all GPUs count as the first one's.
+
+    Attributes:
+        cpus: steps of milli cpu in the tables, ascending.
+        one: what pods for one GPU can use of it, `(types, cpu steps, 101)`.
+        many: what pods for several can use, `(groups, types, cpu steps, free GPUs)`.
+
     """
 
     def __init__(self, fleet: Fleet, pods: Sequence[Typical]) -> None:
@@ -43,20 +49,20 @@ class Usable:
         fed_by = np.array(
             [-(-pod.cpu_milli * FULL // size) if pod.gpus == 1 else pod.cpu_milli for _, pod, size in able]
         )
-        self._cpus: Ints = np.unique(fed_by).astype(np.int64)
+        self.cpus: Ints = np.unique(fed_by).astype(np.int64)
         self._groups = most // 2
-        one = np.zeros((types, len(self._cpus) + 1, FULL + 1), dtype=np.int64)
-        many = np.zeros((self._groups, types, len(self._cpus) + 1, most + 1), dtype=np.int64)
+        one = np.zeros((types, len(self.cpus) + 1, FULL + 1), dtype=np.int64)
+        many = np.zeros((self._groups, types, len(self.cpus) + 1, most + 1), dtype=np.int64)
         free = np.arange(most + 1)
-        for (kind, pod, size), level in zip(able, self._cpus.searchsorted(fed_by) + 1, strict=True):
+        for (kind, pod, size), level in zip(able, self.cpus.searchsorted(fed_by) + 1, strict=True):
             if pod.gpus == 1:
                 one[kind, level, size] += pod.weight
                 continue
             for group in range(self._groups):
                 used = np.clip(free - group * pod.gpus, 0, pod.gpus) * (free >= pod.gpus)
                 many[group, kind, level] += pod.weight * FULL * used
-        self._one: Ints = (one.cumsum(axis=1).cumsum(axis=2) * np.arange(FULL + 1)).ravel()
-        self._many: Ints = many.cumsum(axis=2).ravel()
+        self.one: Ints = one.cumsum(axis=1).cumsum(axis=2) * np.arange(FULL + 1)
+        self.many: Ints = many.cumsum(axis=2)
         kind_of = fleet.kind[0] if most else np.zeros(len(fleet.nodes), dtype=np.int64)
         self._one_of: Ints = kind_of * one[0].size
         self._many_of: Ints = kind_of * many[0, 0].size if most > 1 else kind_of
@@ -72,13 +78,13 @@ class Usable:
             cpu: milli cpu left, `(len(nodes),)`.
 
         """
-        level = self._cpus.searchsorted(cpu // self._nth, side="right")
+        level = self.cpus.searchsorted(cpu // self._nth, side="right")
         emptiest = np.sort(left, axis=0)[::-1]
-        usable: Ints = np.add.reduce(self._one.take(self._one_of.take(nodes) + level * (FULL + 1) + emptiest))
+        usable: Ints = np.add.reduce(self.one.take(self._one_of.take(nodes) + level * (FULL + 1) + emptiest))
         if self._groups:
             free = np.add.reduce(left == FULL)
             at = self._group_at + self._many_of.take(nodes) + level[: self._groups] * (len(self._nth) + 1) + free
-            usable = usable + np.add.reduce(self._many.take(at))
+            usable = usable + np.add.reduce(self.many.take(at))
         return usable
 
 
@@ -89,6 +95,10 @@ class Value:
     less by the cpu its pods take on the mean; the least over the prices is its value. A GPU of the most memory in the
     fleet is worth `UNIT`, others as much less as they have less memory, so that pods leave large GPUs to those that
     need them.
+
+    Attributes:
+        table: the value of what is left of a GPU, `(cpu prices, types x 101)`.
+
     """
 
     def __init__(self, fleet: Fleet, pods: Sequence[Typical], stock: CuttingStock) -> None:
@@ -97,12 +107,12 @@ class Value:
             (_worth(kind, pods, stock) + free) * size // FULL
             for kind, free, size in zip(fleet.types, _extras(fleet, pods), _sizes(fleet), strict=True)
         ]
-        self._table: Ints = np.ascontiguousarray(np.stack(tables, axis=1)).reshape(len(_CPU_PRICES), -1)
+        self.table: Ints = np.ascontiguousarray(np.stack(tables, axis=1)).reshape(len(CPU_PRICES), -1)
 
     def of(self, nodes: Ints, left: Ints, cpu: Ints) -> Ints:
         """Return the value of each of `nodes` if that much is left of its GPUs and cpu, `(len(nodes),)`."""
         at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
-        worth = np.add.reduce(self._table.take(at, axis=1), axis=1) + _CPU_PRICES[:, None] * cpu
+        worth = np.add.reduce(self.table.take(at, axis=1), axis=1) + CPU_PRICES[:, None] * cpu
         value: Ints = np.minimum.reduce(worth)
         return value
 
@@ -117,11 +127,11 @@ class Value:
 
         """
         at = self._fleet.kind.take(nodes, 1) * (FULL + 1) + left
-        now = self._table.take(at, axis=1)
+        now = self.table.take(at, axis=1)
         all_gpus = np.add.reduce(now, axis=1)
-        before = np.minimum.reduce(all_gpus + _CPU_PRICES[:, None] * cpu[0])
-        without = (all_gpus + _CPU_PRICES[:, None] * cpu[1])[:, None] - now
-        after = np.minimum.reduce(without + self._table.take(at - np.minimum(sizes, left), axis=1))
+        before = np.minimum.reduce(all_gpus + CPU_PRICES[:, None] * cpu[0])
+        without = (all_gpus + CPU_PRICES[:, None] * cpu[1])[:, None] - now
+        after = np.minimum.reduce(without + self.table.take(at - np.minimum(sizes, left), axis=1))
         lost: Ints = after - before
         return lost
 
@@ -147,7 +157,7 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
     sizes = tuple(prices)
     worth = np.array([round(price * UNIT) for price in prices.values()], dtype=np.int64)
     mean_cpu = np.array([cpu[size] // demand[size] for size in sizes], dtype=np.int64)
-    return knapsack(sizes, worth - _CPU_PRICES[:, None] * mean_cpu)
+    return knapsack(sizes, worth - CPU_PRICES[:, None] * mean_cpu)
 
 
 def _sizes(fleet: Fleet) -> list[int]:

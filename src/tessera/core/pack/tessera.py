@@ -11,9 +11,10 @@ Source of the constants: measurements on the openb traces, bench/openb.py.
 
 import functools
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.fleet import CPU
@@ -22,9 +23,10 @@ from tessera.core.fit.gputypes import Counts, Ints
 from tessera.core.fit.ways import Amount
 from tessera.core.pack.cuttingstock import CuttingStock
 from tessera.core.pack.fgd import Gradient
+from tessera.core.pack.kernels import Kernels, PodTables, State, Tables, compiled
 from tessera.core.pack.migscore import MigPolicy
 from tessera.core.pack.policy import Mix, Room
-from tessera.core.pack.potentials import UNIT, Usable, Value
+from tessera.core.pack.potentials import CPU_PRICES, UNIT, Usable, Value
 from tessera.core.pack.slicescores import Cutting, cuts
 
 __all__ = ["Tessera"]
@@ -38,20 +40,37 @@ _STEP_LEAVING_MILLI: Final = 20
 """The same where pods leave and freed room is spread over the nodes."""
 _LEAVING_PERMILLE: Final = 250
 """Pods that left per thousand that came, from which on pods for several GPUs are protected."""
+_GAIN: Final = 10 * UNIT // 1000
+"""`UNIT` a percent."""
+_LARGE: Final = 2048
+"""GPUs from which on it is worth it to load compiled kernels."""
 _MOST_WEIGHT: Final = 1 << 20
 """Mixes are scaled down to this total weight, so that no sum leaves 63 bits."""
 
 
 class Tessera(Cutting):
-    """Least loss of what the expected pods could use; see the module."""
+    """Least loss of what the expected pods could use; see the module.
+
+    Args:
+        fleet: the fleet.
+        kernels: loops to compute the same scores with, for speed, on a fleet that has GPUs; None for the array form.
+
+    """
 
     tables = MigPolicy.TESSERA
     names_gpus = True
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, kernels: Kernels | None = None) -> None:
         self._stock = CuttingStock()
         self._compiled: dict[Demand, _Known] = {}
+        self._kernels = kernels
+        self._state = State(fleet.left, fleet.kind, fleet.room[CPU])
         super().__init__(fleet)
+
+    @classmethod
+    def fastest(cls, fleet: Fleet) -> Self:
+        """Return the policy with compiled kernels where the fleet is large and numba is installed."""
+        return cls(fleet, compiled() if fleet.kind.size >= _LARGE else None)
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix, which changes all scores; see `Policy`."""
@@ -63,6 +82,8 @@ class Tessera(Cutting):
         self._fragmentation = Fragmentation(self.fleet, weighed)
         self._value = Value(self.fleet, pods, self._stock)
         self._gradients: dict[Demand, Gradient] = {}
+        self._pods: dict[Demand, PodTables] = {}
+        self._tables = self._in_tables() if self._kernels else None
         return super().learn(mix, leaving_permille)
 
     def _known(self, demand: Demand) -> "_Known":
@@ -76,10 +97,13 @@ class Tessera(Cutting):
 
     def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
         """Return `scores` and the GPU that `gpus` puts first; see `Policy`."""
-        if cuts(demand):
+        known = self._known(demand)
+        if known.cut:
             scores = super().scores(demand, nodes, room)
             return scores, scores
-        if self._known(demand).part:
+        if self._kernels and self._tables:
+            return self._by_kernel(self._kernels, self._tables, demand, nodes, room)
+        if known.part:
             each = np.where(room[0], self._of_gpus(demand, nodes), _NOWHERE)
             return np.maximum.reduce(each), each.argmax(axis=0)
         scores = self._of_devices(demand, nodes, room)
@@ -99,6 +123,44 @@ class Tessera(Cutting):
         gain += self._fragmentation.weight * np.add.reduce(left - after)
         worth = self._value.of(nodes, after, less) - self._value.of(nodes, left, cpu)
         return self._steps(gain, worth)
+
+    def _by_kernel(
+        self, kernels: Kernels, tables: Tables, demand: Demand, nodes: Ints, room: Room
+    ) -> tuple[Ints, Ints]:
+        """Return `choices` of a pod for which no instance is cut."""
+        known = self._known(demand)
+        if demand not in self._pods:
+            self._pods[demand] = self._pod_tables(demand, known)
+        able = _able(room, (len(self.fleet.kind), len(nodes)))
+        kernel = kernels.amounts if known.part else kernels.devices
+        scores, gpus = kernel(tables, self._state, self._pods[demand], nodes, able)
+        return scores, gpus
+
+    def _in_tables(self) -> Tables:
+        """Return what was learned as the kernels read it."""
+        types, most = len(self.fleet.types), len(self.fleet.kind)
+        used, lost, weight = self._usable, self._fragmentation, max(self._fragmentation.weight, 1)
+        return Tables(
+            fed_cpu=used.cpus,
+            fed_one=used.one,
+            fed_many=used.many,
+            cpu=lost.cpus,
+            one=lost.one.reshape(types, -1, FULL + 1),
+            many=lost.many.reshape(types, -1, most + 1),
+            value=np.ascontiguousarray(self._value.table.T).reshape(types, FULL + 1, -1),
+            prices=CPU_PRICES,
+            rates=np.array([lost.weight, _GAIN, _WEIGH_VALUE * weight, self._step_milli * weight * (UNIT // 1000)]),
+            scratch=np.zeros((6, max(most, len(CPU_PRICES))), dtype=np.int64),
+        )
+
+    def _pod_tables(self, demand: Demand, known: "_Known") -> PodTables:
+        gradient = Gradient(self._fragmentation, demand, self.fleet)
+        return PodTables(
+            numbers=np.array([demand.need.cpu_milli, known.gpus]),
+            sizes=known.sizes,
+            gain=gradient.gain.reshape(self._fragmentation.one.reshape(len(self.fleet.types), -1, FULL + 1).shape),
+            opened=gradient.opened.reshape(len(self.fleet.types), -1, len(self.fleet.kind) + 1),
+        )
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
@@ -132,7 +194,7 @@ class Tessera(Cutting):
 
         """
         weight = max(self._fragmentation.weight, 1)
-        milli = gain * (10 * UNIT // 1000) + worth * (_WEIGH_VALUE * weight)
+        milli = gain * _GAIN + worth * (_WEIGH_VALUE * weight)
         steps: Ints = milli // (self._step_milli * weight * (UNIT // 1000))
         return steps
 
@@ -140,6 +202,8 @@ class Tessera(Cutting):
 class _Known(NamedTuple):
     """What the policy needs to know of a demand."""
 
+    cut: bool
+    """Whether it is served by cutting a MIG instance."""
     part: bool
     """Whether it takes an amount of one GPU, and not a device."""
     gpus: int
@@ -154,7 +218,17 @@ class _Known(NamedTuple):
         ways = [way for devices in demand.devices for tier in devices.tiers[:1] for way in tier]
         sizes = [percent_of(demand.need.asks, kind) or 0 for kind in fleet.types]
         part = count == 1 and bool(ways) and all(isinstance(way, Amount) for way in ways)
-        return cls(part, count, np.array(sizes, dtype=np.int64))
+        return cls(cuts(demand), part, count, np.array(sizes, dtype=np.int64))
+
+
+def _able(room: Room, shape: tuple[int, int]) -> NDArray[np.int8]:
+    """Return 1 for each GPU that can serve a device of any ask."""
+    if len(room) == 1 and room[0].dtype == np.int8:
+        return room[0].view(np.int8)
+    able = np.zeros(shape, dtype=np.int8)
+    for each in room:
+        able |= each > 0
+    return able
 
 
 def _taken(count: int, left: Ints, room: Counts, sizes: Ints) -> Ints:
