@@ -11,14 +11,13 @@ import pytest
 
 from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
-from tessera.agent.sharing import MpsSettings, MpsSupervisor
+from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import NODES, MemoryKube
 from tessera.core.doctor import Observed, Verdict, checks
 from tessera.core.mps import MpsTarget
 from tessera.core.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
-from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 NODE = "n1"
@@ -52,8 +51,7 @@ async def look(
 ) -> Observed:
     given = MemoryDriver.of("T4") if driver is None else driver
     settings = MpsSettings(root=places.mps_root, program=str(places.mps_root / "program"))
-    supervisor = MpsSupervisor(MemoryDriver.of("T4"), settings, logger())
-    return await observe(places, given, supervisor, kube, node)
+    return await observe(places, given, MpsDaemons(settings), kube, node)
 
 
 async def test_a_bare_machine(places: Places) -> None:
@@ -125,7 +123,7 @@ async def test_daemons_that_are_gone(places: Places) -> None:
     daemons = (await look(places)).daemons
     assert [(each.key, each.problem) for each in daemons] == [
         ("GPU-0", "its process has ended"),
-        ("GPU-1", "its record cannot be read"),
+        ("GPU-1", "there is no record of it that can be read"),
     ]
 
 

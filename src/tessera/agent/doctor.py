@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tessera.agent.configuration import Configuration, ConfigurationFiles, Sources
-from tessera.agent.sharing import MpsSupervisor
+from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
@@ -63,14 +63,14 @@ def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]
 
 
 async def observe(
-    places: Places, driver: GpuDriver | str, mps: MpsSupervisor, kube: Kube | None = None, node: str = ""
+    places: Places, driver: GpuDriver | str, mps: MpsDaemons, kube: Kube | None = None, node: str = ""
 ) -> Observed:
     """Return what the checks look at.
 
     Args:
         places: where things are.
         driver: the GPU driver, or why there is none.
-        mps: knows the daemons; asked, not told.
+        mps: the daemons; asked, not told.
         kube: where the Node object is; None for no look at it.
         node: its name.
 

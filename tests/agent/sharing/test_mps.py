@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tessera.agent.sharing.mps import MpsSettings, MpsSupervisor
+from tessera.agent.sharing.mps import MpsSupervisor
+from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import gone, identity
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.inventory import ComputeMode
@@ -19,8 +20,6 @@ from tessera.core.mpsdaemon import DaemonRecord, DaemonState
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.sim.mpscontrol import install
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ class Bench:
         settings = MpsSettings(
             program=str(program or self.program), root=self.root / "mps", answer_s=answer_s, start_s=30.0
         )
-        return MpsSupervisor(self.driver, settings, logger(), clock=lambda: self.now)
+        return MpsSupervisor(self.driver, MpsDaemons(settings), logger(), clock=lambda: self.now)
 
     async def target(self, index: int = 0, **more: object) -> MpsTarget:
         uuid = (await self.driver.inventory()).gpus[index].uuid
@@ -80,9 +79,9 @@ async def bench(root: Path) -> AsyncIterator[Bench]:
     for record in made.records():
         if record.pid and identity(record.pid) == record.started:
             os.kill(record.pid, signal.SIGKILL)
-    assert made.agent.unavailable() == ""
 
 
+@pytest.mark.anyio
 async def test_a_daemon_is_started_limited_and_ended_and_the_compute_mode_restored(bench: Bench) -> None:
     target = await bench.target()
     assert await bench.phases(target) == ["running"]
@@ -98,6 +97,7 @@ async def test_a_daemon_is_started_limited_and_ended_and_the_compute_mode_restor
     assert list((bench.root / "mps").iterdir()) == []
 
 
+@pytest.mark.anyio
 async def test_two_gpus_have_a_daemon_each_and_other_limits_take_effect_without_a_restart(bench: Bench) -> None:
     first, second = await bench.target(0), await bench.target(1, memory_limit_mib=0, thread_percent=100)
     assert await bench.phases(first, second) == ["running", "running"]
@@ -110,6 +110,7 @@ async def test_two_gpus_have_a_daemon_each_and_other_limits_take_effect_without_
     assert bench.tell(second.key, "get_default_device_pinned_mem_limit 0") == "No limit\n"
 
 
+@pytest.mark.anyio
 async def test_another_agent_adopts_what_runs(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -120,6 +121,7 @@ async def test_another_agent_adopts_what_runs(bench: Bench) -> None:
     assert bench.record(target.key) == record
 
 
+@pytest.mark.anyio
 async def test_a_daemon_in_use_stays_when_its_configuration_goes(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -130,6 +132,7 @@ async def test_a_daemon_in_use_stays_when_its_configuration_goes(bench: Bench) -
     assert await bench.phases() == []
 
 
+@pytest.mark.anyio
 async def test_a_daemon_that_ended_is_started_again_with_back_off_and_keeps_the_mode_to_restore(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -147,6 +150,7 @@ async def test_a_daemon_that_ended_is_started_again_with_back_off_and_keeps_the_
     assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
 
 
+@pytest.mark.anyio
 async def test_a_compute_mode_that_was_changed_is_set_again(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -155,6 +159,7 @@ async def test_a_compute_mode_that_was_changed_is_set_again(bench: Bench) -> Non
     assert (await bench.modes())[0] is ComputeMode.EXCLUSIVE_PROCESS
 
 
+@pytest.mark.anyio
 async def test_a_daemon_of_an_instance_leaves_the_compute_mode_and_follows_a_new_instance(bench: Bench) -> None:
     target = await bench.target(visible="MIG-1", exclusive=False)
     await bench.apply(target)
@@ -166,6 +171,7 @@ async def test_a_daemon_of_an_instance_leaves_the_compute_mode_and_follows_a_new
     assert bench.record(target.key).pid != pid
 
 
+@pytest.mark.anyio
 async def test_a_daemon_that_does_not_answer_is_killed_when_nobody_uses_it(bench: Bench) -> None:
     target = await bench.target()
     await bench.apply(target)
@@ -189,6 +195,7 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.anyio
 async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(bench: Bench) -> None:
     target = await bench.target()
     bench.agent = bench.new_agent(script(bench.root / "broken", "echo no such device; exit 3"))
@@ -202,14 +209,31 @@ async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(be
     assert await bench.modes() == [ComputeMode.DEFAULT, ComputeMode.DEFAULT]
 
 
+@pytest.mark.anyio
 async def test_a_node_without_the_program(bench: Bench) -> None:
     agent = bench.new_agent(bench.root / "none")
-    assert agent.unavailable() == f"{bench.root}/none is not installed or not on PATH"
     (state,) = await agent.apply([await bench.target()], await bench.driver.inventory())
     assert state.phase == "failed"
-    assert "is not installed" in state.reason
+    assert f"{bench.root}/none is not installed or not on PATH" in state.reason
 
 
+@pytest.mark.anyio
+async def test_the_daemons_can_be_looked_at_without_a_supervisor(bench: Bench) -> None:
+    await bench.apply(await bench.target(0), await bench.target(1))
+    records = sorted(bench.records(), key=lambda record: record.target.key)
+    os.kill(records[1].pid, signal.SIGSTOP)
+    daemons = MpsDaemons(MpsSettings(program=str(bench.program), root=bench.root / "mps", answer_s=1.0))
+    assert daemons.program == str(bench.program)
+    sound, silent = await daemons.inspect()
+    assert (sound.key, sound.exclusive, sound.problem) == (records[0].target.key, True, "")
+    assert "no answer within 1 s" in silent.problem
+
+
+def test_what_a_daemon_printed_where_there_is_no_log(root: Path) -> None:
+    assert MpsDaemons(MpsSettings(root=root)).printed("x") == "its log cannot be read: No such file or directory"
+
+
+@pytest.mark.anyio
 async def test_a_gpu_that_is_gone_and_a_driver_that_refuses(bench: Bench) -> None:
     (state,) = await bench.apply(await bench.target(gpu="GPU-9"))
     assert "found no such GPU" in state.reason
@@ -220,6 +244,7 @@ async def test_a_gpu_that_is_gone_and_a_driver_that_refuses(bench: Bench) -> Non
     assert state.reason == str(refused)
 
 
+@pytest.mark.anyio
 async def test_a_folder_that_cannot_be_written(bench: Bench) -> None:
     (bench.root / "mps").write_text("a file")
     (state,) = await bench.apply(await bench.target())
@@ -227,6 +252,7 @@ async def test_a_folder_that_cannot_be_written(bench: Bench) -> None:
     assert "wanted a folder to write to" in state.reason
 
 
+@pytest.mark.anyio
 async def test_a_broken_record_is_forgotten_and_other_folders_are_left_alone(bench: Bench) -> None:
     other = bench.root / "mps" / "other"
     other.mkdir(parents=True)

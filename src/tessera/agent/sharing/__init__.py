@@ -1,7 +1,8 @@
 """What holds shares to their size on a node: MPS daemons, memory limits by cgroup; and power and clocks."""
 
 from tessera.agent.sharing.memory import MemoryKeeper, systemd_cgroups
-from tessera.agent.sharing.mps import MpsSettings, MpsSupervisor
+from tessera.agent.sharing.mps import MpsSupervisor
+from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.power import PowerKeeper
 
-__all__ = ["MemoryKeeper", "MpsSettings", "MpsSupervisor", "PowerKeeper", "systemd_cgroups"]
+__all__ = ["MemoryKeeper", "MpsDaemons", "MpsSettings", "MpsSupervisor", "PowerKeeper", "systemd_cgroups"]

@@ -1,0 +1,185 @@
+"""The MPS control daemons of a node as they are on disk and in `/proc`; asking them, and what each answers.
+
+ROOT/KEY/daemon.json    what runs, and the compute mode to restore
+ROOT/KEY/pipe           CUDA_MPS_PIPE_DIRECTORY, mounted into containers
+ROOT/KEY/log            CUDA_MPS_LOG_DIRECTORY; daemon.log is what the daemon prints
+"""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.sharing.processes import identity, launch, ran
+from tessera.core.doctor import Daemon
+from tessera.core.mps import MpsTarget
+from tessera.core.mpsdaemon import DaemonRecord
+from tessera.errors import Unavailable
+
+__all__ = ["MpsDaemons", "MpsSettings", "Sight", "running"]
+
+_RECORD = "daemon.json"
+_LOG_TAIL = 300
+"""Characters of a daemon's log that an error repeats."""
+
+
+class MpsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where daemons live and how long they may take."""
+
+    program: str = "nvidia-cuda-mps-control"
+    root: Path = Path("/run/tessera/mps")
+    answer_s: float = 5.0
+    """Longest wait for the answer to one command."""
+    start_s: float = 10.0
+    """Longest wait for a daemon to answer after its start, and to end after it was told to."""
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of one daemon."""
+
+    record: DaemonRecord | None
+    alive: bool = False
+    clients: int | None = None
+    """None where it does not answer."""
+    problem: str = ""
+    """Why it does not serve; empty where it does."""
+
+
+class MpsDaemons:
+    """Finds daemons by their records, and talks to them."""
+
+    def __init__(self, settings: MpsSettings) -> None:
+        self.settings = settings
+
+    @property
+    def program(self) -> str:
+        """The path of the control program; empty where it is not on PATH."""
+        return shutil.which(self.settings.program) or ""
+
+    def unavailable(self) -> str:
+        """Return why no daemon can be started on this node; empty where one can."""
+        return "" if self.program else f"{self.settings.program} is not installed or not on PATH"
+
+    def keys(self) -> set[str]:
+        """Return the keys of all daemons there are records of."""
+        return {path.parent.name for path in self.settings.root.glob(f"*/{_RECORD}")}
+
+    async def inspect(self) -> tuple[Daemon, ...]:
+        """Return the daemons there are records of, sorted by key, and change nothing."""
+        found = []
+        for key in sorted(self.keys()):
+            sight = await self.look(key)
+            gpu, exclusive = (sight.record.target.gpu, sight.record.target.exclusive) if sight.record else ("", False)
+            found.append(Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=sight.problem))
+        return tuple(found)
+
+    async def look(self, key: str) -> Sight:
+        """Return a daemon as it is now."""
+        record = self._read(key)
+        if record is None:
+            return Sight(record=None, problem="there is no record of it that can be read")
+        if not running(record):
+            return Sight(record=record, problem="its process has ended")
+        try:
+            servers = (await self.command(key, "get_server_list")).split()
+            lists = [await self.command(key, f"get_client_list {server}") for server in servers if server.isdecimal()]
+        except Unavailable as error:
+            return Sight(record=record, alive=True, problem=str(error))
+        return Sight(record=record, alive=True, clients=sum(len(each.split()) for each in lists))
+
+    async def command(self, key: str, command: str) -> str:
+        """Return what a daemon answers to a command.
+
+        Raises:
+            Unavailable: it does not answer in time.
+
+        """
+        return await ran((self.settings.program,), f"{command}\n", self._env(key), self.settings.answer_s)
+
+    async def launch(self, record: DaemonRecord) -> DaemonRecord:
+        """Start the process of a daemon and return its record, which is kept on disk.
+
+        Raises:
+            Unavailable: no process could be started, or no record written.
+
+        """
+        target = record.target
+        env = {**self._env(target.key), "CUDA_VISIBLE_DEVICES": target.visible}
+        pid = await launch((self.settings.program, "-f"), env, self._log(target.key), self.settings.answer_s)
+        record = msgspec.structs.replace(record, pid=pid, started=identity(pid))
+        self.write(record)
+        return record
+
+    async def limit(self, target: MpsTarget) -> None:
+        """Set the limits of clients that come from now on.
+
+        Raises:
+            Unavailable: the daemon does not answer in time.
+
+        """
+        await self.command(target.key, f"set_default_active_thread_percentage {target.thread_percent}")
+        if target.memory_limit_mib:
+            await self.command(target.key, f"set_default_device_pinned_mem_limit 0 {target.memory_limit_mib}M")
+
+    # Files
+
+    def write(self, record: DaemonRecord) -> None:
+        """Keep a record on disk, and make the daemon's folders.
+
+        Raises:
+            Unavailable: the folder cannot be written to.
+
+        """
+        folder = self._folder(record.target.key)
+        path = folder / _RECORD
+        try:
+            for name in ("pipe", "log"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(record))
+            new.replace(path)
+        except OSError as error:
+            raise Unavailable(str(path), found=error.strerror or "an error", wanted="a folder to write to") from error
+
+    def remove(self, key: str) -> None:
+        """Remove what a daemon has left, and nothing else."""
+        folder = self._folder(key)
+        for name in ("pipe", "log"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (folder / _RECORD).unlink(missing_ok=True)
+            folder.rmdir()
+
+    def printed(self, key: str) -> str:
+        """Return the end of what a daemon printed."""
+        try:
+            return self._log(key).read_text(errors="replace")[-_LOG_TAIL:].strip() or "it said nothing"
+        except OSError as error:
+            return f"its log cannot be read: {error.strerror}"
+
+    def _folder(self, key: str) -> Path:
+        return self.settings.root / key
+
+    def _log(self, key: str) -> Path:
+        return self._folder(key) / "log" / "daemon.log"
+
+    def _env(self, key: str) -> dict[str, str]:
+        folder = self._folder(key)
+        return {
+            **os.environ,
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+        }
+
+    def _read(self, key: str) -> DaemonRecord | None:
+        try:
+            return msgspec.json.decode((self._folder(key) / _RECORD).read_bytes(), type=DaemonRecord)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+
+def running(record: DaemonRecord) -> bool:
+    """Return whether the process of a record still runs."""
+    return bool(record.started) and identity(record.pid) == record.started
