@@ -35,8 +35,11 @@ def install(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / NAME
     text = f"#!{sys.executable}\nimport sys\nfrom tessera.sim.mpscontrol import main\nsys.exit(main(sys.argv[1:]))\n"
-    program.write_text(text)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    if not program.exists() or program.read_text() != text:
+        new = program.with_suffix(f".{os.getpid()}")
+        new.write_text(text)
+        new.chmod(new.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        new.replace(program)
     return program
 
 

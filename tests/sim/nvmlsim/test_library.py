@@ -1,7 +1,9 @@
 """How the library is built, and what it shows to those who load it."""
 
 import ctypes
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,6 +134,9 @@ def test_the_environment_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch, t
     got = environment(tmp_path / "state")
     assert got["LD_LIBRARY_PATH"] == f"{folder}:/opt/one:/opt/two"
     assert got["TESSERA_NVMLSIM_STATE"] == str(tmp_path / "state")
+    programs, _, former = got["PATH"].partition(":")
+    assert former == os.environ["PATH"]
+    assert shutil.which("nvidia-cuda-mps-control", path=programs)
 
 
 @pytest.mark.parametrize("name", sorted(functions()))

@@ -6,11 +6,13 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tessera.errors import Unavailable, Unsupported
+from tessera.sim.mpscontrol import install
 
 __all__ = ["FLAGS", "STATE_VARIABLE", "compiler", "environment", "library", "sources"]
 
@@ -83,10 +85,23 @@ def library() -> Path:
 
 
 def environment(state: Path) -> Mapping[str, str]:
-    """Return the variables that make every NVML client started with them see the machine of this state file."""
-    folder = str(library().parent)
-    former = [each for each in os.environ.get("LD_LIBRARY_PATH", "").split(":") if each and each != folder]
-    return {"LD_LIBRARY_PATH": ":".join((folder, *former)), STATE_VARIABLE: str(state.resolve())}
+    """Return the variables that make every NVML client started with them see the machine of this state file.
+
+    On PATH comes the stand-in for `nvidia-cuda-mps-control`, which belongs to the driver as the library does.
+    """
+    programs = _cache() / f"bin-{hashlib.sha256(sys.executable.encode()).hexdigest()[:16]}"
+    install(programs)
+    return {
+        "LD_LIBRARY_PATH": _before("LD_LIBRARY_PATH", str(library().parent)),
+        "PATH": _before("PATH", str(programs)),
+        STATE_VARIABLE: str(state.resolve()),
+    }
+
+
+def _before(variable: str, folder: str) -> str:
+    """Return a list of folders of this process's environment with `folder` in front, once."""
+    former = [each for each in os.environ.get(variable, "").split(":") if each and each != folder]
+    return ":".join((folder, *former))
 
 
 def _cache() -> Path:
