@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "simulate": "Replay a workload under several packing policies and compare them.",
+    "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",
 }
 """Commands and what each does in one line. `x-y` is `x_y` in module `tessera.cli.x_y`, imported when it is called."""
@@ -32,7 +33,7 @@ _EPILOG = """
 \b
 Exit codes:
   0  done; pods that wait are a result, not an error
-  1  unexpected: a defect of Tessera
+  1  unexpected: a defect of Tessera; of `doctor`: a check failed
   2  the input or the command line is wrong: fix it
   3  this GPU, node or build cannot do it: choose another
   4  something outside did not answer: try again later

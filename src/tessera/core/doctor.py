@@ -302,7 +302,8 @@ def _runtime(seen: Observed) -> Iterator[Check]:
 
 
 def _cdi(seen: Observed) -> Iterator[Check]:
-    if seen.cdi_folders and not seen.cdi_folders[-1].writable:
+    missing = bool(seen.cdi_folders) and not seen.cdi_folders[-1].writable
+    if missing:
         folder = seen.cdi_folders[-1]
         state = "is read-only" if folder.exists else "is not there"
         advice = "mount it into the agent, writable, with type DirectoryOrCreate"
@@ -316,7 +317,7 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         if len(paths) > 1:
             yield _failed("cdi", f"{name} is defined by {' and '.join(paths)}", "remove one: neither can be used")
     conflicts = any(len(paths) > 1 for paths in files.values())
-    if not conflicts and not seen.cdi_problems:
+    if not conflicts and not seen.cdi_problems and not missing:
         yield _ok("cdi", f"{len(files)} devices in {', '.join(folder.path for folder in seen.cdi_folders)}")
 
 
