@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
-from tessera.agent.sharing.processes import gone, identity
+from tessera.agent.sharing.processes import gone, identity, ran
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.inventory import ComputeMode
 from tessera.core.mps import MpsTarget
@@ -43,7 +44,7 @@ class Bench:
         settings = MpsSettings(
             program=str(program or self.program), root=self.root / "mps", answer_s=answer_s, start_s=30.0
         )
-        return MpsSupervisor(self.driver, MpsDaemons(settings), logger(), clock=lambda: self.now)
+        return MpsSupervisor(self.driver, settings, logger(), clock=lambda: self.now)
 
     async def target(self, index: int = 0, **more: object) -> MpsTarget:
         uuid = (await self.driver.inventory()).gpus[index].uuid
@@ -261,3 +262,38 @@ async def test_a_broken_record_is_forgotten_and_other_folders_are_left_alone(ben
     (broken / "daemon.json").write_text("{")
     assert await bench.apply() == []
     assert list((bench.root / "mps").iterdir()) == [other]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import msgspec
+from tessera.agent.sharing.mps import MpsSupervisor
+from tessera.agent.sharing.mpsdaemons import MpsSettings
+from tessera.clients.gpu import MemoryDriver
+from tessera.core.mps import MpsTarget
+from tessera.log import logger
+
+async def main():
+    driver = MemoryDriver.of("T4", "T4")
+    settings = MpsSettings(program=sys.argv[1], root=Path(sys.argv[2]), answer_s=20.0, start_s=30.0)
+    target = msgspec.json.decode(sys.argv[3], type=MpsTarget)
+    await MpsSupervisor(driver, settings, logger()).apply([target], await driver.inventory())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.anyio
+async def test_a_daemon_outlives_an_agent_that_is_killed(bench: Bench) -> None:
+    target = await bench.target()
+    text = msgspec.json.encode(target).decode()
+    command = (sys.executable, "-c", KILLED, str(bench.program), str(bench.root / "mps"), text)
+    with pytest.raises(Unavailable, match="exit status -9"):
+        await ran(command, "", os.environ, 60, session=True)
+    record = bench.record(target.key)
+    assert identity(record.pid) == record.started
+    bench.tell(target.key, "sim_client 11")
+    assert await bench.apply(target) == [DaemonState(key=target.key, phase="running", clients=1)]
+    assert bench.record(target.key) == record

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from tessera.agent.sharing.mpsdaemons import MpsDaemons, running
+from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings, running
 from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
@@ -31,17 +31,17 @@ class MpsSupervisor:
 
     Args:
         driver: sets compute modes.
-        daemons: finds the daemons and talks to them.
+        settings: where daemons live.
         log: where each step is logged.
         clock: seconds that never go back.
 
     """
 
     def __init__(
-        self, driver: GpuDriver, daemons: MpsDaemons, log: Logger, *, clock: Callable[[], float] = time.monotonic
+        self, driver: GpuDriver, settings: MpsSettings, log: Logger, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._driver = driver
-        self._daemons = daemons
+        self._daemons = MpsDaemons(settings)
         self._log = log
         self._clock = clock
         self._silent = defaultdict[str, int](int)
@@ -49,6 +49,10 @@ class MpsSupervisor:
         """Starts since the daemon last answered."""
         self._started_at: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
+
+    def unavailable(self) -> str:
+        """Return why no daemon can be started on this node; empty where one can."""
+        return self._daemons.unavailable()
 
     async def apply(
         self, targets: Iterable[MpsTarget], inventory: Inventory, used: Collection[str] = ()
@@ -62,7 +66,7 @@ class MpsSupervisor:
 
         """
         wanted = {target.key: target for target in targets}
-        keys = sorted(wanted.keys() | self._daemons.keys())
+        keys = sorted(wanted.keys() | self._daemons.recorded())
         facts = {each.uuid: each for each in inventory.gpus}
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._advance(key, wanted.get(key), facts, used=key in used)) for key in keys]
@@ -133,7 +137,7 @@ class MpsSupervisor:
     async def _start(self, target: MpsTarget, former: DaemonRecord | None, gpu: GpuFacts | None) -> None:
         self._starts[target.key] += 1
         self._started_at[target.key] = self._clock()
-        reason = self._daemons.unavailable()
+        reason = self.unavailable()
         if reason or gpu is None:
             found = reason or "no such GPU"
             raise Unavailable(f"MPS of {target.visible}", found=found, wanted="a daemon", accepted="see tessera doctor")

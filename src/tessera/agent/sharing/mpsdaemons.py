@@ -62,14 +62,14 @@ class MpsDaemons:
         """Return why no daemon can be started on this node; empty where one can."""
         return "" if self.program else f"{self.settings.program} is not installed or not on PATH"
 
-    def keys(self) -> set[str]:
+    def recorded(self) -> set[str]:
         """Return the keys of all daemons there are records of."""
         return {path.parent.name for path in self.settings.root.glob(f"*/{_RECORD}")}
 
     async def inspect(self) -> tuple[Daemon, ...]:
         """Return the daemons there are records of, sorted by key, and change nothing."""
         found = []
-        for key in sorted(self.keys()):
+        for key in sorted(self.recorded()):
             sight = await self.look(key)
             gpu, exclusive = (sight.record.target.gpu, sight.record.target.exclusive) if sight.record else ("", False)
             found.append(Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=sight.problem))
@@ -83,11 +83,11 @@ class MpsDaemons:
         if not running(record):
             return Sight(record=record, problem="its process has ended")
         try:
-            servers = (await self.command(key, "get_server_list")).split()
-            lists = [await self.command(key, f"get_client_list {server}") for server in servers if server.isdecimal()]
+            servers = _numbers(await self.command(key, "get_server_list"))
+            lists = [_numbers(await self.command(key, f"get_client_list {server}")) for server in servers]
         except Unavailable as error:
             return Sight(record=record, alive=True, problem=str(error))
-        return Sight(record=record, alive=True, clients=sum(len(each.split()) for each in lists))
+        return Sight(record=record, alive=True, clients=sum(len(each) for each in lists))
 
     async def command(self, key: str, command: str) -> str:
         """Return what a daemon answers to a command.
@@ -178,6 +178,11 @@ class MpsDaemons:
             return msgspec.json.decode((self._folder(key) / _RECORD).read_bytes(), type=DaemonRecord)
         except (OSError, msgspec.DecodeError):
             return None
+
+
+def _numbers(answer: str) -> list[str]:
+    """Return the process ids in an answer, one a line; other lines are words for people."""
+    return [line.strip() for line in answer.splitlines() if line.strip().isdecimal()]
 
 
 def running(record: DaemonRecord) -> bool:
