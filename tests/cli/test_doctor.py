@@ -22,13 +22,14 @@ def root() -> Iterator[Path]:
         yield Path(name)
 
 
-def doctor(root: Path, *arguments: str, gpus: bool = True) -> subprocess.CompletedProcess[str]:
+def doctor(root: Path, *arguments: str, gpus: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "NODE_NAME"))}
     if gpus:
         environ |= environment(root / "gpus")
     else:
         # Whatever the machine has, the library is not found.
         environ |= {"LD_LIBRARY_PATH": str(root), "TESSERA_NVMLSIM_STATE": ""}
+    environ |= variables
     command = [sys.executable, "-c", "from tessera.cli import main; main()", "doctor", "--root", str(root), *arguments]
     return subprocess.run(command, check=False, env=environ, capture_output=True, text=True, timeout=60)
 
@@ -49,7 +50,7 @@ def test_a_node_in_order_and_what_is_missing_on_another(root: Path) -> None:
         server.bind(str(path))
         server.listen()
     try:
-        sound = doctor(root, "--policy", str(policy), "-o", "json")
+        sound = doctor(root, "-o", "json", TESSERA_AGENT_NODE_POLICY=str(policy))
         assert sound.returncode == 0, sound.stdout
     finally:
         for server in servers:

@@ -58,8 +58,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 def _moved(path: Path | tuple[Path, ...], root: Path) -> Path | tuple[Path, ...]:
     if isinstance(path, tuple):
-        return tuple(root / each.relative_to("/") for each in path)
-    return root / path.relative_to("/")
+        return tuple(root / each.absolute().relative_to("/") for each in path)
+    return root / path.absolute().relative_to("/")
 
 
 async def observe(

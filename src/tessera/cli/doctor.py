@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
@@ -34,18 +35,36 @@ class _Given(TypedDict):
     """The options as click passes them."""
 
     node: str | None
-    kubeconfig: str | None
-    sharing: str | None
-    policy: str | None
-    root: str
+    kubeconfig: Path | None
+    sharing_config: Path | None
+    sharing_default: str
+    node_policy: Path | None
+    plugins_dir: Path
+    pod_resources: Path
+    cdi_dir: Path
+    mps_dir: Path
+    mps_control: str
+    root: Path
     output: str
+
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_PLACES, _MPS = Places(), MpsSettings()
+_FILE = click.Path(path_type=Path)
+
+
+def _agents(name: str, *, more: Sequence[str] = (), **settings: Any) -> Callable[[_Command], _Command]:
+    """Return an option that the agent has too; what the environment tells the agent, it tells this command."""
+    variable = name.replace("-", "_").upper()
+    names = [f"TESSERA_DOCTOR_{variable}", f"TESSERA_AGENT_{variable}", *more]
+    return click.option(f"--{name}", envvar=names, **settings)
 
 
 _EPILOG = """
 \b
 Examples:
   tessera doctor
-  tessera doctor --node gpu-1 --sharing /etc/tessera/sharing --policy /etc/tessera/policy.yaml
+  tessera doctor --node gpu-1 --sharing-config /etc/tessera/sharing --node-policy /etc/tessera/policy.yaml
   kubectl exec -n tessera-system ds/tessera-agent -- tessera doctor -o json
 
 \b
@@ -54,25 +73,31 @@ Exit codes: 1 when a check failed, 0 when none did; warnings and what was skippe
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--node", envvar="NODE_NAME", metavar="NAME", help="Compare with this Node object too.")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), metavar="FILE", help="With --node: the API and a user.")
-@click.option("--sharing", type=click.Path(), metavar="PATH", help="NVIDIA's sharing configuration, file or folder.")
-@click.option("--policy", type=click.Path(dir_okay=False), metavar="FILE", help="The node policy.")
+@_agents("node", more=["NODE_NAME"], metavar="NAME", help="Compare with this Node object too.")
+@_agents("kubeconfig", type=_FILE, help="With --node: cluster and user; else KUBECONFIG or the service account.")
+@_agents("sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
+@_agents("sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
+@_agents("node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs.")
+@_agents("plugins-dir", type=_FILE, default=_PLACES.plugins, show_default=True, help="Kubelet's plugin folder.")
+@_agents("pod-resources", type=_FILE, default=_PLACES.pod_resources, show_default=True, help="Kubelet's record.")
+@_agents("cdi-dir", type=_FILE, default=_PLACES.cdi[-1], show_default=True, help="Folder for CDI specifications.")
+@_agents("mps-dir", type=_FILE, default=_MPS.root, show_default=True, help="Pipes and logs of MPS daemons.")
+@_agents("mps-control", default=_MPS.program, show_default=True, help="MPS control program.")
 @click.option(
     "--root",
-    type=click.Path(file_okay=False, resolve_path=True),
-    default="/",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    default=Path("/"),
     show_default=True,
     metavar="DIR",
-    help="Where the node's file system is, for all but the files above.",
+    help="Where the node's file system is, for all folders and sockets.",
 )
 @output_option("table", "json")
 @click.pass_context
 def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     """Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.
 
-    Run it on the node, or in the agent's container, which sees what the agent sees. It says what to do about each
-    failure, and changes nothing.
+    Run it on the node, or in the agent's container, where it sees what the agent sees and takes the agent's settings
+    from the environment. It says what to do about each failure, and changes nothing.
     """
     found = checks(asyncio.run(_observed(given)))
     if given["output"] == "json":
@@ -83,17 +108,20 @@ def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
 
 
 async def _observed(given: _Given) -> Observed:
-    sources = Sources(sharing=_path(given["sharing"]), policy=_path(given["policy"]))
-    places = msgspec.structs.replace(Places().under(Path(given["root"])), sources=sources)
+    places = Places(
+        mps_root=given["mps_dir"],
+        cdi=(*_PLACES.cdi[:-1], given["cdi_dir"]),
+        plugins=given["plugins_dir"],
+        pod_resources=given["pod_resources"],
+    ).under(given["root"])
+    sources = Sources(sharing=given["sharing_config"], default=given["sharing_default"], policy=given["node_policy"])
     async with contextlib.AsyncExitStack() as stack:
         driver = await _driver(stack)
         kube = await _kube(stack, given)
-        daemons = MpsDaemons(MpsSettings(root=places.mps_root))
-        return await observe(places, driver, daemons, kube, given["node"] or "")
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+        daemons = MpsDaemons(MpsSettings(program=given["mps_control"], root=places.mps_root))
+        return await observe(
+            msgspec.structs.replace(places, sources=sources), driver, daemons, kube, given["node"] or ""
+        )
 
 
 async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
@@ -107,7 +135,7 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
 async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
     if not given["node"]:
         return None
-    return await stack.enter_async_context(LightkubeKube.connect(_path(given["kubeconfig"])))
+    return await stack.enter_async_context(LightkubeKube.connect(given["kubeconfig"]))
 
 
 def _print(found: tuple[Check, ...]) -> None:
