@@ -120,10 +120,22 @@ async def test_daemons_that_are_gone(places: Places) -> None:
     ):
         (places.mps_root / key).mkdir(parents=True)
         (places.mps_root / key / "daemon.json").write_bytes(text)
-    daemons = (await look(places)).daemons
+    driver = MemoryDriver.of("T4", "T4")
+    uuid = (await driver.inventory()).gpus[0].uuid
+    driver.start_process(uuid, 77)
+    target = msgspec.structs.replace(target, gpu=uuid)
+    (places.mps_root / "GPU-2").mkdir()
+    (places.mps_root / "GPU-2" / "daemon.json").write_bytes(
+        msgspec.json.encode(DaemonRecord(target=target, pid=1, started="boot/0"))
+    )
+    seen = await look(places, driver)
+    assert seen.processes == ((uuid, 77),)
+    assert (await look(places, "no driver")).processes == ()
+    daemons = seen.daemons
     assert [(each.key, each.problem) for each in daemons] == [
         ("GPU-0", "its process has ended"),
         ("GPU-1", "there is no record of it that can be read"),
+        ("GPU-2", "its process has ended"),
     ]
 
 

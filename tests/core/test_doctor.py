@@ -101,6 +101,15 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
         seen(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_wanted=False),
         [("mps-daemon", "GPU-1: silence")],
     ),
+    "a process that is no client": (
+        seen(
+            inventory=EXCLUSIVE,
+            node=None,
+            daemons=(msgspec.structs.replace(SERVED[0], processes=frozenset({7, 8})),),
+            processes=(("GPU-0", 7), ("GPU-0", 9), ("GPU-1", 9)),
+        ),
+        [("mps-strangers", "process 9 is on GPU-0 and no client of its MPS daemon")],
+    ),
     "a refused file": (seen(config_problem="line 3: x"), [("configuration", "line 3: x")]),
     "a runtime without CDI": (
         seen(runtime=runtime(config="/c", cdi=False)),

@@ -1,6 +1,7 @@
 """Looks around a GPU node for `core.doctor`, and changes nothing there."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -79,6 +80,7 @@ async def observe(
     seen, node_problem = await _node(kube, node)
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory)
     said = config.node_sharing or NodeSharing()
+    daemons = await mps.inspect()
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
     return Observed(
         inventory=inventory,
@@ -88,7 +90,8 @@ async def observe(
         user_id=os.geteuid(),
         shm=_folder(places.shm),
         mps_root=_folder(places.mps_root),
-        daemons=await mps.inspect(),
+        daemons=daemons,
+        processes=await _processes(driver, sorted({daemon.gpu for daemon in daemons} - {""})),
         runtime=await asyncio.to_thread(_runtime, places),
         cdi_folders=tuple(_folder(path) for path in places.cdi),
         **(await asyncio.to_thread(_cdi, places.cdi)),
@@ -109,6 +112,17 @@ async def _inventory(driver: GpuDriver | str) -> tuple[Inventory | None, str]:
         return await driver.inventory(), ""
     except TesseraError as error:
         return None, str(error)
+
+
+async def _processes(driver: GpuDriver | str, gpus: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Return the processes on these GPUs, as far as the driver tells."""
+    if isinstance(driver, str):
+        return ()
+    found: list[tuple[str, int]] = []
+    for gpu in gpus:
+        with contextlib.suppress(TesseraError):
+            found += [(gpu, each.pid) for each in await driver.processes(gpu)]
+    return tuple(found)
 
 
 async def _node(kube: Kube | None, name: str) -> tuple[NodeSeen | None, str]:

@@ -78,6 +78,8 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool
     problem: str = ""
     """Why it does not serve; empty where it does."""
+    processes: frozenset[int] = frozenset()
+    """Process ids of its servers and clients."""
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +108,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     inventory: Inventory | None = None
     driver_problem: str = ""
+    processes: tuple[tuple[str, int], ...] = ()
+    """GPU UUIDs and the processes on them, of GPUs with MPS daemons."""
     mps_wanted: bool = False
     """Whether the configuration shares a GPU by MPS, or may."""
     mps_program: str = ""
@@ -235,6 +239,17 @@ def _mps(seen: Observed) -> Iterator[Check]:
             yield _failed("mps-daemon", f"{daemon.key}: {daemon.problem}", advice)
         else:
             yield _ok("mps-daemon", f"{daemon.key} answers")
+    yield from _strangers(seen)
+
+
+def _strangers(seen: Observed) -> Iterator[Check]:
+    """Yield the processes on GPUs whose daemon all processes must use, and that do not use it."""
+    served = {daemon.gpu: daemon.processes for daemon in seen.daemons if daemon.exclusive and not daemon.problem}
+    for gpu, process in seen.processes:
+        if gpu in served and process not in served[gpu]:
+            found = f"process {process} is on {gpu} and no client of its MPS daemon"
+            advice = "end it, or drain its pod: nothing limits it, and it keeps the daemon's clients out"
+            yield _failed("mps-strangers", found, advice)
 
 
 def _user(seen: Observed) -> Check:

@@ -221,12 +221,15 @@ async def test_a_node_without_the_program(bench: Bench) -> None:
 @pytest.mark.anyio
 async def test_the_daemons_can_be_looked_at_without_a_supervisor(bench: Bench) -> None:
     await bench.apply(await bench.target(0), await bench.target(1))
+    for record in bench.records():
+        bench.tell(record.target.key, "sim_client 11")
     records = sorted(bench.records(), key=lambda record: record.target.key)
     os.kill(records[1].pid, signal.SIGSTOP)
     daemons = MpsDaemons(MpsSettings(program=str(bench.program), root=bench.root / "mps", answer_s=1.0))
     assert daemons.program == str(bench.program)
     sound, silent = await daemons.inspect()
     assert (sound.key, sound.exclusive, sound.problem) == (records[0].target.key, True, "")
+    assert 11 in sound.processes
     assert "no answer within 1 s" in silent.problem
 
 

@@ -43,6 +43,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = False
     clients: int | None = None
     """None where it does not answer."""
+    processes: frozenset[int] = frozenset()
+    """Process ids of its servers and clients."""
     problem: str = ""
     """Why it does not serve; empty where it does."""
 
@@ -72,7 +74,9 @@ class MpsDaemons:
         for key in sorted(self.recorded()):
             sight = await self.look(key)
             gpu, exclusive = (sight.record.target.gpu, sight.record.target.exclusive) if sight.record else ("", False)
-            found.append(Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=sight.problem))
+            found.append(
+                Daemon(key=key, gpu=gpu, exclusive=exclusive, problem=sight.problem, processes=sight.processes)
+            )
         return tuple(found)
 
     async def look(self, key: str) -> Sight:
@@ -87,7 +91,9 @@ class MpsDaemons:
             lists = [_numbers(await self.command(key, f"get_client_list {server}")) for server in servers]
         except Unavailable as error:
             return Sight(record=record, alive=True, problem=str(error))
-        return Sight(record=record, alive=True, clients=sum(len(each) for each in lists))
+        clients = [number for each in lists for number in each]
+        processes = frozenset(int(number) for number in (*servers, *clients))
+        return Sight(record=record, alive=True, clients=len(clients), processes=processes)
 
     async def command(self, key: str, command: str) -> str:
         """Return what a daemon answers to a command.
