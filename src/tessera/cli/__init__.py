@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Show how to cut which GPU, where every pod goes, what waits and why.",
     "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
+    "mig": "Show and change how this node's GPUs are cut by MIG.",
     "simulate": "Replay a workload under several packing policies and compare them.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",

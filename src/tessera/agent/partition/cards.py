@@ -278,7 +278,7 @@ class Partitioner:
     async def _set_mode(self, gpu: str, by_s: float, *, on: bool) -> str:
         what = f"switching MIG {'on' if on else 'off'}"
         try:
-            async with asyncio.timeout_at(min(_now() + self.outside.timing.step_s, by_s)):
+            async with asyncio.timeout_at(min(_now() + self.outside.timing.switch_s, by_s)):
                 await self.outside.driver.set_mig(gpu, enabled=on)
         except TimeoutError:
             return f"{what} did not end in time"

@@ -58,11 +58,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """So long instances that were withdrawn must be seen unused: a pod may have been promised one just before."""
     poll_s: float = 1.0
     """Between two readings of who holds what."""
-    step_s: float = 30.0
-    """For one instance to be made or destroyed, or MIG to be switched."""
-    look_s: float = 15.0
+    step_s: float = 60.0
+    """For one instance to be made or destroyed; as the driver allows itself."""
+    switch_s: float = 180.0
+    """For MIG to be switched, which may reset the GPU."""
+    look_s: float = 30.0
     """For a reading of driver and kubelet."""
-    restore_s: float = 120.0
+    restore_s: float = 180.0
     """For the former layout to be brought back, in all."""
 
 

@@ -1,0 +1,229 @@
+"""`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+
+from tessera.agent.partition import Checkpoint, Outside
+from tessera.api import documents, migparted
+from tessera.cli.mig import node, tables
+from tessera.cli.mig.node import Outcome, Seen
+from tessera.cli.options import output_option
+from tessera.clients.gpu import GpuDriver
+from tessera.core.inventory import Inventory
+from tessera.core.layouts import (
+    Target,
+    as_groups,
+    configuration_names,
+    differences,
+    record,
+    recorded_targets,
+    resolve,
+)
+from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.log import configure
+
+__all__ = ["mig"]
+
+_WIDE = 160
+"""Columns for output that no terminal limits."""
+_CHECKPOINT = Path("/var/lib/tessera/mig.json")
+_KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+_DIFFERS = 1
+"""Exit code of `assert` where the node is not as asserted. Source: NVIDIA/mig-parted."""
+
+_config_option = click.option(
+    "-c", "--config", metavar="NAME", help="The configuration; may be left out where the file has one alone."
+)
+_file_option = click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    help="A mig-parted configuration file; - reads standard input. Names that mig-parted gives, such as all-balanced, "
+    "need none.",
+)
+_kubelet_option = click.option(
+    "--kubelet-socket",
+    "socket",
+    type=click.Path(path_type=Path),
+    default=_KUBELET,
+    show_default=True,
+    help="The kubelet's PodResources: who holds what. Where it does not exist, running processes alone tell.",
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and whom each disturbs; change nothing.")
+_timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up what is not done by then, and restore the former layout.",
+)
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  tessera mig list
+  tessera mig apply -c all-1g.5gb --dry-run
+  tessera mig apply -f mig-config.yaml -c half-half
+  tessera mig assert -c all-balanced && echo applied
+
+On a machine without GPUs: tessera sim-gpus create --gpus 2xA100-40GB; eval "$(tessera sim-gpus env)"
+"""
+)
+def mig() -> None:
+    """Show and change how this node's GPUs are cut by MIG. No instance in use is ever destroyed.
+
+    Where `tessera agent` runs, set the node's label nvidia.com/mig.config instead, so that it knows.
+    """
+    configure("error")
+
+
+@mig.command("list", epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n")
+@_file_option
+@_kubelet_option
+@output_option("table", "json")
+@click.pass_obj
+def list_(driver: GpuDriver | None, file: str | None, socket: Path, output: str) -> None:
+    """Show the GPUs with their instances and who uses them, and the configurations this node could have."""
+    configurations = node.configurations_in(file)
+    seen = node.run(node.look, driver, socket)
+    names = configuration_names(configurations, seen.inventory)
+    _print(output, tables.node_table(seen, names), tables.node_json(seen, names))
+
+
+@mig.command(epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n")
+@_file_option
+@_config_option
+@_dry_run_option
+@click.option(
+    "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
+)
+@_timeout_option
+@_kubelet_option
+@output_option("table", "json")
+@click.pass_obj
+def apply(driver: GpuDriver | None, /, **given: Any) -> None:
+    """Give the GPUs a configuration, changing only what must change. Instances in use stay, and block it if they must.
+
+    A step that fails leads back to the former layout. Exit code 5: somebody uses what must change, so nothing was done
+    on that GPU; 4: a step failed, or a reset is needed.
+    """
+    configurations = node.configurations_in(given["file"])
+    name = node.configuration_of(given["config"], configurations)
+    _bring(driver, lambda inventory: resolve(name, configurations, inventory), given)
+
+
+@mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
+@_file_option
+@_config_option
+@click.option("--valid-config", is_flag=True, help="Only whether this node could have the configuration.")
+@click.option("--mode-only", is_flag=True, help="Only whether MIG is on and off where it shall be.")
+@_kubelet_option
+@output_option("table", "json")
+@click.pass_context
+def assert_(ctx: click.Context, /, **given: Any) -> None:
+    """Exit with 0 if the node has a configuration, with 1 if not, or if it could not have it."""
+    try:
+        configurations = node.configurations_in(given["file"])
+        name = node.configuration_of(given["config"], configurations)
+        seen = node.run(node.look, ctx.obj, given["socket"])
+        targets = resolve(name, configurations, seen.inventory)
+    except InvalidInput as error:
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(_DIFFERS)
+    told = () if given["valid_config"] else differences(seen.inventory, targets, mode_only=given["mode_only"])
+    if given["output"] == "json" or told:
+        plain = {"configuration": name, "applied": not told, "differences": tables.differences_json(told)}
+        _print(given["output"], tables.differences_table(told), plain)
+    ctx.exit(_DIFFERS if told else 0)
+
+
+@mig.command(epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n")
+@click.option("-c", "--config", default="current", show_default=True, metavar="NAME", help="Name to give it.")
+@_kubelet_option
+@output_option("yaml", "json")
+@click.pass_obj
+def export(driver: GpuDriver | None, config: str, socket: Path, output: str) -> None:
+    """Print the present layouts as a mig-parted configuration file."""
+    seen = node.run(node.look, driver, socket)
+    text = migparted.write({config: as_groups(seen.inventory)})
+    if output == "json":
+        text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
+    click.echo(text, nl=False)
+
+
+@mig.command(epilog="\b\nExample:\n  tessera mig checkpoint --checkpoint layouts.json\n")
+@click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), default=_CHECKPOINT, show_default=True)
+@_kubelet_option
+@output_option("table", "json")
+@click.pass_obj
+def checkpoint(driver: GpuDriver | None, checkpoint: Path, socket: Path, output: str) -> None:
+    """Write the present layouts down, with the place of every instance."""
+    seen = node.run(node.look, driver, socket)
+    recorded = record(seen.inventory)
+    Checkpoint(checkpoint).replace(recorded)
+    instances = sum(len(each.placements) for each in recorded)
+    text = f"{instances} instances of {len(recorded)} GPUs are written to {checkpoint}"
+    _print(output, text, {"checkpoint": str(checkpoint), "gpus": msgspec.to_builtins(recorded)})
+
+
+@mig.command(epilog="\b\nExample:\n  tessera mig restore --checkpoint layouts.json --dry-run\n")
+@click.option("--checkpoint", type=click.Path(path_type=Path), default=_CHECKPOINT, show_default=True)
+@_dry_run_option
+@_timeout_option
+@_kubelet_option
+@output_option("table", "json")
+@click.pass_obj
+def restore(driver: GpuDriver | None, /, **given: Any) -> None:
+    """Bring back what was written down, each instance at its place. MIG UUIDs are new ones, as always."""
+    path: Path = given["checkpoint"]
+    if not path.exists():
+        raise InvalidInput(str(path), found="no such file", wanted="a checkpoint of MIG layouts")
+    recorded = Checkpoint(path).read()
+    _bring(driver, lambda inventory: recorded_targets(recorded, inventory), given | {"checkpoint": None})
+
+
+def _bring(driver: GpuDriver | None, targets_of: Callable[[Inventory], tuple[Target, ...]], given: Any) -> None:
+    """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
+
+    async def work(outside: Outside) -> tuple[Outcome, ...]:
+        seen: Seen = await node.look(outside)
+        targets = targets_of(seen.inventory)
+        if given["dry_run"]:
+            return node.planned(seen, targets)
+        file = given["checkpoint"] and Checkpoint(given["checkpoint"])
+        return await node.bring(outside, targets, given["timeout"], file)
+
+    outcomes = node.run(work, driver, given["socket"])
+    _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
+    if not given["dry_run"]:
+        _raise_if_short(outcomes)
+
+
+def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
+    short = [each for each in outcomes if each.result not in {"unchanged", "done"}]
+    if not short:
+        return
+    wanted = "the configuration on all GPUs"
+    found = f"{short[0].result}: {short[0].reason}"
+    subject = f"{len(short)} of {len(outcomes)} GPUs"
+    if all(each.result == "blocked" for each in short):
+        raise Conflict(subject, found=found, wanted=wanted, accepted="the same command once its users are gone")
+    raise Unavailable(subject, found=found, wanted=wanted, accepted="the same command once that is put right")
+
+
+def _print(output: str, table: RenderableType, plain: object) -> None:
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(plain)).decode())
+        return
+    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=isinstance(table, str)).print(
+        table
+    )

@@ -1,0 +1,154 @@
+"""What `tessera mig` prints: tables for people, and the same as plain values for JSON."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tessera.cli.mig.node import Outcome, Seen
+from tessera.core.inventory import GpuFacts
+from tessera.core.layouts import Action, Difference, User
+from tessera.core.mig import Placement, open_placements
+
+__all__ = ["differences_json", "differences_table", "node_json", "node_table", "outcomes_json", "outcomes_table"]
+
+_GOOD = {"unchanged": "green", "done": "green", "planned": "cyan"}
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _place(placement: Placement) -> str:
+    return f"{placement.profile} at {placement.start}"
+
+
+def _mode(gpu: GpuFacts) -> str:
+    if gpu.mig is None:
+        return "no MIG"
+    mode = "on" if gpu.mig.current else "off"
+    return f"{mode}, {'on' if gpu.mig.pending else 'off'} after a reset" if gpu.mig.needs_reset else mode
+
+
+def _users(users: Iterable[User]) -> str:
+    return ", ".join(f"pod {user.pod}" if user.pod else f"process {user.pid}" for user in users)
+
+
+def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
+    """Return every GPU with its instances and their users, then the configurations this node could have."""
+    table = _table("GPU", "model", "MIG", "instance", "in use by", "UUID")
+    for gpu in seen.inventory.gpus:
+        own = [user for user in seen.users if user.gpu == gpu.uuid]
+        rows = [
+            (_place(each.placement), _users(user for user in own if user.placement == each.placement), each.uuid)
+            for each in gpu.instances
+        ]
+        rows += [(f"{_place(each)}, incomplete", "", "") for each in gpu.incomplete]
+        whole = _users(user for user in own if user.placement is None)
+        mode = "lost" if gpu.lost else _mode(gpu)
+        table.add_row(str(gpu.index), gpu.model.name, mode, "", whole, gpu.uuid)
+        for place, users, uuid in rows:
+            table.add_row("", "", "", place, users, uuid)
+    told = Text.assemble(("configurations  ", "bold"), ", ".join(names))
+    notes = [Text(f"note: {note}") for note in seen.inventory.notes]
+    return Group(table, "", told, *notes)
+
+
+def node_json(seen: Seen, names: Sequence[str]) -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        "driver": seen.inventory.driver,
+        "gpus": [_gpu_json(gpu, seen.users) for gpu in seen.inventory.gpus],
+        "configurations": list(names),
+        "notes": list(seen.inventory.notes),
+    }
+
+
+def _gpu_json(gpu: GpuFacts, users: Iterable[User]) -> dict[str, Any]:
+    own = [user for user in users if user.gpu == gpu.uuid]
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "model": gpu.model.name,
+        "lost": gpu.lost,
+        "mig": None if gpu.mig is None else {"current": gpu.mig.current, "pending": gpu.mig.pending},
+        "users": [_user_json(user) for user in own if user.placement is None],
+        "instances": [
+            {
+                **_place_json(each.placement),
+                "uuid": each.uuid,
+                "memory_mib": each.memory_mib,
+                "users": [_user_json(user) for user in own if user.placement == each.placement],
+            }
+            for each in gpu.instances
+        ],
+        "incomplete": [_place_json(each) for each in gpu.incomplete],
+        "free": [_place_json(each) for each in open_placements(gpu.model, gpu.layout)]
+        if gpu.layout is not None
+        else [],
+    }
+
+
+def _place_json(placement: Placement) -> dict[str, Any]:
+    return {"profile": placement.profile, "start": placement.start}
+
+
+def _user_json(user: User) -> dict[str, Any]:
+    return {"pod": user.pod} if user.pod else {"pid": user.pid}
+
+
+def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
+    """Return what became of each GPU, or would: its steps in order, and whom each disturbs."""
+    table = _table("GPU", "model", "result", "step", "disturbs")
+    for each in outcomes:
+        colour = _GOOD.get(each.result, "yellow")
+        table.add_row(str(each.gpu.index), each.gpu.model.name, Text(each.result, colour), "", "")
+        for action in each.actions:
+            table.add_row("", "", "", _step(action), _users(action.disturbs) or "nobody")
+    reasons = [Text(each.reason, "yellow") for each in outcomes if each.reason]
+    return Group(table, *([""] if reasons else []), *reasons)
+
+
+def _step(action: Action) -> str:
+    return f"{action.what} {_place(action.placement)}" if action.placement else action.what
+
+
+def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return the same as plain values."""
+    return [
+        {
+            "index": each.gpu.index,
+            "uuid": each.gpu.uuid,
+            "model": each.gpu.model.name,
+            "result": each.result,
+            "reason": each.reason,
+            "steps": [
+                {
+                    "do": action.what,
+                    **(_place_json(action.placement) if action.placement else {}),
+                    "disturbs": [_user_json(user) for user in action.disturbs],
+                }
+                for action in each.actions
+            ],
+        }
+        for each in outcomes
+    ]
+
+
+def differences_table(found: Sequence[Difference]) -> RenderableType:
+    """Return in what GPUs are not as asserted."""
+    table = _table("GPU", "found", "wanted")
+    for each in found:
+        table.add_row(str(each.index), each.found, each.wanted)
+    return table
+
+
+def differences_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Return the same as plain values."""
+    return [{"index": each.index, "uuid": each.gpu, "found": each.found, "wanted": each.wanted} for each in found]

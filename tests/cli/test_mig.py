@@ -1,0 +1,238 @@
+"""`tessera mig` shows, changes, compares, writes down and brings back the layouts of a node."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cards import at, card
+from tessera.cli import main
+from tessera.clients.gpu import MemoryDriver
+from tessera.core.gpumodels import model
+from tessera.core.inventory import GpuFacts
+from tessera.errors import Unavailable
+from virtualtime import run
+
+A100 = model("A100-40GB")
+SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
+HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
+FILE = """
+version: v1
+mig-configs:
+  half-half:
+  - devices: [0]
+    mig-enabled: true
+    mig-devices: {3g.20gb: 2}
+"""
+NO_KUBELET = ("--kubelet-socket", "/nowhere/kubelet.sock")
+
+
+class Node:
+    """A node with GPUs in memory, on which commands run."""
+
+    def __init__(self, *gpus: GpuFacts, folder: Path) -> None:
+        self.driver = MemoryDriver(gpus)
+        self.file = folder / "mig.yaml"
+        self.file.write_text(FILE)
+
+    def run(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, ["mig", *arguments, *NO_KUBELET], obj=self.driver)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "-o", "json", code=code).stdout)
+
+    def layouts(self) -> list[object]:
+        return [gpu.layout for gpu in run(self.driver.inventory()).gpus]
+
+
+def test_list_shows_gpus_instances_users_and_what_could_be(tmp_path: Path) -> None:
+    node = Node(
+        card(layout=HALVES, incomplete=()),
+        card("T4", index=1),
+        card(index=2, lost=True),
+        card(index=3, pending=True),
+        folder=tmp_path,
+    )
+    node.driver.start_process("GPU-0", 77, HALVES[0])
+    node.driver.start_process("GPU-1", 78)
+    text = node.run("list", "-f", str(node.file)).stdout
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "0 A100-40GB on GPU-0" in lines
+    assert "3g.20gb at 0 process 77 MIG-0-0" in lines
+    assert "3g.20gb at 4 MIG-0-1" in lines
+    assert "1 T4 no MIG process 78 GPU-1" in lines
+    assert "2 A100-40GB lost GPU-2" in lines
+    assert "3 A100-40GB off, on after a reset GPU-3" in lines
+    assert any(line.startswith("configurations half-half, all-disabled, all-enabled, all-1g.5gb,") for line in lines)
+    plain = node.json("list")
+    assert plain["gpus"][0]["mig"] == {"current": True, "pending": True}
+    assert plain["gpus"][0]["instances"][0] == {
+        "profile": "3g.20gb",
+        "start": 0,
+        "uuid": "MIG-0-0",
+        "memory_mib": 1,
+        "users": [{"pid": 77}],
+    }
+    assert plain["gpus"][1]["users"] == [{"pid": 78}]
+    assert plain["configurations"][0] == "all-disabled"
+
+
+def test_apply_changes_what_must_change_and_the_second_time_nothing(tmp_path: Path) -> None:
+    node = Node(card(layout=HALVES[:1]), card("T4", index=1), card(index=2), folder=tmp_path)
+    plain = node.json("apply", "-f", str(node.file))["gpus"]
+    assert [(each["index"], each["result"], each["steps"]) for each in plain] == [
+        (0, "done", [{"do": "create", "profile": "3g.20gb", "start": 4, "disturbs": []}])
+    ]
+    assert node.layouts() == [HALVES, None, None]
+    assert [each["result"] for each in node.json("apply", "-f", str(node.file))["gpus"]] == ["unchanged"]
+    assert "unchanged" in node.run("apply", "-f", str(node.file), "-c", "half-half").stdout
+
+
+def test_apply_without_a_file_switches_mig_on_and_off(tmp_path: Path) -> None:
+    node = Node(card(), folder=tmp_path)
+    node.run("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "deep" / "mig.json"))
+    assert node.layouts() == [SEVEN]
+    assert json.loads((tmp_path / "deep" / "mig.json").read_text())["gpus"][0]["mig"] is True
+    node.run("apply", "-c", "all-disabled")
+    assert node.layouts() == [None]
+
+
+def test_dry_run_shows_steps_and_whom_each_disturbs(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN[:2]), folder=tmp_path)
+    node.driver.start_process("GPU-0", 77, SEVEN[1])
+    plain = node.json("apply", "-f", str(node.file), "--dry-run")["gpus"]
+    assert plain[0]["result"] == "blocked"
+    assert plain[0]["steps"] == [
+        {"do": "destroy", "profile": "1g.5gb", "start": 0, "disturbs": []},
+        {"do": "destroy", "profile": "1g.5gb", "start": 1, "disturbs": [{"pid": 77}]},
+        {"do": "create", "profile": "3g.20gb", "start": 0, "disturbs": []},
+        {"do": "create", "profile": "3g.20gb", "start": 4, "disturbs": []},
+    ]
+    text = node.run("apply", "-f", str(node.file), "--dry-run").stdout
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "destroy 1g.5gb at 0 nobody" in lines
+    assert "destroy 1g.5gb at 1 process 77" in lines
+    assert node.layouts() == [SEVEN[:2]]
+    assert "switch MIG off" in node.run("apply", "-c", "all-disabled", "--dry-run").stdout
+
+
+def test_used_instances_are_refused(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node.driver.start_process("GPU-0", 77, SEVEN[1])
+    result = node.run("apply", "-f", str(node.file), code=5)
+    assert "1g.5gb at 1 is in use and holds unit 1, needed for 3g.20gb at 0; held by process 77" in result.stderr
+    assert node.layouts() == [SEVEN]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "code", "want"),
+    [
+        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: found 'halves', wanted the name of"),
+        (
+            card(layout=HALVES),
+            ("apply",),
+            2,
+            "-c/--config: found no name, wanted the name of a configuration; accepted: those",
+        ),
+        (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: found No such file"),
+        (
+            card(lost=True, layout=HALVES),
+            ("apply", "-c", "all-1g.5gb"),
+            4,
+            "found impossible: the driver has lost GPU 0",
+        ),
+        (
+            card(pending=True),
+            ("apply", "-c", "all-1g.5gb"),
+            4,
+            "found needs reset: MIG is switched on with the next reset",
+        ),
+        (
+            card(layout=HALVES),
+            ("restore", "--checkpoint", "none.json"),
+            2,
+            "none.json: found no such file, wanted a checkpoint",
+        ),
+    ],
+)
+def test_refusals_say_what_to_do(
+    gpu: GpuFacts, arguments: tuple[str, ...], code: int, want: str, tmp_path: Path
+) -> None:
+    node = Node(gpu, folder=tmp_path)
+    assert want in node.run(*arguments, code=code).stderr
+    assert node.layouts() == [gpu.layout]
+
+
+def test_a_failed_step_is_told_and_the_former_layout_restored(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", wanted="no fault"))
+    result = node.run("apply", "-f", str(node.file), "--checkpoint", str(tmp_path / "mig.json"), code=4)
+    assert "found failed: GPU 0: creating 3g.20gb at 0 failed: GPU 0: found a fault" in result.stderr
+    assert "the former layout is in force" in result.stderr
+    assert node.layouts() == [SEVEN]
+    assert not (tmp_path / "mig.json").exists()
+
+
+def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
+    node = Node(card(), folder=tmp_path)
+    node.file.write_text(f"{FILE}---\n{FILE}")
+    assert "found 2 documents, wanted one" in node.run("list", "-f", str(node.file), code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "code"),
+    [
+        (card(layout=HALVES), ("-c", "all-3g.20gb"), 0),
+        (card(layout=HALVES), ("-c", "all-1g.5gb"), 1),
+        (card(layout=HALVES), ("-c", "all-1g.5gb", "--mode-only"), 0),
+        (card(), ("-c", "all-1g.5gb", "--mode-only"), 1),
+        (card(), ("-c", "all-1g.5gb", "--valid-config"), 0),
+        (card(), ("-c", "all-1g.6gb", "--valid-config"), 1),
+        (card(), ("-c", "all-1g.6gb"), 1),
+        (card(), ("-f", "missing.yaml", "--valid-config"), 1),
+    ],
+)
+def test_assert_answers_with_its_exit_code(
+    gpu: GpuFacts, arguments: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    Node(gpu, folder=tmp_path).run("assert", *arguments, code=code)
+
+
+def test_assert_tells_what_differs(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN[:2]), folder=tmp_path)
+    assert node.json("assert", "-f", str(node.file), code=1) == {
+        "configuration": "half-half",
+        "applied": False,
+        "differences": [{"index": 0, "uuid": "GPU-0", "found": "1g.5gb at 0, 1g.5gb at 1", "wanted": "2 x 3g.20gb"}],
+    }
+    assert "1g.5gb at 0, 1g.5gb at 1" in node.run("assert", "-f", str(node.file), code=1).stdout
+    assert node.run("assert", "-c", "all-enabled", "--mode-only").stdout == ""
+
+
+def test_what_is_exported_can_be_applied_and_asserted(tmp_path: Path) -> None:
+    node = Node(card(layout=HALVES), card(index=1), folder=tmp_path)
+    node.file.write_text(node.run("export", "-c", "mine").stdout)
+    node.run("assert", "-f", str(node.file), "-c", "mine")
+    assert node.json("export")["mig-configs"]["current"][0]["mig-devices"] == {"3g.20gb": 2}
+
+
+def test_what_is_written_down_comes_back_at_its_places(tmp_path: Path) -> None:
+    layout = at(A100, ("1g.5gb", 3), ("3g.20gb", 4))
+    node = Node(card(layout=layout), folder=tmp_path)
+    file = str(tmp_path / "mig.json")
+    assert "2 instances of 1 GPUs are written to" in node.run("checkpoint", "--checkpoint", file).stdout
+    assert node.json("checkpoint", "--checkpoint", file)["gpus"][0]["uuid"] == "GPU-0"
+    node.driver.reset("GPU-0")
+    planned = node.json("restore", "--checkpoint", file, "--dry-run")["gpus"][0]
+    assert (planned["result"], len(planned["steps"])) == ("planned", 2)
+    assert node.json("restore", "--checkpoint", file)["gpus"][0]["result"] == "done"
+    assert node.layouts() == [layout]
+
+
+@pytest.mark.parametrize("command", ["list", "apply", "assert", "export", "checkpoint", "restore"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"tessera mig {command}" in CliRunner().invoke(main, ["mig", command, "--help"]).stdout
