@@ -287,6 +287,22 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
     run(add())
 
 
+def test_an_instance_is_waited_for_no_longer_than_asked() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    machine.hangs.add("destroy_instance")
+
+    async def add() -> None:
+        partitioner = Partitioner(machine.outside)
+        change = asyncio.create_task(partitioner.apply((TWO,), 200))
+        await asyncio.sleep(1)
+        with pytest.raises(Unavailable, match="a change of its layout under way"):
+            await partitioner.add("GPU-0", SEVEN[0], 3)
+        await change
+        await partitioner.add("GPU-0", SEVEN[0], 200)
+
+    run(add())
+
+
 def test_beside_media_engines_only_what_is_used_stays() -> None:
     gpu = model("RTX-PRO-6000-Blackwell-96GB")
     present = at(gpu, ("1g.24gb", 0), ("1g.24gb+gfx", 3))

@@ -307,6 +307,19 @@ def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it() -> None:
     run(scene())
 
 
+def test_without_a_label_nobody_is_asked_and_what_was_withdrawn_is_offered_again() -> None:
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
+        await it.follow("all-3g.20gb")
+        it.machine.refuses.update({"held", "inventory"})
+        await it.follow("")
+        assert it.offers() is None
+        assert it.told == [BLOCKED, (None, "")]
+
+    run(scene())
+
+
 def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_given_back() -> None:
     async def scene() -> None:
         it = Scene(card(layout=SEVEN))

@@ -1,8 +1,9 @@
 """Brings GPUs to their targets: one at a time, only what must change, and the former layout back where that fails."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.outside import Outside
@@ -91,11 +92,12 @@ class Partitioner:
 
         Raises:
             Conflict: a used instance stands in the way, or the former layout was restored because a step failed.
-            Unavailable: driver or kubelet does not answer, or the GPU is lost or has MIG off.
+            Unavailable: driver or kubelet does not answer, the GPU is lost or has MIG off, or its layout is being
+                changed until `by_s`.
 
         """
         where = f"GPU {gpu}, {placement.profile} at {placement.start}"
-        async with self._locks[gpu]:
+        async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
             if facts is None or facts.lost or facts.layout is None:
                 raise Unavailable(where, found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
@@ -110,6 +112,19 @@ class Partitioner:
                 )
         if failed:
             raise Conflict(where, found=failed, wanted="the instance", accepted="a new plan")
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, gpu: str, by_s: float) -> AsyncIterator[None]:
+        """Wait until nothing else changes this GPU."""
+        try:
+            async with asyncio.timeout_at(by_s):
+                await self._locks[gpu].acquire()
+        except TimeoutError as error:
+            raise Unavailable(f"GPU {gpu}", found="a change of its layout under way", wanted="its end") from error
+        try:
+            yield
+        finally:
+            self._locks[gpu].release()
 
     async def settle(self, by_s: float) -> None:
         """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""

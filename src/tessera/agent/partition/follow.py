@@ -101,14 +101,14 @@ class Follower:
         return event
 
     async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
+        if not name:
+            return Seen("", Outlook(world=())), Inventory(gpus=())
         try:
             inventory, users = await self._outside.look()
         except TimeoutError:
             return Unseen(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
         except TesseraError as error:
             return Unseen(name, str(error)), Inventory(gpus=())
-        if not name:
-            return Seen("", Outlook(world=())), inventory
         return Seen(name, self._outlook(name, inventory, users)), inventory
 
     def _outlook(self, name: str, inventory: Inventory, users: tuple[User, ...]) -> Outlook:
@@ -136,13 +136,13 @@ class Follower:
         """Offer instances in the way no more while it is waited for them to become free, and again when it is not."""
         waiting = dict(seen.blocked) if self.wish.acts else {}
         for gpu in inventory.gpus:
-            blocked = waiting.get(gpu.uuid)
-            if blocked is not None:
-                kept = tuple(each for each in gpu.layout or () if each not in blocked.withdraw)
+            if gpu.uuid in waiting:
+                kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid].withdraw)
                 if await self._outside.tell(gpu.uuid, kept):
                     self._withdrawn.add(gpu.uuid)
-            elif gpu.uuid in self._withdrawn and await self._outside.tell(gpu.uuid, None):
-                self._withdrawn.discard(gpu.uuid)
+        for uuid in self._withdrawn.difference(waiting):
+            if await self._outside.tell(uuid, None):
+                self._withdrawn.discard(uuid)
 
     async def _evict(self, blocked: Blocked) -> None:
         """Ask for the eviction of each pod in the way, less and less often while it is forbidden."""

@@ -32,7 +32,7 @@ __all__ = ["mig"]
 
 _WIDE = 160
 """Columns for output that no terminal limits."""
-_CHECKPOINT = Path("/var/lib/tessera/mig.json")
+_CHECKPOINT = Path("/var/lib/tessera/layouts.json")
 _KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _DIFFERS = 1
 """Exit code of `assert` where the node is not as asserted. Source: NVIDIA/mig-parted."""
