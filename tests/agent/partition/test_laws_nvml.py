@@ -1,0 +1,132 @@
+"""The laws again on NVML over the simulated library: each NVML function may fail at any call."""
+
+import asyncio
+import ctypes
+import itertools
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from machines import TIMING, Machine
+from tessera.agent.partition import Follower, Outside, Partitioner, Policy, Timing
+from tessera.clients.gpu import NvmlDriver
+from tessera.core.gpumodels import model
+from tessera.core.layouts import Cause, Group, Limits, State, Wish
+from tessera.core.mig import Layout, all_layouts, counts_of
+from tessera.log import configure
+from tessera.sim.nvmlsim import Machine as Simulated
+from tessera.sim.nvmlsim import create_state, library
+
+A100 = model("A100-40GB")
+AT_ONCE: Timing = msgspec.structs.replace(TIMING, settle_s=0.0, poll_s=0.001, drain_s=0.02)
+LIMITS = Limits(pending_s=2.0, retry_s=0.0, retry_most_s=0.0)
+UNKNOWN = 999
+FUNCTIONS = (
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceCreateGpuInstance*",
+    "nvmlGpuInstanceCreateComputeInstance*",
+    "nvmlGpuInstanceDestroy",
+    "nvmlComputeInstanceDestroy",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetGpuInstances",
+)
+FAULTS = st.lists(st.tuples(st.sampled_from(FUNCTIONS), st.integers(0, 6), st.integers(1, 3)), max_size=3)
+LAYOUTS = st.none() | st.sampled_from(all_layouts(A100))
+
+
+class Instant(Machine):
+    """The machine, with a kubelet that is quick enough to be waited for."""
+
+    @property
+    def outside(self) -> Outside:
+        return msgspec.structs.replace(super().outside, timing=AT_ONCE)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
+    """Load the simulator before pynvml asks for it: one of the same name that is there already is not loaded again."""
+    ctypes.CDLL(str(library()))
+    state = tmp_path_factory.mktemp("machine") / "state"
+    create_state(state, ("A100-40GB",))
+    with pytest.MonkeyPatch.context() as patch, Simulated(state) as machine:
+        patch.setenv("TESSERA_NVMLSIM_STATE", str(state))
+        configure("error")
+        yield machine
+
+
+async def uuids(driver: NvmlDriver, used: Layout) -> dict[object, str]:
+    """Return the MIG UUIDs of used instances: others, if they were made anew."""
+    (gpu,) = (await driver.inventory()).gpus
+    return {each.placement: each.uuid for each in gpu.instances if each.placement in used}
+
+
+async def cut(driver: NvmlDriver, layout: Layout | None) -> str:
+    """Give the GPU a layout to begin with, and return its UUID."""
+    (gpu,) = (await driver.inventory()).gpus
+    if layout is not None:
+        await driver.set_mig(gpu.uuid, enabled=True)
+        for each in layout:
+            await driver.create_instance(gpu.uuid, each)
+    return gpu.uuid
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LAYOUTS, LAYOUTS, st.lists(st.booleans(), min_size=8, max_size=8), FAULTS)
+def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
+    simulated: Simulated,
+    present: Layout | None,
+    wanted: Layout | None,
+    chosen: list[bool],
+    faults: list[tuple[str, int, int]],
+) -> None:
+    used = tuple(itertools.compress(present or (), chosen))
+
+    async def scene() -> None:
+        simulated.renew()
+        async with await NvmlDriver.open() as driver:
+            gpu = await cut(driver, present)
+            before = await uuids(driver, used)
+            machine = Instant(driver)
+            machine.pods = {f"ns/p{number}": (gpu, each) for number, each in enumerate(used)}
+            for function, skip, times in faults:
+                simulated.fault(function, code=UNKNOWN, skip=skip, times=times)
+            told = await follow(machine, wanted)
+            assert told[-1].state in {State.SUCCESS, State.FAILED}
+            simulated.clear_faults()
+            told = await follow(machine, wanted)
+            assert await uuids(driver, used) == before
+            facts = (await driver.inventory()).gpus[0]
+            met = (
+                facts.layout == wanted
+                if wanted is None
+                else facts.layout is not None and counts_of(A100, facts.layout) == counts_of(A100, wanted)
+            )
+            assert told[-1].state is (State.SUCCESS if met else State.FAILED), told[-1]
+            assert met or told[-1].cause is Cause.BLOCKED, told[-1]
+            assert machine.offered.get(gpu) is None
+
+    asyncio.run(scene())
+
+
+async def follow(machine: Machine, wanted: Layout | None) -> list[Wish]:
+    """Follow a label until its state has ended, and a little longer."""
+    told: list[Wish] = []
+
+    async def report(wish: Wish) -> None:
+        await asyncio.sleep(0)
+        told.append(wish)
+
+    group = Group(enabled=wanted is not None, instances=() if wanted is None else counts_of(A100, wanted))
+    limits = msgspec.structs.replace(LIMITS, pending_s=0.3)
+    policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
+    follower = Follower(Partitioner(machine.outside), policy)
+    async with asyncio.timeout(30):
+        for _ in range(3):
+            await follower.follow("mine")
+        while follower.wish.state is State.PENDING:
+            await follower.follow("mine")
+            await asyncio.sleep(0.01)
+    return told
