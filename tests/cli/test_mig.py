@@ -1,5 +1,6 @@
 """`tessera mig` shows, changes, compares, writes down and brings back the layouts of a node."""
 
+import ctypes
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts
 from tessera.errors import Unavailable
+from tessera.sim.nvmlsim import create_state, library
 from virtualtime import run
 
 A100 = model("A100-40GB")
@@ -149,7 +151,7 @@ def test_used_instances_are_refused(tmp_path: Path) -> None:
             card(pending=True),
             ("apply", "-c", "all-1g.5gb"),
             4,
-            "found needs reset: MIG is switched on with the next reset",
+            "found needs reset: GPU 0: MIG is switched on with the next",
         ),
         (
             card(layout=HALVES),
@@ -171,7 +173,7 @@ def test_a_failed_step_is_told_and_the_former_layout_restored(tmp_path: Path) ->
     node = Node(card(layout=SEVEN), folder=tmp_path)
     node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", wanted="no fault"))
     result = node.run("apply", "-f", str(node.file), "--checkpoint", str(tmp_path / "mig.json"), code=4)
-    assert "found failed: GPU 0: creating 3g.20gb at 0 failed: GPU 0: found a fault" in result.stderr
+    assert "found failed: GPU 0: creating 3g.20gb at 0 failed: a fault" in result.stderr
     assert "the former layout is in force" in result.stderr
     assert node.layouts() == [SEVEN]
     assert not (tmp_path / "mig.json").exists()
@@ -231,6 +233,24 @@ def test_what_is_written_down_comes_back_at_its_places(tmp_path: Path) -> None:
     assert (planned["result"], len(planned["steps"])) == ("planned", 2)
     assert node.json("restore", "--checkpoint", file)["gpus"][0]["result"] == "done"
     assert node.layouts() == [layout]
+
+
+def test_it_runs_on_simulated_gpus_and_a_kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctypes.CDLL(str(library()))  # before pynvml asks for it: one of the same name that is there is not loaded again
+    create_state(tmp_path / "state", ("A100-40GB", "T4"))
+    monkeypatch.setenv("TESSERA_NVMLSIM_STATE", str(tmp_path / "state"))
+
+    def shown(*arguments: str, code: int = 0, socket: str = "/nowhere") -> str:
+        result = CliRunner().invoke(main, ["mig", *arguments, "--kubelet-socket", socket])
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    shown("apply", "-c", "all-balanced")
+    shown("assert", "-c", "all-balanced")
+    assert "3g.20gb at 4" in shown("list")
+    (tmp_path / "kubelet.sock").write_text("no socket")
+    shown("apply", "-c", "all-1g.5gb", code=4, socket=str(tmp_path / "kubelet.sock"))
+    shown("assert", "-c", "all-balanced")
 
 
 @pytest.mark.parametrize("command", ["list", "apply", "assert", "export", "checkpoint", "restore"])

@@ -11,9 +11,9 @@ from machines import Machine
 from tessera.agent.partition import Partitioner
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts, MigMode
+from tessera.core.inventory import GpuFacts, Instance, MigMode
 from tessera.core.layouts import Recorded, Target, exact
-from tessera.core.mig import Layout
+from tessera.core.mig import Layout, Placement
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
 from virtualtime import run
@@ -94,14 +94,14 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             card(layout=SEVEN),
             TWO,
             fails("create_instance", 1),
-            f"creating 3g.20gb at 4 failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            f"creating 3g.20gb at 4 failed: a fault{FORMER}",
             id="an instance cannot be made",
         ),
         pytest.param(
             card(layout=SEVEN),
             TWO,
             fails("destroy_instance"),
-            f"destroying 1g.5gb at 0 failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            f"destroying 1g.5gb at 0 failed: a fault{FORMER}",
             id="an instance cannot be destroyed",
         ),
         pytest.param(
@@ -129,7 +129,7 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             card(layout=SEVEN),
             OFF,
             fails("set_mig"),
-            f"switching MIG off failed: GPU 0: found a fault, wanted no fault{FORMER}",
+            f"switching MIG off failed: a fault{FORMER}",
             id="MIG cannot be switched off",
         ),
         pytest.param(
@@ -143,14 +143,14 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             card(),
             TWO,
             fails("set_mig"),
-            "switching MIG on failed: GPU 0: found a fault, wanted no fault; MIG is off as before",
+            "switching MIG on failed: a fault; MIG is off as before",
             id="MIG cannot be switched on",
         ),
         pytest.param(
             card(),
             TWO,
             fails("create_instance"),
-            f"creating 3g.20gb at 0 failed: GPU 0: found a fault, wanted no fault{FORMER}; MIG is off as before",
+            f"creating 3g.20gb at 0 failed: a fault{FORMER}; MIG is off as before",
             id="MIG is on but the GPU cannot be cut",
         ),
         pytest.param(
@@ -359,3 +359,65 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
     configure("error")
+
+
+class Between(Machine):
+    """A node on which something happens once the first instance has been destroyed."""
+
+    def __init__(self, driver: MemoryDriver, event: Callable[["Between"], None]) -> None:
+        super().__init__(driver)
+        self.event = event
+
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
+        await super().destroy_instance(gpu, placement)
+        self.event(self)
+
+
+class Forgetful(Machine):
+    """A driver that says an instance was made and makes none."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
+        made = await super().create_instance(gpu, placement)
+        await self.driver.destroy_instance(gpu, placement)
+        return made
+
+
+def start_process(machine: Between) -> None:
+    if len(machine.destroyed) == 1:
+        driver_of(machine).start_process("GPU-0", 77, SEVEN[1])
+
+
+@pytest.mark.parametrize(
+    ("event", "want"),
+    [
+        pytest.param(
+            start_process, f"destroying 1g.5gb at 1 failed: it has come into use{FORMER}", id="it came into use"
+        ),
+        pytest.param(
+            lambda machine: machine.refuses.add("held"),
+            "destroying 1g.5gb at 1 failed: it is not known whether it is in use; the former layout could not be "
+            "restored, so only what pods hold is offered until it is",
+            id="the kubelet falls silent",
+        ),
+    ],
+)
+def test_just_before_an_instance_goes_it_is_looked_at_again(event: Callable[[Between], None], want: str) -> None:
+    machine = Between(MemoryDriver((card(layout=SEVEN),)), event)
+    failures, layouts = apply(machine, TWO)
+    assert failures == (f"GPU 0: {want}",)
+    assert len(machine.destroyed) == 1
+    assert set(SEVEN[1:]) <= set(layouts["GPU-0"] or ())
+
+
+def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:
+    machine = Forgetful(MemoryDriver((card(layout=()),)))
+    failures, layouts = apply(machine, TWO)
+    assert failures == (f"GPU 0: the driver shows another layout than was made{FORMER}",)
+    assert layouts == {"GPU-0": ()}
+
+
+def test_a_gpu_that_is_lost_meanwhile_is_left_alone() -> None:
+    machine = Between(MemoryDriver((card(layout=SEVEN),)), lambda machine: driver_of(machine).lose("GPU-0"))
+    (failed,), _ = apply(machine, TWO)
+    assert failed.startswith("GPU 0: destroying 1g.5gb at 1 failed: ")
+    assert failed.endswith("so only what pods hold is offered until it is")

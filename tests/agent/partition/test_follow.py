@@ -235,7 +235,7 @@ def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
         it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", wanted="none"))
         await it.follow("all-3g.20gb", 10)
         assert it.told == [PENDING, FAILED]
-        assert it.follower.wish.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: GPU 0: found a fault")
+        assert it.follower.wish.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: a fault")
         assert await it.layout() == SEVEN
         await it.follow("all-3g.20gb", 30)
         assert it.told == [PENDING, FAILED, PENDING, DONE]

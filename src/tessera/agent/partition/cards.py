@@ -298,7 +298,7 @@ class Partitioner:
         except TimeoutError:
             return f"{what} did not end in time"
         except TesseraError as error:
-            return f"{what} failed: {error}"
+            return f"{what} failed: {error.found}"
         return ""
 
 

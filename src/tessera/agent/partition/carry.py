@@ -183,7 +183,7 @@ class _Run:
         except TimeoutError:
             return TimedOut()
         except TesseraError as error:
-            return StepFailed(step, str(error))
+            return StepFailed(step, error.found)
         return StepDone(step)
 
 

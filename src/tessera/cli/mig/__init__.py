@@ -49,7 +49,6 @@ _file_option = click.option(
 )
 _kubelet_option = click.option(
     "--kubelet-socket",
-    "socket",
     type=click.Path(path_type=Path),
     default=_KUBELET,
     show_default=True,
@@ -91,10 +90,10 @@ def mig() -> None:
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def list_(driver: GpuDriver | None, file: str | None, socket: Path, output: str) -> None:
+def list_(driver: GpuDriver | None, file: str | None, kubelet_socket: Path, output: str) -> None:
     """Show the GPUs with their instances and who uses them, and the configurations this node could have."""
     configurations = node.configurations_in(file)
-    seen = node.run(node.look, driver, socket)
+    seen = node.run(node.look, driver, kubelet_socket)
     names = configuration_names(configurations, seen.inventory)
     _print(output, tables.node_table(seen, names), tables.node_json(seen, names))
 
@@ -134,7 +133,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
-        seen = node.run(node.look, ctx.obj, given["socket"])
+        seen = node.run(node.look, ctx.obj, given["kubelet_socket"])
         targets = resolve(name, configurations, seen.inventory)
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
@@ -151,9 +150,9 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @_kubelet_option
 @output_option("yaml", "json")
 @click.pass_obj
-def export(driver: GpuDriver | None, config: str, socket: Path, output: str) -> None:
+def export(driver: GpuDriver | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the present layouts as a mig-parted configuration file."""
-    seen = node.run(node.look, driver, socket)
+    seen = node.run(node.look, driver, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
@@ -165,9 +164,9 @@ def export(driver: GpuDriver | None, config: str, socket: Path, output: str) -> 
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def checkpoint(driver: GpuDriver | None, checkpoint: Path, socket: Path, output: str) -> None:
+def checkpoint(driver: GpuDriver | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the present layouts down, with the place of every instance."""
-    seen = node.run(node.look, driver, socket)
+    seen = node.run(node.look, driver, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
@@ -202,7 +201,7 @@ def _bring(driver: GpuDriver | None, targets_of: Callable[[Inventory], tuple[Tar
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
         return await node.bring(outside, targets, given["timeout"], file)
 
-    outcomes = node.run(work, driver, given["socket"])
+    outcomes = node.run(work, driver, given["kubelet_socket"])
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
     if not given["dry_run"]:
         _raise_if_short(outcomes)

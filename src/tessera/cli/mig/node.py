@@ -154,8 +154,8 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Outcome:
         case Impossible(reason=reason):
             return Outcome(gpu=gpu, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
-            mode = "on" if on else "off"
-            reason = f"MIG is switched {mode} with the next reset: reboot the node, or reset the GPU once it is idle"
+            what = f"MIG is switched {'on' if on else 'off'} with the next reset"
+            reason = f"GPU {gpu.index}: {what}; reboot the node, or reset the GPU once it is idle"
             return Outcome(gpu=gpu, actions=(), result="needs reset", reason=reason)
         case _:
             return Outcome(gpu=gpu, actions=actions, result="planned" if actions else "unchanged")
