@@ -12,13 +12,18 @@ TIMING = Timing(drain_s=20, settle_s=2, poll_s=1, step_s=10, switch_s=15, look_s
 HANGS = 10_000.0
 
 
+class Death(BaseException):
+    """The agent's process ends, here and now."""
+
+
 class Machine:
     """The outside world of the partitioner around a driver.
 
     Args:
         driver: carries out what does not fail.
         fate: decides about each call of the driver, the kubelet and the plugin by a number: 0 works, 1 is refused, 2
-            is done and reported as failed, 3 does not answer, 4 lets a pod take a free instance first.
+            is done and reported as failed, 3 does not answer, 4 lets a pod take a free instance first, 5 and 6 are the
+            death of the agent, before and after the deed.
 
     """
 
@@ -45,6 +50,8 @@ class Machine:
             raise Unavailable(call, found="a fault", wanted="no fault")
         if fate == 3:
             await asyncio.sleep(HANGS)
+        if fate == 5:
+            raise Death
         if fate == 4 or (self.eager and call == "offer"):
             await self.take()
         return fate
@@ -53,6 +60,8 @@ class Machine:
     def _tell(fate: int) -> None:
         if fate == 2:
             raise Unavailable("the driver", found="a fault after the deed", wanted="no fault")
+        if fate == 6:
+            raise Death
 
     async def take(self) -> None:
         """Let a pod have a free instance that is offered, as the kubelet might at any moment."""

@@ -90,6 +90,8 @@ class Follower:
         before = self.wish.state
         event, inventory = await self._look(name)
         self.wish = advance(self.wish, event, _now(), self._policy.limits)
+        if not self.wish.acts:
+            self._evictions.clear()
         if isinstance(event, Seen):
             await self._withdraw(event.outlook, inventory)
             if self.wish.state is State.SUCCESS:
