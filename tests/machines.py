@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from tessera.agent.partition import Driver, Outside, Timing
+from tessera.clients.gpu import MemoryDriver
 from tessera.core.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.mig import Layout, Placement
 from tessera.errors import Unavailable
@@ -23,7 +24,7 @@ class Machine:
         driver: carries out what does not fail.
         fate: decides about each call of the driver, the kubelet and the plugin by a number: 0 works, 1 is refused, 2
             is done and reported as failed, 3 does not answer, 4 lets a pod take a free instance first, 5 and 6 are the
-            death of the agent, before and after the deed.
+            death of the agent, before and after the deed, 7 leaves an instance by half and is reported as failed.
 
     """
 
@@ -52,6 +53,8 @@ class Machine:
             await asyncio.sleep(HANGS)
         if fate == 5:
             raise Death
+        if fate == 7 and isinstance(self.driver, MemoryDriver) and call in {"create_instance", "destroy_instance"}:
+            self.driver.fail(call, Unavailable(call, found="a fault half way", wanted="no fault"), half_done=True)
         if fate == 4 or (self.eager and call == "offer"):
             await self.take()
         return fate

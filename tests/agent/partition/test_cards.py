@@ -1,6 +1,7 @@
 """GPUs are brought to their targets, and what goes wrong is said and put right."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -380,6 +381,22 @@ class Forgetful(Machine):
         made = await super().create_instance(gpu, placement)
         await self.driver.destroy_instance(gpu, placement)
         return made
+
+
+class Half(Machine):
+    """A driver that leaves every instance by half and says that it is made."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Instance:
+        made = await super().create_instance(gpu, placement)
+        driver_of(self).fail("destroy_instance", FAULT, half_done=True)
+        with contextlib.suppress(Unavailable):
+            await self.driver.destroy_instance(gpu, placement)
+        return made
+
+
+def test_a_driver_that_never_gets_there_is_not_driven_for_ever() -> None:
+    machine = Half(MemoryDriver((card(layout=()),)))
+    assert apply(machine, TWO)[0] == ("GPU 0: the driver takes every step and shows another layout",)
 
 
 def start_process(machine: Between) -> None:

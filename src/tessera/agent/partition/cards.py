@@ -15,7 +15,6 @@ from tessera.core.layouts import (
     Target,
     User,
     change,
-    differences,
     lost_targets,
     record,
     with_instance,
@@ -103,16 +102,11 @@ class Partitioner:
             if facts is None or facts.lost or facts.layout is None:
                 raise Unavailable(where, found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
             target = with_instance(facts, placement, users)
-            failed = "a used instance in its way" if target is None else await self._bring(target, by_s)
-            if target is not None and not failed:
-                facts, _ = await self._one(gpu)
-                failed = (
-                    ""
-                    if facts is not None and not differences(Inventory(gpus=(facts,)), (target,))
-                    else "another layout"
-                )
-        if failed:
-            raise Conflict(where, found=failed, wanted="the instance", accepted="a new plan")
+            failed = "" if target is None else await self._bring(target, by_s)
+            after, _ = await self._one(gpu)
+        if after is None or placement not in {each.placement for each in after.instances}:
+            found = failed or "a used instance in its way"
+            raise Conflict(where, found=found, wanted="the instance", accepted="a new plan")
 
     @contextlib.asynccontextmanager
     async def _alone(self, gpu: str, by_s: float) -> AsyncIterator[None]:

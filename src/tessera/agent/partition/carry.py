@@ -1,11 +1,12 @@
 """Carries out a repartition: each instruction of the procedure on the driver, each outcome back as its next event."""
 
 import asyncio
+import contextlib
 
 import msgspec
 
 from tessera.agent.partition.outside import Outside
-from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.inventory import GpuFacts
 from tessera.core.layouts import User
 from tessera.core.mig import Layout
 from tessera.core.repartition import (
@@ -69,9 +70,7 @@ async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: floa
 
 async def resume(outside: Outside, gpu: str, failed: Procedure, by_s: float) -> Carried:
     """Try once more to restore the former layout after a procedure that failed."""
-    run = _Run(outside, gpu, by_s)
-    seen = await run.observe()
-    return await run.go(failed, seen) if isinstance(seen, Observed) else Carried(procedure=failed)
+    return await _Run(outside, gpu, by_s).again(failed)
 
 
 def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
@@ -89,6 +88,12 @@ class _Run:
         self._gpu = gpu
         self._by_s = by_s
         self._trouble = ""
+        self._restoring = False
+
+    async def again(self, failed: Procedure) -> Carried:
+        self._restoring = True
+        seen = await self.observe()
+        return await self.go(failed, seen) if isinstance(seen, Observed) else Carried(procedure=failed)
 
     async def go(self, procedure: Procedure, event: Event | None) -> Carried:
         while event is not None:
@@ -97,6 +102,7 @@ class _Run:
             procedure, instructions = advance(procedure, event)
             if procedure.phase is Phase.RESTORING and before is not Phase.RESTORING:
                 self._by_s = _now() + self._timing.restore_s
+                self._restoring = True
             event = await self._follow(instructions)
         return Carried(procedure=procedure, trouble=self._trouble)
 
@@ -133,14 +139,30 @@ class _Run:
         self._trouble = self._trouble or told
 
     async def observe(self) -> Event:
-        try:
-            inventory, users = await self._outside.look()
-        except (TesseraError, TimeoutError):
-            return TimedOut()
-        facts = _find(inventory, self._gpu)
+        facts, users = await self._facts()
+        if self._restoring and facts is not None and facts.incomplete:
+            await self._clean(facts, users)
+            facts, users = await self._facts()
         if facts is None or facts.lost or facts.layout is None:
             return TimedOut()
         return Observed(facts.layout, used_on(users, self._gpu, facts.layout))
+
+    async def _facts(self) -> tuple[GpuFacts | None, tuple[User, ...]]:
+        """Return the GPU and all users; None where it cannot be seen."""
+        try:
+            inventory, users = await self._outside.look()
+        except (TesseraError, TimeoutError):
+            return None, ()
+        return next((each for each in inventory.gpus if each.uuid == self._gpu), None), users
+
+    async def _clean(self, facts: GpuFacts, users: tuple[User, ...]) -> None:
+        """Destroy what a failed step left by half, so that the former instance can be made in its place."""
+        if any(user.gpu == self._gpu and user.placement is None for user in users):
+            return
+        for place in facts.incomplete:
+            with contextlib.suppress(TesseraError, TimeoutError):
+                async with asyncio.timeout(self._timing.step_s):
+                    await self._outside.driver.destroy_instance(self._gpu, place)
 
     async def _drain(self, doomed: Layout) -> Event:
         """Wait until instances have been seen unused for a while."""
@@ -159,11 +181,8 @@ class _Run:
 
     async def _used(self, layout: Layout) -> Layout | None:
         """Return which of these instances are used; None where that cannot be known now."""
-        try:
-            _, users = await self._outside.look()
-        except (TesseraError, TimeoutError):
-            return None
-        return used_on(users, self._gpu, layout)
+        facts, users = await self._facts()
+        return None if facts is None else used_on(users, self._gpu, layout)
 
     async def _step(self, step: Step) -> Event:
         place = step.placement
@@ -193,10 +212,6 @@ _STEPPING = {Phase.DESTROYING, Phase.CREATING, Phase.RESTORING}
 def _verb(step: Step) -> str:
     verb = "destroying" if isinstance(step, Destroy) else "creating"
     return f"{verb} {step.placement.profile} at {step.placement.start}"
-
-
-def _find(inventory: Inventory, gpu: str) -> GpuFacts | None:
-    return next((each for each in inventory.gpus if each.uuid == gpu), None)
 
 
 def _now() -> float:
