@@ -64,6 +64,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     pci_device_id: str = ""
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
+    pci_class: str = ""
+    """Device class as the system shows it: `0x030200`; empty where it does not."""
     numa: int | None = None
     memory_total_mib: int
     memory_mib: int

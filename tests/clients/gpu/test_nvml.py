@@ -164,6 +164,7 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     slot = tmp_path / "bus/pci/devices/0000:07:00.0"
     slot.mkdir(parents=True)
     (slot / "numa_node").write_text("1\n")
+    (slot / "class").write_text("0x030200\n")
     (tmp_path / "bus/pci/devices/0000:0f:00.0").mkdir()
     (tmp_path / "bus/pci/devices/0000:0f:00.0/numa_node").write_text("-1\n")
     async with await NvmlDriver.open(sysfs=tmp_path, deadlines=QUICK) as driver:
@@ -173,6 +174,7 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     first, second = inventory.gpus
     assert (first.pci_bus_id, first.minor) == ("00000000:07:00.0", 0)
     assert (first.numa, second.numa) == (1, None)
+    assert (first.pci_class, second.pci_class) == ("0x030200", "")
 
 
 @pytest.mark.anyio

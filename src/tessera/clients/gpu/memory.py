@@ -348,6 +348,7 @@ def _facts(index: int, name: str) -> GpuFacts:
         model=gpu,
         pci_bus_id=f"00000000:{index + 1:02X}:00.0",
         pci_device_id=gpu.pci[0] if gpu.pci else "",
+        pci_class="0x030200",
         memory_total_mib=gpu.memory_mib,
         memory_mib=gpu.memory_mib,
         compute_capability=_COMPUTE[gpu.arch],

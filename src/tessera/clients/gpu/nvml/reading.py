@@ -87,6 +87,7 @@ def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
         model=model,
         pci_bus_id=pci.busId,
         pci_device_id=pci_device,
+        pci_class=_sysfs(card.sysfs, pci.busId, "class"),
         numa=_numa(card.sysfs, pci.busId),
         memory_total_mib=total_mib,
         memory_mib=free_mib,
@@ -145,16 +146,21 @@ def _watts(milliwatts: int | None) -> int | None:
 
 
 def _numa(sysfs: Path, bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's slot; None where the system has one node or does not tell.
+    """Return the NUMA node of the GPU's slot; None where the system has one node or does not tell."""
+    node = _sysfs(sysfs, bus_id, "numa_node")
+    return int(node) if node.isascii() and node.isdecimal() else None
+
+
+def _sysfs(sysfs: Path, bus_id: str, attribute: str) -> str:
+    """Return what the operating system tells of a GPU's slot; empty where it does not.
 
     NVML writes the PCI domain with eight digits, sysfs with four.
     """
     domain, _, rest = bus_id.lower().partition(":")
     try:
-        node = int((sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
+        return (sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / attribute).read_text().strip()
     except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
+        return ""
 
 
 def parts(device: Any, model: GpuModel) -> tuple[Part, ...]:

@@ -1,0 +1,242 @@
+"""Node labels about GPUs, equal to those that NVIDIA's GPU Feature Discovery sets, so that who reads those reads ours.
+
+Source: NVIDIA k8s-device-plugin, `docs/gpu-feature-discovery/README.md` and `internal/lm`. Where that leaves to chance
+what a label says, as for a node with GPUs of several models, the kind with the most GPUs is described, of several such
+the one with the lowest index; where shares differ from GPU to GPU, the number that most have.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.inventory import GpuFacts, Instance, Inventory
+from tessera.core.mig import Placement
+from tessera.core.nodesharing import Strategy
+from tessera.core.sharing import GPU_RESOURCE, Device, Mode, mig_resource
+from tessera.core.snapshot import Gpu
+
+__all__ = ["Labelling", "gpu_labels", "owns"]
+
+_LONGEST = 63
+"""Of a label's value. Source: Kubernetes, Labels and Selectors."""
+_DROPPED = re.compile(r"[^A-Za-z0-9-_. ]")
+_EDGES = "-_."
+_OWNED = re.compile(
+    r"nvidia\.com/("
+    r"cuda\.(driver|driver-version|runtime|runtime-version)\.[a-z]+|gfd\.timestamp|mig\.(capable|strategy)|mps\.capable"
+    r"|gpu\.(count|family|machine|memory|mode|multiprocessors|product|replicas|sharing-strategy)"
+    r"|gpu\.(compute|slices|engines)\.[a-z]+|mig-\d+g\..+"
+    r")"
+)
+_FAMILIES = (
+    ((10, 0), "blackwell"),
+    ((9, 0), "hopper"),
+    ((8, 9), "ada-lovelace"),
+    ((8, 0), "ampere"),
+    ((7, 5), "turing"),
+    ((7, 0), "volta"),
+    ((6, 0), "pascal"),
+    ((5, 0), "maxwell"),
+    ((3, 0), "kepler"),
+)
+"""By the least compute capability. Source: `internal/lm/resource.go`; Blackwell, which the version read lacks, by its
+naming."""
+_STRATEGIES = {
+    Mode.TIME_SLICING: "time-slicing",
+    Mode.MIG_TIME_SLICING: "time-slicing",
+    Mode.MPS: "mps",
+    Mode.MIG_MPS: "mps",
+}
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+_GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
+"""By PCI class. Source: `internal/lm/nvml.go`."""
+
+
+_Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
+"""Devices by GPU UUID."""
+_Members: TypeAlias = list[tuple[GpuFacts, Instance]]
+"""Instances of one profile, each with its GPU."""
+
+
+class Labelling(msgspec.Struct, frozen=True, kw_only=True):
+    """What the labels say beside what the driver shows."""
+
+    strategy: Strategy = "mixed"
+    """The node's MIG strategy."""
+    machine: str = ""
+    """The machine's product name, as its firmware tells it; empty where it does not."""
+    timestamp_s: int | None = None
+    """When the labels were first made this way, in seconds since 1970; None leaves that label out."""
+
+
+def owns(key: str) -> bool:
+    """Return whether a label is one of those that `gpu_labels` sets, so that a stale one may be removed.
+
+    Labels of the GPU operator, of the MIG manager and the input of either are not.
+    """
+    return _OWNED.fullmatch(key) is not None
+
+
+def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) -> dict[str, str]:
+    """Return the labels of a node; none where it has no GPU.
+
+    Args:
+        inventory: what the driver shows.
+        gpus: the sharing in force, as `core.nodesharing.effective` gives it.
+        labelling: the rest.
+
+    """
+    if not inventory.gpus:
+        return {}
+    offered = {gpu.uuid: gpu.devices for gpu in gpus}
+    labels = {
+        "gpu.machine": _value(labelling.machine) or "unknown",
+        "gpu.mode": _GPU_MODES.get(inventory.gpus[0].pci_class, "unknown"),
+        "mig.capable": str(any(each.mig is not None for each in inventory.gpus)).lower(),
+        "mps.capable": str(any(_MPS.intersection(gpu.sharing.modes) for gpu in gpus)).lower(),
+        **_versions(inventory),
+        **_whole(inventory.gpus, offered),
+    }
+    if labelling.timestamp_s is not None:
+        labels["gfd.timestamp"] = str(labelling.timestamp_s)
+    if labelling.strategy != "none":
+        labels["mig.strategy"] = labelling.strategy
+        labels |= (_single if labelling.strategy == "single" else _mixed)(inventory.gpus, offered)
+    return {f"nvidia.com/{key}": value for key, value in sorted(labels.items())}
+
+
+def _versions(inventory: Inventory) -> dict[str, str]:
+    """Return the versions of driver and CUDA, under their present and their deprecated names."""
+    major, minor, revision, *_ = (*inventory.driver.split("."), "", "", "")
+    cuda_major, cuda_minor = map(str, inventory.cuda)
+    return {
+        "cuda.driver.major": _value(major),
+        "cuda.driver.minor": _value(minor),
+        "cuda.driver.rev": _value(revision),
+        "cuda.driver-version.major": _value(major),
+        "cuda.driver-version.minor": _value(minor),
+        "cuda.driver-version.revision": _value(revision),
+        "cuda.driver-version.full": _value(inventory.driver),
+        "cuda.runtime.major": cuda_major,
+        "cuda.runtime.minor": cuda_minor,
+        "cuda.runtime-version.major": cuda_major,
+        "cuda.runtime-version.minor": cuda_minor,
+        "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}",
+    }
+
+
+def _whole(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
+    """Return the labels of whole GPUs, those with MIG on counted; where all have it, nothing is shared."""
+    plain = [each for each in gpus if each.layout is None]
+    product = _most(each.product for each in plain or gpus)
+    chosen = next(each for each in plain or gpus if each.product == product)
+    clients = [_clients(None, offered.get(each.uuid, ())) for each in plain if each.product == product]
+    labels = {
+        **_base("gpu", product, (), clients or [_UNSHARED]),
+        "gpu.count": str(sum(each.product == product for each in gpus)),
+    }
+    if chosen.memory_total_mib:
+        labels["gpu.memory"] = str(chosen.memory_total_mib)
+    if chosen.compute_capability[0]:
+        labels["gpu.family"] = next(
+            (name for least, name in _FAMILIES if chosen.compute_capability >= least), "undefined"
+        )
+        labels["gpu.compute.major"], labels["gpu.compute.minor"] = map(str, chosen.compute_capability)
+    return labels
+
+
+class _Clients(msgspec.Struct, frozen=True, order=True):
+    """How a device is shared; orders by number."""
+
+    number: int
+    strategy: str = "none"
+    renamed: bool = False
+
+
+_UNSHARED = _Clients(0)
+"""A whole GPU that is cut: it is not offered, so nobody shares it."""
+
+
+def _clients(placement: Placement | None, devices: Iterable[Device]) -> _Clients:
+    for each in devices:
+        if each.placement == placement:
+            usual = GPU_RESOURCE if placement is None else mig_resource(placement.profile)
+            shared = each.clients > 1
+            strategy = _STRATEGIES.get(each.mode, "none") if shared else "none"
+            return _Clients(each.clients, strategy, shared and each.resource not in {usual, GPU_RESOURCE})
+    return _Clients(1)
+
+
+def _most(values: Iterable[str]) -> str:
+    """Return what comes most often, of several such the first."""
+    return Counter(values).most_common(1)[0][0]
+
+
+def _base(prefix: str, product: str, parts: tuple[str, ...], clients: Sequence[_Clients]) -> dict[str, str]:
+    """Return product, replicas and sharing strategy, of the number of clients that most devices have."""
+    counts = Counter(clients)
+    usual = min(counts, key=lambda each: (-counts[each], each))
+    suffixes = (*parts, "SHARED") if usual.number > 1 and not usual.renamed else parts
+    return {
+        f"{prefix}.product": _value(product, *suffixes),
+        f"{prefix}.replicas": str(usual.number),
+        f"{prefix}.sharing-strategy": usual.strategy,
+    }
+
+
+def _value(text: str, *suffixes: str) -> str:
+    """Return text as a label's value: what may not be in one dropped, what is too long cut before the suffixes."""
+    plain = "-".join(_DROPPED.sub("", text).split())
+    end = "".join(f"-{each}" for each in suffixes)
+    return f"{plain[: _LONGEST - len(end)].strip(_EDGES)}{end}".strip(_EDGES)
+
+
+def _single(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
+    """Return the labels under strategy `single`, where instances are GPUs: all must be cut, and into one profile."""
+    cut = [each for each in gpus if each.layout is not None]
+    if not cut:
+        return {}
+    groups = _by_profile(cut)
+    if len(cut) < len(gpus) or len(groups) != 1 or not all(each.instances for each in cut):
+        invalid = _value(cut[0].product, "MIG", "INVALID")
+        return {"gpu.product": invalid, "gpu.count": "0", "gpu.replicas": "0", "gpu.memory": "0"}
+    ((profile, members),) = groups.items()
+    return _instances("gpu", profile, members, offered)
+
+
+def _mixed(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
+    """Return the labels under strategy `mixed`: those of each profile under its own name."""
+    labels: dict[str, str] = {}
+    for profile, members in _by_profile(gpus).items():
+        labels |= _instances(mig_resource(profile).removeprefix("nvidia.com/"), profile, members, offered)
+    return labels
+
+
+def _by_profile(gpus: Iterable[GpuFacts]) -> dict[str, _Members]:
+    found: dict[str, _Members] = {}
+    for facts in gpus:
+        for each in facts.instances:
+            found.setdefault(each.placement.profile, []).append((facts, each))
+    return found
+
+
+def _instances(prefix: str, profile: str, members: _Members, offered: _Offered) -> dict[str, str]:
+    facts, first = members[0]
+    slices = next(each.compute_slices for each in facts.model.profiles if each.name == profile)
+    clients = [_clients(each.placement, offered.get(owner.uuid, ())) for owner, each in members]
+    return {
+        **_base(prefix, facts.product, ("MIG", profile.replace("+", ".")), clients),
+        f"{prefix}.count": str(len(members)),
+        f"{prefix}.memory": str(first.memory_mib),
+        f"{prefix}.multiprocessors": str(first.multiprocessors),
+        f"{prefix}.slices.gi": str(slices),
+        f"{prefix}.slices.ci": str(slices),
+        f"{prefix}.engines.copy": str(first.copy_engines),
+        f"{prefix}.engines.decoder": str(first.decoders),
+        f"{prefix}.engines.encoder": str(first.encoders),
+        f"{prefix}.engines.jpeg": str(first.jpeg_engines),
+        f"{prefix}.engines.ofa": str(first.ofa_engines),
+    }
