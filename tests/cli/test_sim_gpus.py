@@ -169,7 +169,7 @@ def test_three_kinds_of_reset(cut: str) -> None:
     assert described()["gpus"][0]["mig"]["current"] == 0
 
 
-def test_the_tree_has_minor_numbers_and_nodes(state: Path, tmp_path: Path) -> None:
+def test_the_tree_has_minor_numbers_nodes_and_pci_devices(state: Path, tmp_path: Path) -> None:
     done("create", "--gpus", "2xA100-40GB")
     for _ in range(2):
         done("tree", str(tmp_path / "root"))
@@ -179,6 +179,8 @@ def test_the_tree_has_minor_numbers_and_nodes(state: Path, tmp_path: Path) -> No
     assert len({*numbers.values()}) == len(numbers) == 2 + 2 * 15 * 9
     for name in ("nvidia0", "nvidia1", "nvidiactl", f"nvidia-caps/nvidia-cap{numbers['gpu1/gi2/ci0/access']}"):
         assert (tmp_path / "root/dev" / name).exists()
+    device = tmp_path / "root/sys/bus/pci/devices/0000:0f:00.0"
+    assert [(device / name).read_text() for name in ("vendor", "device")] == ["0x10de\n", "0x20b0\n"]
     (tmp_path / "file").touch()
     assert call("tree", str(tmp_path / "file" / "below")).exit_code == 2
     assert state.exists()

@@ -370,6 +370,9 @@ Example:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @_state_option
 def tree(folder: Path, state: Path) -> None:
-    """Write the files beside the library below FOLDER: proc/driver/nvidia-caps/mig-minors and the nodes of dev."""
+    """Write what a driver shows beside the library below FOLDER.
+
+    These are proc/driver/nvidia-caps/mig-minors, the nodes of dev, and sys/bus/pci/devices.
+    """
     with Machine(state) as machine:
-        write_tree(folder, [gpu["minor"] for gpu in machine.describe()["gpus"]])
+        write_tree(folder, machine.describe()["gpus"])
