@@ -73,6 +73,10 @@ def fails(method: str, after: int = 0) -> Callable[[Machine], None]:
     return lambda machine: driver_of(machine).fail(method, FAULT, after=after)
 
 
+def half_done(method: str) -> Callable[[Machine], None]:
+    return lambda machine: driver_of(machine).fail(method, FAULT, half_done=True)
+
+
 def hangs(call: str) -> Callable[[Machine], None]:
     return lambda machine: machine.hangs.add(call)
 
@@ -104,6 +108,20 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             fails("destroy_instance"),
             f"destroying 1g.5gb at 0 failed: a fault{FORMER}",
             id="an instance cannot be destroyed",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            half_done("destroy_instance"),
+            f"destroying 1g.5gb at 0 failed: a fault{FORMER}",
+            id="an instance is destroyed by half",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            half_done("create_instance"),
+            f"creating 3g.20gb at 0 failed: a fault{FORMER}",
+            id="an instance is made by half",
         ),
         pytest.param(
             card(layout=SEVEN),
@@ -182,6 +200,7 @@ def test_a_failure_is_told_and_the_former_layout_stays(
     failures, layouts = apply(machine, target)
     assert failures == (f"GPU 0: {want}",)
     assert layouts == {gpu.uuid: gpu.layout}
+    assert run(machine.driver.inventory()).gpus[0].incomplete == ()
 
 
 def test_what_does_not_end_in_time_is_given_up_before_it_begins() -> None:
@@ -424,6 +443,42 @@ def test_just_before_an_instance_goes_it_is_looked_at_again(event: Callable[[Bet
     assert failures == (f"GPU 0: {want}",)
     assert len(machine.destroyed) == 1
     assert set(SEVEN[1:]) <= set(layouts["GPU-0"] or ())
+
+
+def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
+    driver_of(machine).fail("destroy_instance", FAULT)
+
+    async def come() -> None:
+        partitioner = Partitioner(machine.outside)
+        (failed,) = await partitioner.apply((TWO,), 200)
+        assert failed.startswith("GPU 0: destroying 1g.5gb at 0 failed: a fault")
+        assert (await machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
+        assert await partitioner.apply((exact(card(), SEVEN),), 200) == ()
+        assert (await machine.driver.inventory()).gpus[0].incomplete == ()
+
+    run(come())
+
+
+class UsedByHalf(Machine):
+    """A node on which a process appears, nobody knows on which instance, when a step fails."""
+
+    async def destroy_instance(self, gpu: str, placement: Placement) -> None:
+        try:
+            await super().destroy_instance(gpu, placement)
+        except Unavailable:
+            driver_of(self).start_process(gpu, 77)
+            raise
+
+
+def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
+    machine = UsedByHalf(MemoryDriver((card(layout=SEVEN),)))
+    driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
+    failures, layouts = apply(machine, TWO)
+    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{FORMER}",)
+    assert layouts == {"GPU-0": SEVEN}
+    assert run(machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
 
 
 def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:
