@@ -4,7 +4,7 @@ import msgspec
 
 from nodefacts import gpu, node
 from tessera.core.mig import Placement
-from tessera.core.mps import Level, MpsTarget, enforceable, enforcement_text, enforcements, mps_key, mps_targets
+from tessera.core.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
 from tessera.core.need import Isolation
 from tessera.core.nodesharing import Entry, GpuPolicy, NodeSharing, effective
 from tessera.core.sharing import AUTO, Mode, Sharing
@@ -85,9 +85,6 @@ def test_what_is_enforced_on_each_device() -> None:
         ("GPU-2", None, Mode.MEMORY_SHARE, Level.DRIVER_DMEM),
         ("GPU-3", None, Mode.MEMORY_SHARE, Level.DRIVER_DMEM),
     ]
-    assert enforcement_text(enforcements(GPUS[:2], NODE)) == (
-        '{"GPU-0":{"mps":"driver-mps"},"GPU-1":{"mig":"hardware","mig-mps":"driver-mps"}}'
-    )
     without = msgspec.structs.replace(NODE, memory_limits=False)
     assert [each.level for each in enforcements(GPUS, without)][-2:] == [Level.NONE, Level.NONE]
     sliced = effective(

@@ -11,19 +11,15 @@ from tessera.core.sharing import Device, Mode, without_mps
 from tessera.core.snapshot import Gpu, Share
 
 __all__ = [
-    "ENFORCEMENT",
     "Enforcement",
     "Level",
     "MpsTarget",
     "enforceable",
-    "enforcement_text",
     "enforcements",
     "mps_key",
     "mps_targets",
 ]
 
-ENFORCEMENT = "tessera.dev/enforcement"
-"""Annotation of the node: what is in force on each GPU, in each mode it offers."""
 _MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 
 
@@ -129,14 +125,6 @@ def enforcements(gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Enforcement
         for gpu in gpus
         for placement, mode in _offered(gpu)
     )
-
-
-def enforcement_text(found: Iterable[Enforcement]) -> str:
-    """Return the annotation `ENFORCEMENT`: JSON of GPU UUID, mode, and level in force."""
-    levels: dict[str, dict[str, str]] = {}
-    for each in found:
-        levels.setdefault(each.gpu, {})[each.mode] = each.level
-    return msgspec.json.encode(levels).decode()
 
 
 def _offered(gpu: Gpu) -> Iterable[tuple[Placement | None, Mode]]:

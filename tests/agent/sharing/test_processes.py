@@ -51,18 +51,19 @@ async def test_a_program_answers() -> None:
 FAILURES = {
     "not there": (
         ("/nowhere/program",),
+        20.0,
         "/nowhere/program: found No such file or directory, wanted a program that runs",
     ),
-    "failing": (("sh", "-c", "echo why; exit 3"), "sh: found exit status 3: why, wanted an answer"),
-    "silent": (("sleep", "60"), "sleep: found no answer within 0.3 s, wanted an answer"),
+    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: found exit status 3: why, wanted an answer"),
+    "silent": (("sleep", "60"), 0.3, "sleep: found no answer within 0.3 s, wanted an answer"),
 }
 
 
-@pytest.mark.parametrize(("command", "want"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("command", "timeout_s", "want"), FAILURES.values(), ids=FAILURES)
 @pytest.mark.anyio
-async def test_why_there_is_no_answer(command: tuple[str, ...], want: str) -> None:
+async def test_why_there_is_no_answer(command: tuple[str, ...], timeout_s: float, want: str) -> None:
     with pytest.raises(Unavailable) as caught:
-        await ran(command, "", os.environ, 0.3)
+        await ran(command, "", os.environ, timeout_s)
     assert str(caught.value).startswith(want)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.sharing.processes import identity, launch, ran
+from tessera.agent.sharing.processes import belongs, identity, launch, ran
 from tessera.core.doctor import Daemon
 from tessera.core.mps import MpsTarget
 from tessera.core.mpsdaemon import DaemonRecord
@@ -81,7 +81,7 @@ class MpsDaemons:
 
     async def look(self, key: str) -> Sight:
         """Return a daemon as it is now."""
-        record = self._read(key)
+        record = self._found(key, self._read(key))
         if record is None:
             return Sight(record=None, problem="there is no record of it that can be read")
         if not running(record):
@@ -94,6 +94,22 @@ class MpsDaemons:
         clients = [number for each in lists for number in each]
         processes = frozenset(int(number) for number in (*servers, *clients))
         return Sight(record=record, alive=True, clients=len(clients), processes=processes)
+
+    def _found(self, key: str, record: DaemonRecord | None) -> DaemonRecord | None:
+        """Return the record of the daemon that runs; one that an agent started before it could note the process, too.
+
+        The daemon writes the number of its process beside its pipes, where containers can write as well.
+        """
+        if record is None or running(record):
+            return record
+        name = Path(self.settings.program).name
+        try:
+            pid = int((self._folder(key) / "pipe" / f"{name}.pid").read_text())
+        except (OSError, ValueError):
+            return record
+        if pid <= 0 or not belongs(pid, name, f"CUDA_MPS_PIPE_DIRECTORY={self._folder(key) / 'pipe'}"):
+            return record
+        return msgspec.structs.replace(record, pid=pid, started=identity(pid))
 
     async def command(self, key: str, command: str) -> str:
         """Return what a daemon answers to a command.

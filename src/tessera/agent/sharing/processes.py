@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tessera.errors import Unavailable
 
-__all__ = ["end", "identity", "launch", "ran"]
+__all__ = ["belongs", "end", "gone", "identity", "launch", "ran"]
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROC = Path("/proc")
@@ -33,6 +33,21 @@ def identity(pid: int) -> str:
         return ""
     words = fields.split()
     return "" if words[_STATE] in {"Z", "X"} else f"{boot}/{words[_START]}"
+
+
+def belongs(pid: int, name: str, variable: str) -> bool:
+    """Return whether a process runs a program of this name with this variable `NAME=value`, and in no container.
+
+    What is in a container may say anything of itself; it has another namespace of processes than this process.
+    """
+    process = _PROC / str(pid)
+    try:
+        same = (process / "ns" / "pid").readlink() == (_PROC / "self" / "ns" / "pid").readlink()
+        words, variables = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
+    except OSError:
+        return False
+    named = any(word.rpartition(b"/")[2] == name.encode() for word in words.split(b"\0"))
+    return same and named and variable.encode() in variables.split(b"\0")
 
 
 async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, timeout_s: float) -> int:
