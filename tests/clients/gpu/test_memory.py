@@ -4,41 +4,10 @@ import msgspec
 import pytest
 
 from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, cut
+from gpuworlds import SILENT, MemoryWorld
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.inventory import GpuEvent, GpuFacts
-from tessera.core.mig import Placement
+from tessera.core.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable, Unsupported
-
-SILENT = Unavailable("GPU driver", found="none", wanted="an answer within the deadline")
-
-
-class MemoryWorld:
-    """A node in memory."""
-
-    def __init__(self) -> None:
-        self.driver = MemoryDriver.of("A100-40GB", "T4")
-
-    def start_process(self, gpu: GpuFacts, pid: int, placement: Placement | None = None, memory_mib: int = 0) -> None:
-        self.driver.start_process(gpu.uuid, pid, placement, memory_mib)
-
-    def end_process(self, pid: int) -> None:
-        self.driver.end_process(pid)
-
-    def fail_half_way(self) -> None:
-        self.driver.fail("create_instance", SILENT, half_done=True)
-
-    def xid(self, gpu: GpuFacts, number: int, placement: Placement | None = None) -> None:
-        on = next((each.gpu_instance for each in gpu.instances if each.placement == placement), None)
-        self.driver.report(GpuEvent(gpu=gpu.uuid, xid=number, gpu_instance=on))
-
-    def lose(self, gpu: GpuFacts) -> None:
-        self.driver.lose(gpu.uuid)
-
-    def require_reset(self, gpu: GpuFacts) -> None:
-        self.driver.hold_mode_changes(gpu.uuid)
-
-    def reset(self, gpu: GpuFacts) -> None:
-        self.driver.reset(gpu.uuid)
 
 
 class TestMemoryDriver(GpuSuite):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,78 +13,13 @@ import pynvml
 import pytest
 
 from conformance.gpusuite import LARGE, SMALL, GpuSuite, cut, soon
+from gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import Deadlines, NvmlDriver
 from tessera.core.gpumodels import CATALOGUE
-from tessera.core.inventory import GpuEvent, GpuFacts
-from tessera.core.mig import Placement, placements
+from tessera.core.inventory import GpuEvent
+from tessera.core.mig import placements
 from tessera.errors import Conflict, Unavailable, Unsupported
-from tessera.sim.nvmlsim import FOREVER, Machine, Process, create_state, library
-
-QUICK = Deadlines(events_s=0.01)
-
-
-class NvmlWorld:
-    """A simulated machine, and NVML's view of it."""
-
-    def __init__(self, machine: Machine, driver: NvmlDriver) -> None:
-        self.machine = machine
-        self.driver = driver
-
-    def start_process(self, gpu: GpuFacts, pid: int, placement: Placement | None = None, memory_mib: int = 0) -> None:
-        process = Process(pid=pid, memory_mib=memory_mib)
-        for each in gpu.instances:
-            if each.placement == placement:
-                process = Process(pid=pid, memory_mib=memory_mib, gpu_instance=each.gpu_instance, compute_instance=0)
-        self.machine.add_process(gpu.index, process)
-
-    def end_process(self, pid: int) -> None:
-        self.machine.remove_process(pid)
-
-    def fail_half_way(self) -> None:
-        self.machine.fault("nvmlGpuInstanceCreateComputeInstance*", code=pynvml.NVML_ERROR_UNKNOWN)
-        self.machine.fault("nvmlGpuInstanceDestroy", code=pynvml.NVML_ERROR_UNKNOWN)
-
-    def xid(self, gpu: GpuFacts, number: int, placement: Placement | None = None) -> None:
-        on = [each for each in gpu.instances if each.placement == placement]
-        names = {"gpu_instance": on[0].gpu_instance, "compute_instance": on[0].compute_instance} if on else {}
-        self.machine.inject_xid(gpu.index, number, **names)
-
-    def lose(self, gpu: GpuFacts) -> None:
-        self.machine.lose(gpu.index)
-
-    def require_reset(self, gpu: GpuFacts) -> None:
-        self.machine.set(gpu.index, "mig_needs_reset", 1)
-
-    def reset(self, gpu: GpuFacts) -> None:
-        self.machine.reset_gpu(gpu.index)
-
-
-@pytest.fixture(scope="session")
-def simulated() -> None:
-    """Load the simulator before pynvml asks for it: one of the same name that is there already is not loaded again."""
-    ctypes.CDLL(str(library()))
-
-
-Start = Callable[..., Machine]
-
-
-@pytest.fixture
-def start(simulated: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Give a function that makes the machine that NVML will show; call it before a driver is opened."""
-    del simulated
-    with contextlib.ExitStack() as made:
-
-        def begin(*gpus: str, driver: str = "615.71.09") -> Machine:
-            create_state(tmp_path / "state", gpus, driver=driver)
-            monkeypatch.setenv("TESSERA_NVMLSIM_STATE", str(tmp_path / "state"))
-            return made.enter_context(Machine(tmp_path / "state"))
-
-        yield begin
-
-
-@pytest.fixture
-def machine(start: Start) -> Machine:
-    return start("A100-40GB", "T4")
+from tessera.sim.nvmlsim import FOREVER, Machine, Process
 
 
 @pytest.fixture
@@ -218,6 +153,7 @@ REFUSALS: list[tuple[str, list[tuple[str, int]], tuple[str, ...]]] = [
     ),
     ("no MIG in this virtual machine", [("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_NOT_SUPPORTED)], ("no MIG, which",)),
     ("power is not told", [("nvmlDeviceGetPower*", pynvml.NVML_ERROR_NOT_SUPPORTED)], ()),
+    ("the minor number is not told", [("nvmlDeviceGetMinorNumber", pynvml.NVML_ERROR_NOT_SUPPORTED)], ()),
     ("the compute mode is not told", [("nvmlDeviceGetComputeMode", pynvml.NVML_ERROR_NOT_SUPPORTED)], ()),
 ]
 

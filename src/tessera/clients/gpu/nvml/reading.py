@@ -79,10 +79,11 @@ def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
     found = parts(device, model) if mig is not None and mig.current else ()
     complete = sorted((each.devices[0].instance for each in found if each.complete), key=lambda each: each.placement)
     default, ends = _power(device)
+    minor = optional(pynvml.nvmlDeviceGetMinorNumber, device)
     return GpuFacts(
         index=card.index,
         uuid=card.uuid,
-        minor=pynvml.nvmlDeviceGetMinorNumber(device),
+        minor=card.index if minor is None else minor,
         product=product,
         model=model,
         pci_bus_id=pci.busId,
