@@ -83,9 +83,10 @@ class Partitioner:
             What failed, a sentence for each GPU, without full stop.
 
         """
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._bring_alone(target, by_s)) for target in targets]
-        return tuple(task.result() for task in tasks if task.result())
+        # One after the other: the driver serves one call at a time, and a look that waits in line behind the switching
+        # of MIG on other GPUs would miss its deadline.
+        outcomes = [await self._bring_alone(target, by_s) for target in targets]
+        return tuple(failed for failed in outcomes if failed)
 
     async def add(self, gpu: str, placement: Placement, by_s: float) -> None:
         """Make one instance, destroying unused ones that stand in its way; nothing happens where it is already.
