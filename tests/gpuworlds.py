@@ -56,7 +56,8 @@ class NvmlWorld:
         process = Process(pid=pid, memory_mib=memory_mib)
         for each in gpu.instances:
             if each.placement == placement:
-                process = Process(pid=pid, memory_mib=memory_mib, gpu_instance=each.gpu_instance, compute_instance=0)
+                on, part = each.gpu_instance, each.compute_instance
+                process = Process(pid=pid, memory_mib=memory_mib, gpu_instance=on, compute_instance=part)
         self.machine.add_process(gpu.index, process)
 
     def end_process(self, pid: int) -> None:

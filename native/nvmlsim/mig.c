@@ -138,6 +138,7 @@ static nvmlReturn_t set_mode(const target_t *at, unsigned int mode, nvmlReturn_t
         *activation = NVML_ERROR_RESET_REQUIRED;
     else {
         atomic_store(&gpu->mig_current, mode);
+        gpu->compute_mode = 0; /* with MIG on it is the default, and cannot be set */
         post_change(at->index);
     }
     return NVML_SUCCESS;

@@ -87,6 +87,17 @@ async def test_an_application_error_and_a_new_configuration_mark_nothing(rig: Ri
 
 
 @pytest.mark.anyio
+async def test_a_storm_of_application_errors_reads_nothing(rig: Rig) -> None:
+    rig.driver.fail("inventory", SILENT)
+    for _ in range(100):
+        rig.driver.report(GpuEvent(gpu=rig.a100, xid=31))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await rig.driver.inventory()
+
+
+@pytest.mark.anyio
 async def test_a_lost_gpu_is_marked_and_comes_back(rig: Rig) -> None:
     rig.driver.lose(rig.t4)
     await rig.until_changed()

@@ -68,6 +68,8 @@ class HealthWatch:
         has to do, and an event about an instance that it does not have is held against the whole GPU.
         """
         async for event in self._events:
+            if not core.counts(event, self._policy):
+                continue
             try:
                 inventory = await self._driver.inventory()
             except TesseraError as error:

@@ -20,7 +20,7 @@ from tessera.core.advertise import DeviceKey
 from tessera.core.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Change", "Health", "Phase", "Policy", "State", "Xids", "looked", "reported"]
+__all__ = ["Change", "Health", "Phase", "Policy", "State", "Xids", "counts", "looked", "reported"]
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
@@ -167,6 +167,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return dict(self.states)[key].phase if key in dict(self.states) else Phase.HEALTHY
 
 
+def counts(event: GpuEvent, policy: Policy) -> bool:
+    """Return whether an event says something about a device's health."""
+    return event.lost or (event.xid is not None and policy.xids.count(event.xid))
+
+
 def reported(
     health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: Policy
 ) -> tuple[Health, tuple[Change, ...]]:
@@ -185,7 +190,7 @@ def reported(
     """
     states = dict(health.states)
     changes: list[Change] = []
-    if event.lost or (event.xid is not None and policy.xids.count(event.xid)):
+    if counts(event, policy):
         error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
         for key in _struck(event, inventory):
             changes += _fall_ill(states, key, error, now_s, policy)
