@@ -7,9 +7,12 @@ import pytest
 
 from tessera.agent.health import HealthWatch
 from tessera.clients.gpu import MemoryDriver
+from tessera.core.advertise import OfferOptions, offer
 from tessera.core.health import Change, Phase, Policy
 from tessera.core.inventory import GpuEvent
 from tessera.core.mig import Placement
+from tessera.core.nodesharing import Entry, NodeSharing, effective
+from tessera.core.sharing import Mode
 from tessera.errors import Unavailable
 
 SMALL, LARGE = Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")
@@ -143,3 +146,32 @@ async def test_an_event_before_anything_was_read_is_no_failure() -> None:
     async with asyncio.timeout(20):
         await rig.watch.run()
     assert rig.watch.unhealthy == frozenset()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("case", "on_instance", "want"),
+    [
+        ("of an instance: its replicas alone", True, {"MIG small": 0, "MIG large": 4}),
+        ("of the GPU: all its instances' replicas", False, {"MIG small": 4, "MIG large": 4}),
+    ],
+)
+async def test_an_error_withdraws_every_share_of_what_it_is_about_and_nothing_else(
+    rig: Rig, case: str, *, on_instance: bool, want: dict[str, int]
+) -> None:
+    inventory = await rig.driver.inventory()
+    small, large = inventory.gpus[0].instances
+    on = large.gpu_instance if on_instance else None
+    rig.driver.report(GpuEvent(gpu=rig.a100, xid=BAD, gpu_instance=on))
+    await rig.until_changed()
+    shared = tuple(
+        Entry(resource=name, mode=Mode.TIME_SLICING, replicas=4)
+        for name in ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu")
+    )
+    gpus = effective(inventory, NodeSharing(entries=shared))
+    offered = offer(gpus, inventory, OfferOptions(unhealthy=rig.watch.unhealthy))
+    sick = [
+        each.id.partition("::")[0] for resource in offered.resources for each in resource.devices if not each.healthy
+    ]
+    assert {"MIG small": sick.count(small.uuid), "MIG large": sick.count(large.uuid)} == want, case
+    assert rig.t4 not in sick, case

@@ -356,6 +356,22 @@ async def test_a_gpu_that_comes_back_is_watched_again(world: NvmlWorld) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_gpu_lost_before_its_events_are_watched_is_reported(machine: Machine) -> None:
+    machine.fault("nvmlDeviceGetHandleByUUID*", code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        assert not any(each.lost for each in (await driver.inventory()).gpus)
+
+
+@pytest.mark.anyio
+async def test_what_is_wrong_with_events_is_told_when_it_is_opened(machine: Machine) -> None:
+    machine.fault("nvmlDeviceRegisterEvents", code=pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(Unavailable, match="running as root"):
+        await NvmlDriver.open(deadlines=QUICK)
+    with pytest.raises(pynvml.NVMLError, match="Uninitialized"):
+        pynvml.nvmlDeviceGetCount()
+
+
+@pytest.mark.anyio
 async def test_a_driver_without_events_reports_none_and_works(machine: Machine) -> None:
     machine.fault("nvmlEventSetWait*", code=pynvml.NVML_ERROR_UNKNOWN, times=FOREVER)
     async with await NvmlDriver.open(deadlines=QUICK) as driver:

@@ -51,8 +51,12 @@ class Node:
         self._unseen: tuple[int, ...] = ()
         with translated("GPU driver", "NVML to start"):
             pynvml.nvmlInit()
-            self._cards = {each.uuid: each for each in self._enumerated(sysfs)}
-            self._listen()
+            try:
+                self._cards = {each.uuid: each for each in self._enumerated(sysfs)}
+                self._listen()
+            except pynvml.NVMLError:
+                pynvml.nvmlShutdown()
+                raise
 
     def _enumerated(self, sysfs: Path) -> Iterable[Card]:
         for index in range(pynvml.nvmlDeviceGetCount()):
