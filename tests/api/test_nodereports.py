@@ -1,8 +1,12 @@
 """Events and conditions of nodes, as the Kubernetes API takes them."""
 
 import datetime as dt
+import json
 
-from tessera.api.nodereports import Report, condition, event, event_name
+from tessera.api.nodereports import Report, condition, enforcement_text, event, event_name
+from tessera.core.mig import Placement
+from tessera.core.mps import Enforcement, Level
+from tessera.core.sharing import Mode
 
 NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
@@ -33,3 +37,15 @@ def test_a_condition_remembers_when_its_status_changed() -> None:
     assert first["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("True", APPLIED, later, first)["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("False", FAILED, later, first)["lastTransitionTime"] == "2026-11-21T12:01:00Z"
+
+
+def test_what_is_in_force_is_json() -> None:
+    levels = (
+        Enforcement(gpu="GPU-0", mode=Mode.MPS, level=Level.DRIVER_MPS),
+        Enforcement(gpu="GPU-1", placement=Placement(4, 4, "3g.20gb"), mode=Mode.MIG, level=Level.HARDWARE),
+    )
+    placement = {"start": 4, "size": 4, "profile": "3g.20gb"}
+    assert json.loads(enforcement_text(levels)) == [
+        {"gpu": "GPU-0", "placement": None, "mode": "mps", "level": "driver-mps"},
+        {"gpu": "GPU-1", "placement": placement, "mode": "mig", "level": "hardware"},
+    ]

@@ -16,6 +16,7 @@ from tessera.core.nodesharing import (
     effective,
     mps_client_limit,
     notes,
+    withheld,
 )
 from tessera.core.sharing import AUTO, Mode, Sharing
 
@@ -319,3 +320,14 @@ def test_what_files_and_labels_say_together() -> None:
         ignored=("a", "b"),
     )
     assert combined(config, msgspec.structs.replace(own, strategy="single")).strategy == "single"
+
+
+def test_what_is_withheld_while_a_layout_changes() -> None:
+    gpus = effective(node(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1), gpu(2)), said(entry(WHOLE, 4)))
+    first = gpus[0].sharing.layout
+    assert first is not None
+    got = withheld(gpus, {"GPU-0": first[1:], "GPU-1": ()})
+    assert [len(each.devices) for each in gpus] == [2, 1, 1]
+    assert [len(each.devices) for each in got] == [1, 0, 1]
+    assert got[0].devices[0].placement == first[1]
+    assert withheld(gpus, {"GPU-0": first}) == gpus

@@ -2,14 +2,20 @@
 
 import datetime as dt
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["CONDITION", "Report", "condition", "event", "event_name"]
+from tessera.core.mps import Enforcement
+
+__all__ = ["CONDITION", "ENFORCEMENT", "Report", "condition", "enforcement_text", "event", "event_name"]
 
 CONDITION = "TesseraLayoutApplied"
 """Type of the node condition that says whether the layout asked for is in force."""
+
+ENFORCEMENT = "tessera.dev/enforcement"
+"""Annotation of a node: what keeps pods within their shares on each device, as JSON."""
 
 _COMPONENT = "tessera-agent"
 _MESSAGE_CHARACTERS = 1024
@@ -66,6 +72,11 @@ def condition(
         "lastHeartbeatTime": moment,
         "lastTransitionTime": former.get("lastTransitionTime", moment) if former and same else moment,
     }
+
+
+def enforcement_text(levels: Iterable[Enforcement]) -> str:
+    """Return the annotation's text: a list with GPU, MIG instance where there is one, mode and level in force."""
+    return msgspec.json.encode(tuple(levels)).decode()
 
 
 def _text(moment: dt.datetime) -> str:

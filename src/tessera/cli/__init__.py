@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "mig": "Show and change how this node's GPUs are cut by MIG.",
+    "agent": "Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.",
     "simulate": "Replay a workload under several packing policies and compare them.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",

@@ -6,7 +6,7 @@ exist are always offered as instances, except under strategy `none`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -31,6 +31,7 @@ __all__ = [
     "effective",
     "mps_client_limit",
     "notes",
+    "withheld",
 ]
 
 Strategy: TypeAlias = Literal["none", "single", "mixed"]
@@ -146,6 +147,20 @@ def desired_layouts(inventory: Inventory, node_sharing: NodeSharing) -> tuple[tu
 def _fixes_layout(sharing: Sharing) -> bool:
     """Return whether this sharing needs one MIG layout, or MIG off."""
     return not sharing.recut if sharing.layout is not None else Mode.MIG not in sharing.modes
+
+
+def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
+    """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU."""
+    return tuple(
+        msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, kept[gpu.uuid])) if gpu.uuid in kept else gpu
+        for gpu in gpus
+    )
+
+
+def _only(sharing: Sharing, kept: Layout) -> Sharing:
+    if sharing.layout is None:
+        return _nothing(None)
+    return _without(sharing, (each for each in sharing.layout if each not in kept))
 
 
 def mps_client_limit(facts: GpuFacts, cuda: tuple[int, int]) -> int:

@@ -89,3 +89,16 @@ async def test_a_disruption_budget_holds_an_eviction_up() -> None:
     )
     await kube.evict("p", NAMESPACE)
     assert await kube.get(PODS, "p", NAMESPACE) is None
+
+
+@pytest.mark.anyio
+async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) -> None:
+    kube, _, _ = followed
+    told = []
+    async for event in kube.watch(CONFIG_MAPS, "0"):
+        told.append(event.object["metadata"]["name"])
+        if len(told) == 1:
+            await kube.create(CONFIG_MAPS, config_map("two"))
+        if len(told) == 2:
+            break
+    assert told == ["one", "two"]

@@ -1,5 +1,6 @@
 """A plugin and a kubelet in one process, over real sockets."""
 
+import asyncio
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -241,3 +242,8 @@ async def test_the_code_tells_what_kind_of_error_it_was(socket_folder: Path) -> 
             await call(b"", timeout=5)
     assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     await server.stop()
+
+
+async def test_calls_at_the_same_time_do_not_disturb_each_other(kubelet: MemoryKubelet) -> None:
+    record = PodResources(kubelet.pod_resources)
+    assert await asyncio.gather(*(record.list() for _ in range(8))) == [()] * 8

@@ -44,6 +44,10 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     mps_root: Path = Path("/run/tessera/mps")
 
 
+async def _nothing(_: tuple[Share, ...]) -> None:
+    """Enforce nothing."""
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """What the plugins ask and tell the rest of the agent."""
 
@@ -55,6 +59,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Set annotations of a pod: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
+    enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
+    """Let what holds shares to their size be in force before a container with them starts; raises where it cannot."""
 
 
 class Plugins:
@@ -185,6 +191,7 @@ class Plugins:
                 self._see(await self._outside.instance(facts.uuid, placement), self._place.unit_mib)
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
+        await self._outside.enforce(shares)
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=edits(shares, gpus, self._place))
 

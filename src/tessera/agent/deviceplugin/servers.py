@@ -118,9 +118,11 @@ class PluginServers:
 
     async def _withdraw(self, each: _Server) -> None:
         each.plugin.end()
-        await each.plugin.sent(_EMPTY_S)
-        if each.server is not None:
-            await each.server.stop()
+        try:
+            await each.plugin.sent(_EMPTY_S)
+        finally:
+            if each.server is not None:
+                await each.server.stop()
         self._log.info("resource_withdrawn", resource=each.plugin.resource.name)
 
 

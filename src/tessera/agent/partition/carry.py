@@ -64,8 +64,7 @@ async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: floa
         by_s: loop time at which what is not done is given up, and the former layout restored.
 
     """
-    if not any(isinstance(step, Destroy) for step in procedure.todo):  # otherwise the procedure begins with an offer
-        await outside.tell(gpu, procedure.layout)
+    await outside.tell(gpu, procedure.layout)
     return await _Run(outside, gpu, by_s).go(procedure, Begin())
 
 

@@ -85,12 +85,13 @@ class MemoryKube:
         while True:
             if told < self._oldest:
                 raise Expired(f"watch of {kind.plural}", found=f"version {told}", wanted=f"{self._oldest} or later")
-            for event in self._after(told, kind, selection):
+            events, told = self._after(told, kind, selection), self._version
+            for event in events:
                 yield event
-            told = self._version
             if self._broken != broken:
                 raise Unavailable(f"watch of {kind.plural}", found="end of stream", wanted="changes")
-            await self._changed.wait()
+            if told == self._version:  # else something changed while the caller had the events
+                await self._changed.wait()
 
     def _after(self, since: int, kind: Kind, selection: Selection) -> tuple[WatchEvent, ...]:
         later = (each for each in self._history if each[0] > since and each[1] == kind)

@@ -87,7 +87,11 @@ async def serve(plugin: DevicePlugin, socket: Path) -> PluginServer:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(plugin)),))
     sockets.bind(server, socket)
-    await server.start()
+    try:
+        await server.start()
+    except asyncio.CancelledError:
+        await server.stop(None)
+        raise
     return PluginServer(server, socket)
 
 

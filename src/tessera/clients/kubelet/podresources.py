@@ -31,6 +31,8 @@ class PodResources:
         self._deadline_s = deadline_s
         self._keep = False
         self._channel: grpc.aio.Channel | None = None
+        self._turn = asyncio.Lock()
+        """Closing a connection cancels whoever else waits for an answer on it."""
 
     async def __aenter__(self) -> Self:
         """Keep the connection of the first call."""
@@ -53,19 +55,13 @@ class PodResources:
 
         """
         wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
-        kept = False
         try:
-            async with asyncio.timeout(self._deadline_s):
-                answer = await self._answer()
-            kept = self._keep
+            async with asyncio.timeout(self._deadline_s), self._turn:
+                return _held(await self._answer())
         except grpc.aio.AioRpcError as error:
             raise sockets.in_our_terms(error, self._socket, wanted) from error
         except TimeoutError as error:
             raise Unavailable(f"socket {self._socket}", found="no answer", wanted=wanted) from error
-        finally:
-            if not kept:
-                await self._disconnect()
-        return _held(answer)
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None
@@ -74,6 +70,16 @@ class PodResources:
 
     async def _answer(self) -> wire.ListPodResourcesResponse:
         """Return the kubelet's answer, on a new connection when the one that was kept has broken since."""
+        kept = False
+        try:
+            answer = await self._ask_again()
+            kept = self._keep
+        finally:
+            if not kept:
+                await self._disconnect()
+        return answer
+
+    async def _ask_again(self) -> wire.ListPodResourcesResponse:
         if self._channel is not None:
             try:
                 return await self._ask(self._channel)

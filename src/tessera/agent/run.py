@@ -1,0 +1,291 @@
+"""The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
+
+Three loops: one follows the layout label, one keeps what is offered to the kubelet as it should be, one listens to the
+driver. Each looks when something changed, and every few seconds in any case, and goes on after any error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.bell import Bell
+from tessera.agent.configuration import APPLIED, ConfigurationFiles
+from tessera.agent.deviceplugin import Outside as PluginsOutside
+from tessera.agent.deviceplugin import Paths as PluginPaths
+from tessera.agent.deviceplugin import Plugins
+from tessera.agent.enforcer import Enforcer
+from tessera.agent.nodepods import NodePods
+from tessera.agent.noderecord import NodeRecord
+from tessera.agent.partition import MIG_CONFIG, MIG_CONFIG_STATE, Checkpoint, Follower, Outside, Partitioner, Policy
+from tessera.agent.settings import Settings
+from tessera.api import documents, migparted
+from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
+from tessera.clients.gpu import GpuDriver
+from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
+from tessera.clients.kubelet import PodResources
+from tessera.core.advertise import Offer, OfferOptions, offer
+from tessera.core.inventory import Inventory
+from tessera.core.layouts import Group, Recorded, Wish, exact
+from tessera.core.mig import Layout, Placement
+from tessera.core.mps import enforcements
+from tessera.core.nodesharing import PluginOptions, desired_layouts, effective, notes, withheld
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.errors import InvalidInput, TesseraError
+from tessera.log import logger
+
+__all__ = ["Agent"]
+
+_ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
+_INSTANCE_S = 25.0
+"""For a MIG instance that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
+
+
+class Agent:
+    """The agent of one node; `run` ends when it is cancelled, and leaves all that pods use as it is.
+
+    Args:
+        settings: names, folders, and how often it looks.
+        driver: the node's GPU driver.
+        kube: the Kubernetes API.
+
+    """
+
+    def __init__(self, settings: Settings, driver: GpuDriver, kube: Kube) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._kube = kube
+        self._log = logger(node=settings.node)
+        self._layout_bell, self._offer_bell = Bell(), Bell()
+        self._node_store = Store(
+            kube, NODES, _of_node("metadata.name", settings.node), wake=self._ring, on_trouble=self._trouble
+        )
+        self._pod_store = Store(
+            kube, PODS, _of_node("spec.nodeName", settings.node), wake=self._ring, on_trouble=self._trouble
+        )
+        self._record = NodeRecord(kube, settings.node, self._log)
+        self._kubelet = PodResources(settings.paths.pod_resources)
+        self._pods = NodePods(lambda: tuple(self._pod_store.objects.values()), self._kubelet)
+        self._files = ConfigurationFiles(settings.sources)
+        self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
+        self._kept: dict[str, Layout] = {}
+        """Instances of a GPU that alone are offered while its layout changes."""
+        self._begun = False
+        """Whether the layouts of before a reboot are back; nothing is offered before."""
+        self._offering = asyncio.Lock()
+        self._notes: dict[str, tuple[str, ...]] = {}
+        paths = settings.paths
+        outside = PluginsOutside(
+            pods=self._pods.objects,
+            record=self._kubelet.list,
+            correct=self._correct,
+            instance=self._instance,
+            enforce=self._enforce,
+        )
+        self._plugins = Plugins(
+            PluginPaths(
+                plugins=paths.plugins,
+                cdi=paths.cdi,
+                minors=paths.mig_minors,
+                memory=paths.state / "shares.json",
+                mps_root=settings.mps.root,
+            ),
+            outside,
+            self._log,
+        )
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self._log.info("agent_started")
+        try:
+            async with self._kubelet, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._node_store.run())
+                tasks.create_task(self._pod_store.run())
+                await self._node_store.synced()
+                await self._pod_store.synced()
+                follower = await self._persist("start", self._begin)
+                self._begun = True
+                tasks.create_task(self._plugins.run())
+                tasks.create_task(self._forever("layout", self._layout_bell, lambda: self._follow(follower)))
+                tasks.create_task(self._forever("offer", self._offer_bell, self._offer))
+                tasks.create_task(self._listen())
+        finally:
+            self._log.info("agent_stopped")
+
+    async def _persist(self, what: str, act: Callable[[], Awaitable[Follower]]) -> Follower:
+        """Return what an action returns, trying again until it succeeds: nothing may be offered before."""
+        while True:
+            try:
+                return await act()
+            except (TesseraError, TimeoutError) as error:
+                self._trouble(error, what)
+            await asyncio.sleep(self._settings.interval_s)
+
+    async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await act()
+            except (TesseraError, TimeoutError, OSError) as error:
+                self._trouble(error, what)
+            await bell.wait(self._settings.interval_s)
+
+    def _ring(self) -> None:
+        self._layout_bell.ring()
+        self._offer_bell.ring()
+
+    def _trouble(self, error: Exception, what: str = "follow") -> None:
+        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
+
+    # Layouts
+
+    async def _begin(self) -> Follower:
+        """Bring back the layouts of before a reboot, and return who follows the label."""
+        labels = labels_of(await self._record.read())
+        checkpoint = Checkpoint(self._settings.paths.checkpoint)
+        outside = Outside(driver=self._driver, held=self._held, offer=self._keep)
+        self._partitioner = Partitioner(outside, self._recorded(checkpoint), checkpoint.write)
+        loop = asyncio.get_running_loop()
+        for failed in await self._partitioner.restore(loop.time() + outside.timing.restore_s):
+            await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
+        policy = Policy(
+            configurations=self._configurations,
+            report=self._report,
+            limits=self._settings.limits,
+            evict=self._kube.evict if self._settings.evict else None,
+        )
+        follower = Follower(self._partitioner, policy)
+        follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
+        return follower
+
+    def _recorded(self, checkpoint: Checkpoint) -> tuple[Recorded, ...]:
+        try:
+            return checkpoint.read()
+        except InvalidInput as error:
+            self._log.warning("checkpoint_ignored", reason=str(error))
+            return ()
+
+    async def _follow(self, follower: Follower) -> None:
+        name = labels_of(self._node()).get(MIG_CONFIG, "")
+        await follower.follow(name)
+        if not name:
+            await self._follow_policy()
+        self._offer_bell.ring()
+
+    async def _follow_policy(self) -> None:
+        """Cut what the node policy wants, on a node whose label asks for nothing."""
+        inventory = await self._driver.inventory()
+        said = self._files.read(labels_of(self._node()), inventory.gpus).node_sharing
+        facts = {gpu.uuid: gpu for gpu in inventory.gpus}
+        targets = [exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, said)] if said else []
+        by_s = asyncio.get_running_loop().time() + self._settings.limits.pending_s
+        self._note("policy", await self._partitioner.apply(targets, by_s))
+
+    def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
+        path = self._settings.mig_config
+        if path is None:
+            return {}
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(str(path), found=str(error), wanted="a mig-parted file") from error
+        found = documents.read(str(path), text)
+        if len(found) != 1:
+            raise InvalidInput(str(path), found=f"{len(found)} documents", wanted="one document")
+        return migparted.read(found[0])
+
+    async def _report(self, wish: Wish) -> None:
+        """Tell how it stands with the label: another label, a condition, an event."""
+        condition = wish.condition
+        if wish.state is None or condition is None:
+            await self._record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
+            return
+        report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
+        await self._record.set_condition(condition.status, report)
+        await self._record.set_labels({MIG_CONFIG_STATE: wish.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
+        await self._record.report(report)
+
+    async def _keep(self, gpu: str, layout: Layout | None) -> None:
+        """Offer these instances of a GPU alone, or all again; return when the kubelet knows."""
+        if layout is None:
+            self._kept.pop(gpu, None)
+        else:
+            self._kept[gpu] = layout
+        if self._begun:
+            await self._offer()
+
+    async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
+        holdings = await self._pods.held(await self._driver.inventory())
+        return [(each.pod, each.devices) for each in holdings]
+
+    # Offers
+
+    async def _offer(self) -> None:
+        """Look at everything once, and make what is offered as it should be."""
+        async with self._offering:
+            inventory = await self._driver.inventory()
+            configuration = self._files.read(labels_of(self._node()), inventory.gpus)
+            said = configuration.node_sharing
+            if said is None:
+                self._note("configuration", (configuration.problem,))
+                await self._plugins.offer(Offer(resources=()), inventory, PluginOptions())
+                return
+            if said.strategy is None:
+                said = msgspec.structs.replace(said, strategy=self._settings.strategy)
+            problem = (configuration.problem,) if configuration.problem else ()
+            self._note("configuration", (*problem, *notes(inventory, said), *inventory.notes))
+            self._pods.unit_mib = said.unit_mib
+            gpus = await self._enforcer.apply(effective(inventory, said), inventory, said, self._pods)
+            self._note("enforcement", self._enforcer.problems)
+            options = OfferOptions(unit_mib=said.unit_mib, given=self._pods.given(inventory))
+            offered = offer(withheld(gpus, self._kept), inventory, options)
+            self._note("offer", offered.withheld)
+            await self._plugins.offer(offered, inventory, said.plugin, unit_mib=said.unit_mib)
+            self._note("plugins", self._plugins.problems)
+            levels = enforcement_text(enforcements(gpus, inventory))
+            await self._record.annotate({APPLIED: configuration.generation or None, ENFORCEMENT: levels})
+
+    async def _instance(self, gpu: str, placement: Placement) -> Inventory:
+        """Make a MIG instance that an assignment names, and return what the driver shows then."""
+        loop = asyncio.get_running_loop()
+        await self._partitioner.add(gpu, placement, loop.time() + _INSTANCE_S)
+        return await self._driver.inventory()
+
+    async def _enforce(self, shares: tuple[Share, ...]) -> None:
+        """Let daemons and limits of shares be in force; whole devices and time-slices need none."""
+        if any(share.mode in _ENFORCED for share in shares):
+            await self._offer()
+            self._enforcer.check(shares, await self._driver.inventory())
+
+    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> None:
+        await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
+
+    # Events
+
+    async def _listen(self) -> None:
+        """Look again whenever the driver reports something."""
+        while True:
+            try:
+                async for event in self._driver.events():
+                    if event.lost or event.xid is not None:
+                        self._log.warning("gpu_event", gpu=event.gpu, xid=event.xid, lost=event.lost)
+                    self._ring()
+            except TesseraError as error:
+                self._trouble(error, "events")
+            await asyncio.sleep(self._settings.interval_s)
+
+    # What is seen
+
+    def _node(self) -> Object:
+        return self._node_store.objects.get(("", self._settings.node), {})
+
+    def _note(self, about: str, sentences: Iterable[str]) -> None:
+        """Log what is impaired, once each time it changes."""
+        now = tuple(sentences)
+        if self._notes.get(about, ()) != now:
+            self._notes[about] = now
+            self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
+
+
+def _of_node(field: str, node: str) -> Selection:
+    return Selection(fields=((field, node),))

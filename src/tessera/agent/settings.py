@@ -1,0 +1,51 @@
+"""What an agent is told when it starts: names, folders, and how often it looks."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tessera.agent.configuration import Sources
+from tessera.agent.sharing import MpsSettings
+from tessera.core.layouts import Limits
+
+__all__ = ["Paths", "Settings"]
+
+
+class Paths(msgspec.Struct, frozen=True, kw_only=True):
+    """Folders and sockets of the host."""
+
+    plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    """The kubelet's folder for device plugins, whatever root folder it has."""
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    cdi: Path = Path("/var/run/cdi")
+    state: Path = Path("/var/lib/tessera")
+    """What must outlive the agent, and layouts a reboot."""
+    mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
+    """The driver's list of capability device nodes."""
+    dev_root: Path = Path("/")
+    """Folder under which the driver's `/dev` lies."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """The MIG layouts to bring back after a reboot."""
+        return self.state / "layouts.json"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of an agent."""
+
+    node: str
+    """Name of the Node object."""
+    paths: Paths = Paths()
+    sources: Sources = Sources()
+    mig_config: Path | None = None
+    """mig-parted's file; the names it knows by itself work without one."""
+    strategy: Literal["none", "single", "mixed"] = "mixed"
+    """MIG strategy where no file says."""
+    mps: MpsSettings = MpsSettings()
+    limits: Limits = Limits()
+    evict: bool = False
+    """Whether pods in the way of a layout are evicted, through the Eviction API."""
+    interval_s: float = 5.0
+    """Longest pause between two looks at everything."""

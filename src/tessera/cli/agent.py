@@ -1,0 +1,113 @@
+"""`tessera agent`: the process that runs on every GPU node."""
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from tessera.agent.configuration import Sources
+from tessera.agent.run import Agent
+from tessera.agent.settings import Paths, Settings
+from tessera.agent.sharing import MpsSettings
+from tessera.clients.gpu import NvmlDriver
+from tessera.clients.kube import LightkubeKube
+from tessera.core.layouts import Limits
+from tessera.core.nodesharing import Strategy
+from tessera.errors import InvalidInput
+from tessera.log import Format, Level, configure
+
+__all__ = ["agent"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera agent --node node1
+  tessera agent --node node1 --kubeconfig ~/.kube/config --sharing-config /etc/tessera/sharing --strategy single
+  kubectl label node node1 nvidia.com/mig.config=all-1g.5gb
+
+\b
+Rights it needs: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods; create
+pods/eviction (with --evict); get, create and patch events.
+"""
+
+_PATHS, _MPS, _LIMITS = Paths(), MpsSettings(), Limits()
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this node's object.")
+@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
+@click.option("--sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
+@click.option("--sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
+@click.option("--node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs.")
+@click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
+@click.option("--evict", is_flag=True, help="Evict pods in the way of a layout, as disruption budgets allow.")
+@click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
+@click.option("--plugins-dir", type=_FILE, default=_PATHS.plugins, show_default=True, help="Kubelet's plugin folder.")
+@click.option("--pod-resources", type=_FILE, default=_PATHS.pod_resources, show_default=True, help="Kubelet's record.")
+@click.option("--cdi-dir", type=_FILE, default=_PATHS.cdi, show_default=True, help="Folder for CDI specifications.")
+@click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="What outlives the agent.")
+@click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's list.")
+@click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder that has /dev.")
+@click.option("--mps-dir", type=_FILE, default=_MPS.root, show_default=True, help="Pipes and logs of MPS daemons.")
+@click.option("--mps-control", default=_MPS.program, show_default=True, help="MPS control program.")
+@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
+@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+def agent(**given: Any) -> None:
+    """Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.
+
+    It follows the label nvidia.com/mig.config and the files it is given, and answers with labels, a condition and
+    events of the node. Ending it leaves GPUs, daemons and pods as they are; started again it finds its way back.
+    """
+    if not given["node"]:
+        raise InvalidInput(
+            "--node", found="none", wanted="the name of this node's object", accepted="--node, NODE_NAME"
+        )
+    configure(given["log_level"], given["log_format"])
+    asyncio.run(_run(_settings(given), given["kubeconfig"]))
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    paths = Paths(
+        plugins=given["plugins_dir"],
+        pod_resources=given["pod_resources"],
+        cdi=given["cdi_dir"],
+        state=given["state_dir"],
+        mig_minors=given["mig_minors"],
+        dev_root=given["dev_root"],
+    )
+    sources = Sources(
+        sharing=given["sharing_config"],
+        default=given["sharing_default"],
+        policy=given["node_policy"],
+        applied=paths.state / "applied.json",
+    )
+    return Settings(
+        node=given["node"],
+        paths=paths,
+        sources=sources,
+        mig_config=given["mig_config"],
+        strategy=given["strategy"],
+        mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
+        limits=Limits(pending_s=given["pending_s"]),
+        evict=given["evict"],
+    )
+
+
+async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run until SIGTERM or SIGINT."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    async with LightkubeKube.connect(kubeconfig) as kube:
+        driver = await NvmlDriver.open()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await Agent(settings, driver, kube).run()
+        finally:
+            await driver.close()

@@ -1,0 +1,260 @@
+"""The whole agent in this process: driver, Kubernetes API and kubelet in memory, real sockets between them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.agent.configuration import APPLIED, Sources
+from tessera.agent.run import Agent
+from tessera.agent.settings import Paths, Settings
+from tessera.agent.sharing import MpsSettings
+from tessera.api.assignments import write_shares
+from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, annotations_of, labels_of
+from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.errors import Conflict, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+SHARING = """
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 3
+"""
+
+
+class Machine(msgspec.Struct, kw_only=True):
+    """A node with all that an agent speaks to."""
+
+    driver: MemoryDriver
+    kube: MemoryKube
+    kubelet: MemoryKubelet
+    folder: Path
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            node="n1",
+            paths=Paths(
+                plugins=self.kubelet.plugins,
+                pod_resources=self.kubelet.pod_resources,
+                cdi=self.folder / "cdi",
+                state=self.folder / "state",
+                mig_minors=self.folder / "mig-minors",
+            ),
+            sources=Sources(sharing=self.folder / "sharing"),
+            mps=MpsSettings(root=self.folder / "mps"),
+            interval_s=0.2,
+        )
+
+    @contextlib.asynccontextmanager
+    async def agent(self) -> AsyncIterator[None]:
+        """Run an agent; at the end it is cut off at whatever it does, as by a signal."""
+        running = asyncio.ensure_future(Agent(self.settings, self.driver, self.kube).run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    async def label(self, **labels: str | None) -> None:
+        named = {CONFIG if key == "config" else key: value for key, value in labels.items()}
+        await self.kube.patch(NODES, "n1", {"metadata": {"labels": named}})
+
+    async def node(self) -> Object:
+        found = await self.kube.get(NODES, "n1")
+        assert found is not None
+        return found
+
+    async def until(self, holds: Callable[[Object], bool], deadline_s: float = 20.0) -> Object:
+        """Return the Node object as soon as it is so."""
+        for _ in range(round(deadline_s / 0.02)):
+            node = await self.node()
+            if holds(node):
+                return node
+            await asyncio.sleep(0.02)
+        pytest.fail(f"after {deadline_s} s: {await self.node()}")
+
+    async def until_state(self, state: str) -> Object:
+        return await self.until(lambda node: labels_of(node).get(STATE) == state)
+
+    async def pod(self, name: str, limits: dict[str, int], shares: tuple[Share, ...] = ()) -> None:
+        """Make a pod that is bound to the node."""
+        limit: dict[str, Any] = {"limits": {key: str(count) for key, count in limits.items()}}
+        annotations = {"tessera.dev/assignment": write_shares(shares)} if shares else {}
+        metadata = {"name": name, "namespace": "default", "annotations": annotations}
+        spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": limit}]}
+        await self.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+    async def start(self, name: str, resource: str, count: int = 1) -> dict[str, str]:
+        """Let the kubelet start a pod's container, and return its environment."""
+        await self.kubelet.admit("default", name, Container(name="c", limits=((resource, count),)))
+        return dict((await self.kubelet.create("default", name, "c")).env)
+
+
+@pytest.fixture
+async def machine(socket_folder: Path) -> AsyncIterator[Machine]:
+    async with MemoryKubelet(socket_folder) as kubelet:
+        machine = Machine(
+            driver=MemoryDriver.of("A100-40GB", "A100-40GB"), kube=MemoryKube(), kubelet=kubelet, folder=socket_folder
+        )
+        (socket_folder / "sharing").mkdir()
+        (socket_folder / "state").mkdir()
+        await machine.kube.create(NODES, {"metadata": {"name": "n1"}})
+        yield machine
+
+
+async def test_whole_gpus_are_offered(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.pod("p1", {"nvidia.com/gpu": 1})
+        env = await machine.start("p1", "nvidia.com/gpu")
+        assert env["NVIDIA_VISIBLE_DEVICES"] in {gpu.uuid for gpu in (await machine.driver.inventory()).gpus}
+
+
+async def test_the_label_cuts_the_gpus(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.label(config="all-1g.5gb")
+        node = await machine.until_state("success")
+        await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 14)
+        assert machine.kubelet.allocatable("nvidia.com/gpu") == 0
+        (condition,) = node["status"]["conditions"]
+        assert (condition["status"], condition["reason"]) == ("True", "LayoutApplied")
+        reasons = {each["reason"] for each in (await machine.kube.list(EVENTS)).objects}
+        assert "LayoutApplied" in reasons
+        uuids = set()
+        for number in range(14):
+            await machine.pod(f"p{number}", {"nvidia.com/mig-1g.5gb": 1})
+            uuids.add((await machine.start(f"p{number}", "nvidia.com/mig-1g.5gb"))["NVIDIA_VISIBLE_DEVICES"])
+        assert len(uuids) == 14
+
+
+async def test_used_instances_stay_when_the_label_changes(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-1g.5gb")
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 14)
+        held = set()
+        for number in range(4):
+            await machine.pod(f"p{number}", {"nvidia.com/mig-1g.5gb": 1})
+            held.add((await machine.start(f"p{number}", "nvidia.com/mig-1g.5gb"))["NVIDIA_VISIBLE_DEVICES"])
+        await machine.label(config="all-3g.20gb")
+        await machine.until(
+            lambda node: any(
+                each["reason"] == "LayoutBlocked" for each in (node.get("status") or {}).get("conditions", ())
+            )
+        )
+        present = {each.uuid for gpu in (await machine.driver.inventory()).gpus for each in gpu.instances}
+        assert held <= present
+        for number in range(4):
+            machine.kubelet.remove("default", f"p{number}")
+            await machine.kube.delete(PODS, f"p{number}", namespace="default")
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable("nvidia.com/mig-3g.20gb", 4)
+
+
+async def test_a_label_that_means_nothing_changes_nothing(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-9g.99gb")
+        node = await machine.until_state("failed")
+        assert "all-9g.99gb" in node["status"]["conditions"][0]["message"]
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+
+
+async def test_a_sharing_file_takes_effect_when_its_content_changes(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        (machine.folder / "sharing" / "default").write_text(SHARING)
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+        applied = annotations_of(await machine.until(lambda node: APPLIED in annotations_of(node)))[APPLIED]
+        (machine.folder / "sharing" / "default").write_text(SHARING.replace("3", "4"))
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 8)
+        await machine.until(lambda node: annotations_of(node)[APPLIED] != applied)
+        (machine.folder / "sharing" / "default").write_text("version: v9")
+        await asyncio.sleep(0.6)
+        assert machine.kubelet.allocatable("nvidia.com/gpu") == 8
+
+
+async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", 80)
+        uuids = [gpu.uuid for gpu in (await machine.driver.inventory()).gpus]
+        for number, gpu in enumerate((1, 0)):
+            share = Share(
+                gpu=gpu,
+                mode=Mode.MEMORY_SHARE,
+                memory_mib=4096,
+                compute_percent=0,
+                isolation=Isolation.NONE,
+                resource="tessera.dev/gpu-memory",
+                container="c",
+            )
+            await machine.pod(f"p{number}", {"tessera.dev/gpu-memory": 4}, (share,))
+        first = await machine.start("p0", "tessera.dev/gpu-memory", 4)
+        second = await machine.start("p1", "tessera.dev/gpu-memory", 4)
+        assert [first["NVIDIA_VISIBLE_DEVICES"], second["NVIDIA_VISIBLE_DEVICES"]] == [uuids[1], uuids[0]]
+
+
+async def test_a_pod_without_assignment_gets_no_share(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", 80)
+        await machine.pod("p", {"tessera.dev/gpu-memory": 4})
+        with pytest.raises(Conflict, match="assignment"):
+            await machine.start("p", "tessera.dev/gpu-memory", 4)
+
+
+async def test_an_agent_that_starts_again_finds_its_way_back(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-balanced")
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable("nvidia.com/mig-2g.10gb", 2)
+        await machine.pod("p", {"nvidia.com/mig-2g.10gb": 1})
+        held = (await machine.start("p", "nvidia.com/mig-2g.10gb"))["NVIDIA_VISIBLE_DEVICES"]
+    before = (await machine.driver.inventory()).gpus
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/mig-2g.10gb", 2)
+        assert (await machine.driver.inventory()).gpus == before
+        assert held in {each.uuid for gpu in before for each in gpu.instances}
+
+
+async def test_the_layout_survives_a_reboot(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-balanced")
+        await machine.until_state("success")
+    await machine.kubelet.stop()
+    before = [gpu.layout for gpu in (await machine.driver.inventory()).gpus]
+    for gpu in (await machine.driver.inventory()).gpus:
+        machine.driver.reset(gpu.uuid)
+    await machine.kubelet.start()
+    async with machine.agent():
+        for _ in range(1000):
+            if "nvidia.com/mig-2g.10gb" in machine.kubelet.registrations:
+                break
+            await asyncio.sleep(0.02)
+        assert [gpu.layout for gpu in (await machine.driver.inventory()).gpus] == before
+        assert "nvidia.com/gpu" not in machine.kubelet.registrations
+
+
+async def test_nothing_is_offered_before_all_answer(machine: Machine) -> None:
+    for _ in range(3):
+        machine.driver.fail("inventory", Unavailable("driver", found="no answer", wanted="an answer"))
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.kubelet.restart()
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
