@@ -42,6 +42,7 @@ COMMON = {
     "gpu.compute.major": "[0-9]+",
     "gpu.compute.minor": "[0-9]+",
     "mps.capable": "true|false",
+    "vgpu.present": "true|false",
 }
 OF_INSTANCES = {
     "multiprocessors": "[0-9]+",
@@ -62,7 +63,10 @@ PER_PROFILE = OF_INSTANCES | {
     "sharing-strategy": "none|mps|time-slicing",
     "memory": "[0-9]+",
 }
-"""What each label set is, as k8s-device-plugin's tests/expected-output*.txt have it; keys without `nvidia.com/`."""
+"""What each label set is, as k8s-device-plugin's tests/expected-output*.txt have it; keys without `nvidia.com/`.
+
+`vgpu.present` is set by the program and missing in the files.
+"""
 
 
 def a100(index: int = 0, layout: str | None = None, **more: object) -> GpuFacts:
@@ -212,7 +216,7 @@ def test_no_gpu_has_no_labels() -> None:
             node(a100(0, "all-balanced")),
             "single",
             (),
-            {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "gpu.memory": "0"},
+            {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID", "gpu.memory": "0", "gpu.sharing-strategy": ""},
         ),
         (
             "single with a GPU that is cut into nothing is invalid",

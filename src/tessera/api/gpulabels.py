@@ -26,7 +26,7 @@ _DROPPED = re.compile(r"[^A-Za-z0-9-_. ]")
 _EDGES = "-_."
 _OWNED = re.compile(
     r"nvidia\.com/("
-    r"cuda\.(driver|driver-version|runtime|runtime-version)\.[a-z]+|gfd\.timestamp|mig\.(capable|strategy)|mps\.capable"
+    r"cuda\.(driver|driver-version|runtime|runtime-version)\.[a-z]+|gfd\.timestamp|mig\.(capable|strategy)|mps\.capable|vgpu\.present"
     r"|gpu\.(count|family|machine|memory|mode|multiprocessors|product|replicas|sharing-strategy)"
     r"|gpu\.(compute|slices|engines)\.[a-z]+|mig-\d+g\..+"
     r")"
@@ -97,6 +97,7 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
         "gpu.mode": _GPU_MODES.get(inventory.gpus[0].pci_class, "unknown"),
         "mig.capable": str(any(each.mig is not None for each in inventory.gpus)).lower(),
         "mps.capable": str(any(_MPS.intersection(gpu.sharing.modes) for gpu in gpus)).lower(),
+        "vgpu.present": str(any(each.virtual for each in inventory.gpus)).lower(),
         **_versions(inventory),
         **_whole(inventory.gpus, offered),
     }
@@ -201,8 +202,8 @@ def _single(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
         return {}
     groups = _by_profile(cut)
     if len(cut) < len(gpus) or len(groups) != 1 or not all(each.instances for each in cut):
-        invalid = _value(cut[0].product, "MIG", "INVALID")
-        return {"gpu.product": invalid, "gpu.count": "0", "gpu.replicas": "0", "gpu.memory": "0"}
+        nothing = dict.fromkeys(("gpu.count", "gpu.replicas", "gpu.memory"), "0")
+        return nothing | {"gpu.product": _value(cut[0].product, "MIG", "INVALID"), "gpu.sharing-strategy": ""}
     ((profile, members),) = groups.items()
     return _instances("gpu", profile, members, offered)
 

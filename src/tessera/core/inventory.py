@@ -66,6 +66,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
     pci_class: str = ""
     """Device class as the system shows it: `0x030200`; empty where it does not."""
+    virtual: bool = False
+    """Whether it is a vGPU in a virtual machine; a GPU passed through to one is none."""
     numa: int | None = None
     memory_total_mib: int
     memory_mib: int

@@ -89,6 +89,7 @@ def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
         pci_bus_id=pci.busId,
         pci_device_id=pci_device,
         pci_class=_sysfs(card.sysfs, pci.busId, "class"),
+        virtual=optional(pynvml.nvmlDeviceGetVirtualizationMode, device) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
         numa=_numa(card.sysfs, pci.busId),
         memory_total_mib=total_mib,
         memory_mib=free_mib,
