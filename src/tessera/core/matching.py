@@ -179,6 +179,8 @@ def reconcile(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answe
     """
     by_ids = {answer.ids: answer for answer in answers}
     given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    if not any(given.values()):
+        return Reconciled()
     kinds: dict[str, list[Due]] = {}
     for due in sorted(dues, key=lambda due: (due.since_ns, due.key)):
         kinds.setdefault(due.specification, []).append(due)

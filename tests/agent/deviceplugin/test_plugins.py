@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,11 @@ class Node:
         self.kubelet = kubelet
         self.root = root
         self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.watched: dict[tuple[str, str], dict[str, Any]] = {}
+        """The pods as the agent's watch shows them."""
+        self.late: list[tuple[tuple[str, str], dict[str, Any]]] | None = None
+        """Changes that the watch does not show yet; None where it shows all at once."""
+        self.version = 100
         self.inventory = Inventory(gpus=())
         self.cut: list[tuple[str, Placement]] = []
         self.able = True
@@ -62,14 +69,34 @@ class Node:
             minors=self.minors,
             memory=self.root / "shares.json",
             mps_root=self.root / "mps",
+            dev=self.root / "dev",
         )
-        outside = Outside(pods=self.pods.values, record=self.record.list, correct=self.correct, instance=self.instance)
+        outside = Outside(
+            pods=self.watched.values, record=self.record.list, correct=self.correct, instance=self.instance
+        )
         return Plugins(paths, outside, logger())
 
-    async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> None:
+    async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> dict[str, Any] | None:
+        """Change a pod; whoever watches is told at once, or later."""
         pod = self.pods[namespace, name]
-        metadata = {**pod["metadata"], "annotations": {**pod["metadata"]["annotations"], **annotations}}
+        self.version += 1
+        metadata = {
+            **pod["metadata"],
+            "annotations": {**pod["metadata"]["annotations"], **annotations},
+            "resourceVersion": str(self.version),
+        }
         self.pods[namespace, name] = {**pod, "metadata": metadata}
+        if self.late is None:
+            self.watched[namespace, name] = self.pods[namespace, name]
+            return None
+        self.late.append(((namespace, name), self.pods[namespace, name]))
+        return self.pods[namespace, name]
+
+    def tell(self, count: int) -> None:
+        """Let the watch show so many of the changes that are late, in their order."""
+        for name, pod in (self.late or [])[:count]:
+            self.watched[name] = pod
+        self.late = (self.late or [])[count:]
 
     async def instance(self, gpu: str, placement: Placement) -> Inventory:
         self.cut.append((gpu, placement))
@@ -128,6 +155,7 @@ class Node:
                 "containers": [{"name": "main", "resources": {"limits": {NEED: str(units)}}}],
             },
         }
+        self.watched["default", name] = self.pods["default", name]
 
     def assigned(self, name: str) -> list[dict[str, Any]]:
         """Return the shares on record for a pod."""
@@ -195,6 +223,15 @@ async def test_whole_gpus_by_index_and_device_nodes(node: Node) -> None:
     paths = [each.host_path for each in got.device_nodes]
     assert paths[:2] == ["/dev/nvidia0", "/dev/nvidia1"]
     assert "/dev/nvidiactl" in paths
+
+
+async def test_device_nodes_that_the_host_has_not_are_left_out(node: Node) -> None:
+    (node.root / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia-uvm-tools"):
+        (node.root / "dev" / name).touch()
+    await node.offer((facts(0, "T4"), WHOLE), how=PluginOptions(pass_device_specs=True))
+    paths = [each.host_path for each in (await node.run("p")).device_nodes]
+    assert paths == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 
 
 async def test_mig_instances_with_their_device_nodes_by_cdi(node: Node) -> None:
@@ -368,6 +405,33 @@ async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None
     assert sorted(gpus) == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("seed", range(8))
+async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> None:
+    """Pods are admitted and created in any order, and changes of their annotations are seen whenever."""
+    rng = random.Random(seed)
+    await node.offer(*((facts(index), MEMORY) for index in range(3)))
+    node.late = []
+    for number in range(12):
+        node.assign(f"p{number:02}", 1 + number % 2, share(number % 3, 1024 * (1 + number % 2)))
+    waiting = [f"p{number:02}" for number in range(12)]
+    rng.shuffle(waiting)
+    admitted: list[str] = []
+    got: dict[str, str] = {}
+    while waiting or admitted:
+        node.tell(rng.randrange(4))
+        if waiting and (rng.random() < 0.6 or not admitted):
+            name = waiting.pop()
+            await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 1 + int(name[1:]) % 2),)))
+            admitted.append(name)
+        else:
+            name = admitted.pop(rng.randrange(len(admitted)))
+            got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.tell(1000)
+    assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
+    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memory_mib"]) for name in got)
+    assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
+
+
 async def test_a_share_of_another_kind_is_not_exchanged(node: Node) -> None:
     await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
     node.assign("a", 2, share(0, 2048))
@@ -467,7 +531,7 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
     node.kubelet.remove("default", "p")
     node.kubelet.remove("default", "q")
-    del node.pods["default", "p"], node.pods["default", "q"]
+    node.watched.clear()
     await desk.tidy()
     desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
     await desk.tidy()
@@ -480,7 +544,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
     got = await node.run("p", NEED, 2)
-    node.pods["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
     node.kubelet.remove("default", "p")
     for _ in range(3):
         await node.plugins._desk.tidy()  # its task looks every half minute

@@ -1,7 +1,7 @@
 """All device plugins of a node: what is offered, how it is handed over, and the one task that keeps them registered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ __all__ = ["Outside", "Paths", "Plugins"]
 
 _TEND_S = 1.0
 _TIDY_S = 30.0
+_OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     memory: Path | None = Path("/run/tessera/shares.json")
     """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
     mps_root: Path = Path("/run/tessera/mps")
+    dev: Path = Path("/dev")
+    """The host's device nodes, to leave out what this driver has not loaded."""
 
 
 async def _nothing(_: tuple[Share, ...]) -> None:
@@ -55,8 +58,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """The Pod objects of this node."""
     record: Callable[[], Awaitable[tuple[Held, ...]]]
     """The kubelet's PodResources."""
-    correct: Callable[[str, str, Mapping[str, str]], Awaitable[None]]
-    """Set annotations of a pod: namespace, name, annotations."""
+    correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
+    """Set annotations of a pod and return it as stored: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
     enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
@@ -134,7 +137,8 @@ class Plugins:
             dev_root=options.driver_root,
         )
         self._see(inventory, unit_mib)
-        self._desk.handover, self._desk.driver, self._desk.share_unit_mib = self._handover, self._driver, unit_mib
+        self._desk.handover, self._desk.driver = self._handover, self._driver
+        self._desk.count_in(unit_mib)
         if self._handover.cdi:
             self._write_devices()
         return await self._servers.offer(offered.resources, policy=options.allocation_policy or "distributed")
@@ -173,7 +177,7 @@ class Plugins:
         gpus = {facts.uuid: facts for facts in self._inventory.gpus}
         shares = [_share(resource, device, gpus) for device in devices]
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
-        made = edits(shares, {facts.index: facts for facts in self._inventory.gpus}, self._place)
+        made = self._edits(shares, {facts.index: facts for facts in self._inventory.gpus})
         env = (("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env)
         visible = uuids
         if self._options.id_strategy == "index":
@@ -193,7 +197,7 @@ class Plugins:
             uuids[_uuid(facts, placement)] = None
         await self._outside.enforce(shares)
         gpus = {facts.index: facts for facts in self._inventory.gpus}
-        return Prepared(visible=tuple(uuids), edits=edits(shares, gpus, self._place))
+        return Prepared(visible=tuple(uuids), edits=self._edits(shares, gpus))
 
     def _capacity(self) -> dict[Spot, int]:
         """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
@@ -240,10 +244,18 @@ class Plugins:
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         env = (("NVIDIA_VISIBLE_DEVICES", "void"),)
         for facts in self._inventory.gpus:
-            yield facts.uuid, ShareEdits(env=env, device_nodes=edits([_whole(facts)], gpus, self._place).device_nodes)
+            yield facts.uuid, ShareEdits(env=env, device_nodes=self._edits([_whole(facts)], gpus).device_nodes)
             for instance in facts.instances:
-                nodes = edits([_whole(facts, instance.placement)], gpus, self._place).device_nodes
+                nodes = self._edits([_whole(facts, instance.placement)], gpus).device_nodes
                 yield instance.uuid, ShareEdits(env=env, device_nodes=nodes)
+
+    def _edits(self, shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> ShareEdits:
+        """Return what shares add, without device nodes that a GPU works without and this host has not."""
+        made = edits(shares, gpus, self._place)
+        seen = (self._paths.dev / "nvidiactl").exists()
+        absent = {f"/dev/{name}" for name in _OPTIONAL_NODES if seen and not (self._paths.dev / name).exists()}
+        nodes = tuple(node for node in made.device_nodes if node not in absent)
+        return msgspec.structs.replace(made, device_nodes=nodes)
 
     def _complain(self, reason: str) -> None:
         """Log a problem once."""

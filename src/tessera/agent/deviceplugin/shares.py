@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.api import cdi
-from tessera.api.dues import corrected, read_dues, unshown
-from tessera.clients.kube import Object, annotations_of, name_of
+from tessera.api.dues import unshown
+from tessera.clients.kube import Object
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
 from tessera.core.handover import SHARE_KIND, Handover, by_cdi, grant, share_name
@@ -33,7 +34,7 @@ from tessera.core.matching import (
     served,
 )
 from tessera.core.snapshot import Share
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
 __all__ = ["Prepared", "ShareDesk", "World"]
@@ -65,8 +66,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Memory in MiB that can be granted of each GPU and each MIG instance there is."""
     prepare: Callable[[tuple[Share, ...]], Awaitable[Prepared]]
     """Make the devices of shares exist, and tell what a container with them gets."""
-    correct: Callable[[str, str, Mapping[str, str]], Awaitable[None]]
-    """Set annotations of a pod: namespace, name, annotations."""
+    correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
+    """Set annotations of a pod and return it as stored: namespace, name, annotations."""
 
 
 class ShareDesk:
@@ -82,9 +83,9 @@ class ShareDesk:
 
     def __init__(self, world: World, folder: CdiFolder, log: Logger, *, memory: Path | None = None) -> None:
         self.handover = Handover()
-        self.share_unit_mib = 1024
         self.driver = cdi.NOTHING
         self._world = world
+        self._pods = AssignedPods(world.pods, world.correct)
         self._folder = folder
         self._log = log
         self._memory = memory
@@ -92,12 +93,14 @@ class ShareDesk:
         remembered = self._remembered()
         self._answers = {each.ids: each for each in remembered.answers}
         self._exchanges = {each.due.key: each for each in remembered.exchanges}
-        """Corrections that the Pod objects may not show yet."""
+        """Corrections that are decided and not written yet."""
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
-        self._read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
-        """What each Pod object says; objects are never changed in place, so the same object says the same."""
+
+    def count_in(self, share_unit_mib: int) -> None:
+        """Read `aliyun.com/gpu-mem` in units of so many MiB."""
+        self._pods.count_in(share_unit_mib)
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
         """Return what the container of some unserved due of this size gets; with CDI a name that is filled in later.
@@ -159,7 +162,7 @@ class ShareDesk:
         """
         async with self._turn:
             held = await self._world.record()
-            if unshown(self._world.pods(), held):
+            if unshown(self._pods.objects(), held):
                 return
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
@@ -184,6 +187,12 @@ class ShareDesk:
         """
         held = await self._world.record()
         self._forget(held, ids)
+        if self.handover.fixed_at_allocate:
+            # What was given to another pod than it was meant for must not look free.
+            try:
+                await self._mend(held)
+            except TesseraError as error:
+                self._log.warning("assignment_not_exchanged", reason=str(error))
         answers = tuple(self._answers.values())
         last_s = asyncio.get_running_loop().time() + _LATE_S
         while True:
@@ -241,37 +250,18 @@ class ShareDesk:
             self._log.info("assignment_exchanged", pod=str(each.due.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._remember()
-        pods = {name_of(pod): pod for pod in self._world.pods()}
-        for key, each in self._exchanges.items():
-            pod = pods.get((key.namespace, key.pod))
-            if pod is None:
-                continue
-            annotations = corrected(pod, each, share_unit_mib=self.share_unit_mib)
-            present = annotations_of(pod)
-            if any(present.get(name) != text for name, text in annotations.items()):
-                await self._world.correct(key.namespace, key.pod, annotations)
-                metadata = {**pod["metadata"], "annotations": {**present, **annotations}}
-                pods[key.namespace, key.pod] = {**pod, "metadata": metadata}
+        for key, each in tuple(self._exchanges.items()):
+            await self._pods.correct(each)
+            del self._exchanges[key]
         return dict(found.refused)
 
     def dues(self) -> tuple[Due, ...]:
-        """Return the dues as they are after all exchanges, also those that the Pod objects do not show yet."""
-        read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
-        for pod in self._world.pods():
-            name = name_of(pod)
-            known = self._read.get(name)
-            if known is None or known[0] is not pod:
-                known = pod, read_dues((pod,), share_unit_mib=self.share_unit_mib).dues
-            read[name] = known
-        self._read = read
-        dues = [due for _, own in read.values() for due in own]
-        by_key = {due.key: due for due in dues}
-        for key, each in tuple(self._exchanges.items()):
-            if key not in by_key or by_key[key].shares == each.shares:
-                del self._exchanges[key]
+        """Return what the pods of this node are due after all exchanges, also those that are not written yet."""
+        if not self._exchanges:
+            return self._pods.dues()
         return tuple(
             msgspec.structs.replace(due, shares=self._exchanges[due.key].shares) if due.key in self._exchanges else due
-            for due in dues
+            for due in self._pods.dues()
         )
 
     def _check_room(self, due: Due, held: tuple[Held, ...]) -> None:
