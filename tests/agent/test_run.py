@@ -17,6 +17,7 @@ from tessera.api.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, annotations_of, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.inventory import GpuEvent
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Share
@@ -258,3 +259,31 @@ async def test_nothing_is_offered_before_all_answer(machine: Machine) -> None:
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.kubelet.restart()
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+
+
+async def test_labels_describe_the_gpus(machine: Machine) -> None:
+    async with machine.agent():
+        node = await machine.until(lambda node: "nvidia.com/gpu.count" in labels_of(node))
+        labels = labels_of(node)
+        assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/mig.capable"]) == ("2", "true")
+        assert labels["nvidia.com/gfd.timestamp"].isdecimal()
+        await machine.label(config="all-balanced")
+        await machine.until(lambda node: labels_of(node).get("nvidia.com/mig-2g.10gb.count") == "2")
+        assert labels_of(await machine.node())[CONFIG] == "all-balanced"
+
+
+async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        (sick, _) = (await machine.driver.inventory()).gpus
+        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=13))
+        machine.driver.report(GpuEvent(gpu=sick.uuid, xid=79))
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
+        assert machine.kubelet.capacity("nvidia.com/gpu") == 2
+        events: dict[str, str] = {}
+        for _ in range(200):
+            events = {each["reason"]: each["message"] for each in (await machine.kube.list(EVENTS)).objects}
+            if "DeviceUnhealthy" in events:
+                break
+            await asyncio.sleep(0.05)
+        assert sick.uuid in events["DeviceUnhealthy"]

@@ -5,7 +5,9 @@ driver. Each looks when something changed, and every few seconds in any case, an
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,23 +17,26 @@ from tessera.agent.deviceplugin import Outside as PluginsOutside
 from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
+from tessera.agent.health import HealthWatch
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.partition import MIG_CONFIG, MIG_CONFIG_STATE, Checkpoint, Follower, Outside, Partitioner, Policy
 from tessera.agent.settings import Settings
 from tessera.api import documents, migparted
+from tessera.api.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns
 from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import Offer, OfferOptions, offer
+from tessera.core.health import Change, Phase
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import Group, Recorded, Wish, exact
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
-from tessera.core.nodesharing import PluginOptions, desired_layouts, effective, notes, withheld
+from tessera.core.nodesharing import PluginOptions, Strategy, desired_layouts, effective, notes, withheld
 from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.snapshot import Gpu, Share
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 
@@ -69,6 +74,8 @@ class Agent:
         self._pods = NodePods(lambda: tuple(self._pod_store.objects.values()), self._kubelet)
         self._files = ConfigurationFiles(settings.sources)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
+        self._health = HealthWatch(driver, settings.health, on_change=self._judged)
+        self._changes: list[Change] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
@@ -224,6 +231,7 @@ class Agent:
         """Look at everything once, and make what is offered as it should be."""
         async with self._offering:
             inventory = await self._driver.inventory()
+            self._health.look(inventory)
             configuration = self._files.read(labels_of(self._node()), inventory.gpus)
             said = configuration.node_sharing
             if said is None:
@@ -237,11 +245,15 @@ class Agent:
             self._pods.unit_mib = said.unit_mib
             gpus = await self._enforcer.apply(effective(inventory, said), inventory, said, self._pods)
             self._note("enforcement", self._enforcer.problems)
-            options = OfferOptions(unit_mib=said.unit_mib, given=self._pods.given(inventory))
+            options = OfferOptions(
+                unit_mib=said.unit_mib, given=self._pods.given(inventory), unhealthy=self._health.unhealthy
+            )
             offered = offer(withheld(gpus, self._kept), inventory, options)
             self._note("offer", offered.withheld)
             await self._plugins.offer(offered, inventory, said.plugin, unit_mib=said.unit_mib)
             self._note("plugins", self._plugins.problems)
+            await self._tell_health(inventory)
+            await self._label(inventory, gpus, said.strategy or self._settings.strategy)
             levels = enforcement_text(enforcements(gpus, inventory))
             await self._record.annotate({APPLIED: configuration.generation or None, ENFORCEMENT: levels})
 
@@ -260,19 +272,42 @@ class Agent:
     async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> None:
         await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
 
-    # Events
+    # Health and labels
 
     async def _listen(self) -> None:
-        """Look again whenever the driver reports something."""
+        """Follow the driver's events; devices that are not well are offered no more."""
         while True:
             try:
-                async for event in self._driver.events():
-                    if event.lost or event.xid is not None:
-                        self._log.warning("gpu_event", gpu=event.gpu, xid=event.xid, lost=event.lost)
-                    self._ring()
+                await self._health.run()
             except TesseraError as error:
                 self._trouble(error, "events")
             await asyncio.sleep(self._settings.interval_s)
+
+    def _judged(self, changes: tuple[Change, ...]) -> None:
+        self._changes += changes
+        self._ring()
+
+    async def _tell_health(self, inventory: Inventory) -> None:
+        """Report devices that fell ill or got well."""
+        indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+        while self._changes:
+            change = self._changes.pop(0)
+            gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+            where = f", {placement.profile} at {placement.start}" if placement else ""
+            well = change.after is Phase.HEALTHY
+            message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"
+            reason = "DeviceHealthy" if well else "DeviceUnhealthy"
+            await self._record.report(Report(reason=reason, message=message, warning=not well))
+
+    async def _label(self, inventory: Inventory, gpus: tuple[Gpu, ...], strategy: Strategy) -> None:
+        """Describe the GPUs by labels; the time is that of the last change of any of them."""
+        machine = await asyncio.to_thread(_first_line, self._settings.paths.machine)
+        labels = gpu_labels(inventory, gpus, Labelling(strategy=strategy, machine=machine))
+        present = {key: value for key, value in labels_of(self._node()).items() if owns(key)}
+        stamp = present.pop(TIMESTAMP, "")
+        if labels:
+            labels[TIMESTAMP] = stamp if stamp and present == labels else str(int(time.time()))
+        await self._record.set_labels(labels, owned=owns)
 
     # What is seen
 
@@ -285,6 +320,13 @@ class Agent:
         if self._notes.get(about, ()) != now:
             self._notes[about] = now
             self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().strip().partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _of_node(field: str, node: str) -> Selection:

@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.agent.configuration import Sources
 from tessera.agent.sharing import MpsSettings
+from tessera.core.health import Policy
 from tessera.core.layouts import Limits
 
 __all__ = ["Paths", "Settings"]
@@ -23,6 +24,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """What must outlive the agent, and layouts a reboot."""
     mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     """The driver's list of capability device nodes."""
+    machine: Path = Path("/sys/class/dmi/id/product_name")
+    """The machine's product name, for a label. Source: GPU Feature Discovery `--machine-type-file`."""
     dev_root: Path = Path("/")
     """Folder under which the driver's `/dev` lies."""
 
@@ -45,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """MIG strategy where no file says."""
     mps: MpsSettings = MpsSettings()
     limits: Limits = Limits()
+    health: Policy = Policy()
+    """How errors that the driver reports are judged."""
     evict: bool = False
     """Whether pods in the way of a layout are evicted, through the Eviction API."""
     interval_s: float = 5.0

@@ -18,7 +18,7 @@ from tessera.core.nodesharing import Strategy
 from tessera.core.sharing import GPU_RESOURCE, Device, Mode, mig_resource
 from tessera.core.snapshot import Gpu
 
-__all__ = ["Labelling", "gpu_labels", "owns"]
+__all__ = ["TIMESTAMP", "Labelling", "gpu_labels", "owns"]
 
 _LONGEST = 63
 """Of a label's value. Source: Kubernetes, Labels and Selectors."""
@@ -54,6 +54,8 @@ _MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 _GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
 """By PCI class. Source: `internal/lm/nvml.go`."""
 
+TIMESTAMP = "nvidia.com/gfd.timestamp"
+"""Label that tells when the others changed last, in seconds since 1970."""
 
 _Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
 """Devices by GPU UUID."""

@@ -14,6 +14,7 @@ from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
+from tessera.core.health import Policy, Xids
 from tessera.core.layouts import Limits
 from tessera.core.nodesharing import Strategy
 from tessera.errors import InvalidInput
@@ -45,6 +46,20 @@ _FILE = click.Path(path_type=Path)
 @click.option("--sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
 @click.option("--node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs.")
 @click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
+@click.option(
+    "--disable-healthchecks",
+    default="",
+    metavar="XIDS",
+    envvar=["TESSERA_AGENT_DISABLE_HEALTHCHECKS", "DP_DISABLE_HEALTHCHECKS"],
+    help="Errors to ignore besides applications' own, or all.",
+)
+@click.option(
+    "--enable-healthchecks",
+    default="",
+    metavar="XIDS",
+    envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
+    help="Errors that count all the same, or all.",
+)
 @click.option("--evict", is_flag=True, help="Evict pods in the way of a layout, as disruption budgets allow.")
 @click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
 @click.option("--plugins-dir", type=_FILE, default=_PATHS.plugins, show_default=True, help="Kubelet's plugin folder.")
@@ -95,6 +110,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
         limits=Limits(pending_s=given["pending_s"]),
         evict=given["evict"],
+        health=Policy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
     )
 
 
