@@ -145,6 +145,13 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             id="no plugin to withdraw it",
         ),
         pytest.param(
+            card(layout=HALVES[:1]),
+            TWO,
+            refuses("offer"),
+            "what pods are offered could not be held fast; nothing was changed",
+            id="no plugin to keep what is made from pods",
+        ),
+        pytest.param(
             card(layout=SEVEN),
             OFF,
             fails("set_mig"),

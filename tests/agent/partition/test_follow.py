@@ -175,7 +175,7 @@ def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> Non
         it.machine.pods = {f"ns/p{start}": ("GPU-0", SEVEN[start]) for start in range(4)}
         await it.follow("all-3g.20gb")
         assert it.told == [BLOCKED]
-        assert it.offers() == SEVEN[4:]
+        assert it.offers() == ()
         await it.follow("all-3g.20gb", 100)
         assert it.told == [BLOCKED, HELD]
         assert "pod ns/p0 on 1g.5gb at 0, pod ns/p1 on 1g.5gb at 1" in it.follower.wish.reason
@@ -184,6 +184,22 @@ def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> Non
         it.machine.pods.clear()
         await it.follow("all-3g.20gb")
         assert it.told == [BLOCKED, HELD, PENDING, DONE]
+        assert await it.layout() == HALVES
+
+    run(scene())
+
+
+def test_once_the_users_have_gone_nobody_else_comes_before_the_gpu_is_cut() -> None:
+    """The kubelet gives away whatever is offered, at every chance it gets."""
+
+    async def scene() -> None:
+        it = Scene(card(layout=SEVEN))
+        it.machine.pods = {"ns/p": ("GPU-0", SEVEN[0])}
+        await it.follow("all-3g.20gb")
+        it.machine.eager = True
+        del it.machine.pods["ns/p"]
+        await it.follow("all-3g.20gb")
+        assert it.told == [BLOCKED, PENDING, DONE]
         assert await it.layout() == HALVES
 
     run(scene())
@@ -294,6 +310,10 @@ def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it() -> None:
         await it.follow("all-3g.20gb", 20)
         assert (it.told, it.reboots) == ([PENDING, BLOCKED], 0)
         it.machine.pods.clear()
+        it.deaf = True
+        await it.follow("all-3g.20gb", 20)
+        assert it.reboots == 0
+        it.deaf = False
         await it.follow("all-3g.20gb", 20)
         assert it.told == [PENDING, BLOCKED, ("rebooting", "LayoutRebooting")]
         assert it.reboots == 1
@@ -328,7 +348,7 @@ def test_the_plugin_does_not_answer_when_blocked_instances_are_withdrawn_and_giv
         await it.follow("all-3g.20gb")
         it.machine.refuses.clear()
         await it.follow("all-3g.20gb")
-        assert it.offers() == SEVEN[1:]
+        assert it.offers() == ()
         it.machine.refuses.add("offer")
         await it.follow("all-1g.5gb")
         it.machine.refuses.clear()

@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cards import card
+from cards import at, card
 from machines import Death, Machine
 from tessera.agent.partition import Follower, Partitioner, Policy
 from tessera.clients.gpu import MemoryDriver
@@ -95,6 +95,7 @@ def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
 
 @settings(max_examples=200)
 @given(situations(), FATES, st.booleans())
+@example(situation=("A30-24GB", (), at(model("A30-24GB"), ("1g.6gb", 0)), ()), fate=[0, 0, 1, 2], places=False)
 def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
     situation: Situation, fate: list[int], places: bool
 ) -> None:

@@ -59,6 +59,7 @@ def told(made: Change) -> str:
     return "keep"
 
 
+ALL = ", ".join(names(SEVEN))
 PROCESS = (User(gpu="GPU-0", pid=77),)
 
 
@@ -85,7 +86,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
             OFF,
             pod("1g.5gb at 2"),
             "blocked: GPU 0: switching MIG off needs a GPU that nobody uses; it is in use by pod ns/p on 1g.5gb at 2 "
-            "| 1 | 1g.5gb at 2",
+            f"| 1 | {ALL}",
             id="off while an instance is used",
         ),
         pytest.param(card(pending=True), ONES, PROCESS, "await reset to on", id="switched, not reset"),
@@ -97,7 +98,7 @@ PROCESS = (User(gpu="GPU-0", pid=77),)
             pod("1g.5gb at 2", "1g.5gb at 5"),
             "blocked: GPU 0: 1g.5gb at 2 is in use and holds unit 2, needed for 3g.20gb at 0; 1g.5gb at 5 is in use "
             "and holds unit 5, needed for 3g.20gb at 4; held by pod ns/p on 1g.5gb at 2, pod ns/p on 1g.5gb at 5 "
-            "| 2 | 1g.5gb at 2, 1g.5gb at 5",
+            f"| 2 | {ALL}",
             id="used instances in the way",
         ),
         pytest.param(
@@ -249,7 +250,14 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
             assert not used or clear is None
         case Blocked(users=holding, withdraw=withdraw):
             assert holding
-            assert set(withdraw) <= set(used)
+            assert set(withdraw) <= set(facts.layout or ())
+            blocking = {user.placement for user in holding}
+            assert blocking <= set(withdraw)
+            gone = tuple(user for user in users if user.placement not in blocking)
+            then = change(facts, target, gone)
+            if isinstance(then, Cut):
+                doomed = {step.placement for step in then.plan.steps if isinstance(step, Destroy)}
+                assert doomed == set(withdraw)
         case Impossible():
             pytest.fail("every target fits this GPU")
 

@@ -48,6 +48,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ENDED = {
+    Phase.OBSERVED: "nothing was changed",
     Phase.DONE: "the layout is as asked all the same",
     Phase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
     Phase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
@@ -64,7 +65,10 @@ async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: floa
         by_s: loop time at which what is not done is given up, and the former layout restored.
 
     """
-    await outside.tell(gpu, procedure.layout)
+    begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
+    # Otherwise what is made would be offered before it is known to stay.
+    if not begins_with_offer and not await outside.tell(gpu, procedure.layout):
+        return Carried(procedure=procedure, trouble="what pods are offered could not be held fast")
     return await _Run(outside, gpu, by_s).go(procedure, Begin())
 
 

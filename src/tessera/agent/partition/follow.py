@@ -60,6 +60,7 @@ class Follower:
         self._outside = partitioner.outside
         self._policy = policy
         self._reported: Wish | None = None
+        self._rebooting = False
         self._withdrawn: set[str] = set()
         self._evictions: dict[str, tuple[float, float]] = {}
         self._log = logger()
@@ -67,6 +68,7 @@ class Follower:
     def resume(self, name: str, state: str) -> None:
         """Take up the work of the agent before: call it once, with both labels as they are when this one starts."""
         self.wish = resumed(name, state, _now(), self._policy.limits)
+        self._rebooting = self.wish.state is State.REBOOTING
 
     async def follow(self, name: str) -> Wish:
         """Do what can be done now for the configuration of this name, and return how it stands.
@@ -87,7 +89,6 @@ class Follower:
 
     async def _advance(self, name: str) -> WishEvent:
         """Look, decide and report."""
-        before = self.wish.state
         event, inventory = await self._look(name)
         self.wish = advance(self.wish, event, _now(), self._policy.limits)
         if not self.wish.acts:
@@ -97,10 +98,17 @@ class Follower:
             if self.wish.state is State.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
         await self._report()
-        if self.wish.state is State.REBOOTING and before is not State.REBOOTING and self._policy.reboot:
+        await self._reboot()
+        return event
+
+    async def _reboot(self) -> None:
+        """Reboot the node once it is known that it shall be; otherwise the next agent would ask for it again."""
+        if self.wish.state is not State.REBOOTING:
+            self._rebooting = False
+        elif not self._rebooting and self._is_reported() and self._policy.reboot:
+            self._rebooting = True
             self._log.warning("node_reboots", reason=self.wish.reason)
             await self._policy.reboot()
-        return event
 
     async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
         if not name:
@@ -135,14 +143,15 @@ class Follower:
         return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
-        """Offer instances in the way no more while it is waited for them to become free, and again when it is not."""
+        """Offer instances that must go no more while users are waited for, and again when nothing is changed."""
         waiting = dict(seen.blocked) if self.wish.acts else {}
+        changed = {gpu for gpu, _ in seen.feasible} if self.wish.acts else set()
         for gpu in inventory.gpus:
             if gpu.uuid in waiting:
                 kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid].withdraw)
                 if await self._outside.tell(gpu.uuid, kept):
                     self._withdrawn.add(gpu.uuid)
-        for uuid in self._withdrawn.difference(waiting):
+        for uuid in self._withdrawn.difference(waiting, changed):
             if await self._outside.tell(uuid, None):
                 self._withdrawn.discard(uuid)
 
@@ -165,7 +174,7 @@ class Follower:
                 self._log.info("pod_evicted", pod=pod, reason=blocked.reason)
 
     async def _report(self) -> None:
-        if self._reported is not None and _told(self.wish) == _told(self._reported):
+        if self._is_reported():
             return
         try:
             async with asyncio.timeout(self._outside.timing.look_s):
@@ -174,6 +183,9 @@ class Follower:
             self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")
             return
         self._reported = self.wish
+
+    def _is_reported(self) -> bool:
+        return self._reported is not None and _told(self.wish) == _told(self._reported)
 
 
 def _told(wish: Wish) -> tuple[State | None, Condition | None]:

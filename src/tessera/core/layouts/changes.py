@@ -75,7 +75,7 @@ class Blocked(msgspec.Struct, frozen=True, tag=True):
     """One sentence for people, without full stop."""
     users: tuple[User, ...]
     withdraw: Layout = ()
-    """The used instances that stand in the way, not to be offered again while the change waits for them."""
+    """The instances that will have to go, used or not: offered to nobody while the change waits."""
 
 
 class Impossible(msgspec.Struct, frozen=True, tag=True):
@@ -158,7 +158,7 @@ def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
             f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} needs a GPU that nobody uses; "
             f"it is in use by {_names(users)}",
             users,
-            tuple(sorted({user.placement for user in users if user.placement is not None})),
+            gpu.layout or (),
         )
     present = gpu.layout or ()
     plan = plan_repartition(gpu.model, present, (), ()) if present else None
@@ -179,8 +179,12 @@ def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
     plan = plan_repartition(gpu.model, present, used, goal)
     if isinstance(plan, Refusal):
         holding = tuple(user for user in users if user.placement in plan.blockers)
-        reason = f"GPU {gpu.index}: {plan.reason}; held by {_names(holding)}" if holding else plan.reason
-        return Blocked(reason, holding, plan.blockers) if holding else Impossible(f"GPU {gpu.index}: {reason}")
+        if not holding:
+            return Impossible(f"GPU {gpu.index}: {plan.reason}")
+        rest = plan_repartition(gpu.model, present, tuple(each for each in used if each not in plan.blockers), goal)
+        assert isinstance(rest, Repartition), "without the blockers there is a way"
+        doomed = tuple(each for each in present if each not in rest.target)
+        return Blocked(f"GPU {gpu.index}: {plan.reason}; held by {_names(holding)}", holding, doomed)
     unknown = tuple(user for user in users if user.placement is None)
     if unknown and any(isinstance(step, Destroy) for step in plan.steps):
         return Blocked(f"GPU {gpu.index}: it is not known which instances {_names(unknown)} uses", unknown)
