@@ -91,6 +91,12 @@ def test_the_drivers_word_is_taken() -> None:
     assert [each.name for each in found.profiles] == [each.name for each in A100.profiles]
 
 
+def test_what_listings_round_is_filled_in_silently() -> None:
+    found, notes = observed(with_profile(AS_IS, "2g.10gb", memory_mib=9856))
+    assert next(each.memory_mib for each in found.profiles if each.name == "2g.10gb") == 9856
+    assert notes == ()
+
+
 def test_without_mig_no_profile_is_left() -> None:
     found, _ = observed(shown(A100, mig=False))
     assert (found.profiles, found.units) == ((), 0)

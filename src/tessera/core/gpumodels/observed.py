@@ -137,9 +137,12 @@ def _confirmed(own: Profile, seen: SeenProfile, notes: list[str]) -> Profile:
     }
     if seen.places:
         taken |= {"size": size, "starts": starts, "placement": "observed"}
-    for field, shown in _COMPARED.items():
-        before, after = getattr(own, field), taken.get(field, getattr(own, field))
-        if before != after and not (field == "memory_mib" and not own.memory_known) and before not in (None, 0, ()):
+    told = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
+    if not own.memory_known or abs(seen.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
+        told.pop("memory_mib", None)
+    for field, after in told.items():
+        if before := getattr(own, field):
+            shown = _COMPARED[field]
             notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalogue")
     same = all(getattr(own, field) == value for field, value in taken.items() if field in _DECISIVE)
     return own if same else msgspec.structs.replace(own, **taken)
@@ -154,6 +157,8 @@ _COMPARED = {
     "starts": "starts",
 }
 """Fields whose difference is worth a sentence, and what to call them."""
+_ROUNDING_MIB = 11
+"""The catalogue's memory is from listings in hundredths of a GiB: 9.62 for 9856 MiB."""
 _DECISIVE = frozenset({*_COMPARED, "profile_id", "sm"})
 """Fields that make a profile another one; how a figure came to be known does not."""
 
