@@ -50,6 +50,8 @@ class Node:
         self.late: list[tuple[tuple[str, str], dict[str, Any]]] | None = None
         """Changes that the watch does not show yet; None where it shows all at once."""
         self.version = 100
+        self.silent = False
+        """Whether the API server does not answer."""
         self.inventory = Inventory(gpus=())
         self.cut: list[tuple[str, Placement]] = []
         self.able = True
@@ -78,6 +80,8 @@ class Node:
 
     async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> dict[str, Any] | None:
         """Change a pod; whoever watches is told at once, or later."""
+        if self.silent:
+            raise Unavailable("API server", found="silence", wanted="an answer")
         pod = self.pods[namespace, name]
         self.version += 1
         metadata = {
@@ -430,6 +434,66 @@ async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> 
     assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
     gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memory_mib"]) for name in got)
     assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
+
+
+async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgotten(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, "T4"), MEMORY)
+    await node.offer(*pairs)
+    for number in range(3):
+        node.assign(f"p{number}", 2, share(number % 2, 2048))
+    node.silent = True
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="API server: found silence"):
+        await node.kubelet.create("default", "p1", "main")
+    await node.kubelet.admit("default", "p0", Container(name="main", limits=((NEED, 2),)))
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer(*pairs)
+    node.silent = False
+    got = {}
+    for name in ("p1", "p0"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got}
+    assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
+
+
+async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    with pytest.raises(Unavailable, match="no container with these device ids"):
+        await node.plugins._desk.pre_start(NEED, ("GPU-x-_-0",))
+
+
+@pytest.mark.parametrize(("units", "want"), [(None, "found no assignment"), (3, "found an assignment to 3 units")])
+async def test_an_assignment_that_went_or_changed(
+    node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
+) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.shares._LATE_S", 0.1)
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    node.watched.clear()
+    if units:
+        node.assign("p", units, share(0, 3072))
+    with pytest.raises(Conflict, match=want):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_memory_that_cannot_be_written_is_said(node: Node) -> None:
+    (node.root / "shares.partial").mkdir()
+    await node.offer((facts(0), MEMORY))
+    node.assign("p", 2, share(0, 2048))
+    with capture_logs() as logs:
+        assert (await node.run("p", NEED, 2)).env
+    assert "answers_not_kept" in [each["event"] for each in logs]
+
+
+async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    await node.plugins._desk.tidy()
+    assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
 async def test_a_share_of_another_kind_is_not_exchanged(node: Node) -> None:
