@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import subprocess
 
 from tessera.errors import Unsupported
 
@@ -33,7 +34,15 @@ def missing() -> str:
         return "not root"
     path = f"{os.environ.get('PATH', '')}:{_PATH}"
     absent = {package for name, package in PACKAGES.items() if not shutil.which(name, path=path)}
-    return f"no {', '.join(sorted(absent))}" if absent else ""
+    return f"no {', '.join(sorted(absent))}" if absent else _forbidden(path)
+
+
+def _forbidden(path: str) -> str:
+    """Return why namespaces cannot be made, as in a container without privileges; empty where they can."""
+    probe = "mount -t tmpfs none /mnt && ip link add probe0 type bridge"
+    command = ("unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", probe)
+    tried = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
+    return f"no right to make namespaces ({tried.stderr.strip()})" if tried.returncode else ""
 
 
 def check_machine() -> None:
