@@ -272,6 +272,8 @@ class Node:
             "readOnlyPort": 0,
             # What a device plugin offers is in the Node object a second later, instead of ten.
             "nodeStatusUpdateFrequency": "1s",
+            # And when nothing changes as seldom as by default, which setting the other would change.
+            "nodeStatusReportFrequency": "5m",
             "resolvConf": str(self.folder / "resolv.conf"),
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         }
