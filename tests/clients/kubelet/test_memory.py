@@ -164,6 +164,14 @@ async def test_one_connection_serves_many_calls_and_is_renewed(kubelet: MemoryKu
         assert await record.list() == ()
 
 
+async def test_questions_at_the_same_time_are_all_answered(kubelet: MemoryKubelet) -> None:
+    """The end of one must not cancel another: a cancelled loop of the agent would end without a word."""
+    resources = PodResources(kubelet.pod_resources)
+    assert await asyncio.gather(*(resources.list() for _ in range(20))) == [()] * 20
+    async with resources:
+        assert await asyncio.gather(*(resources.list() for _ in range(20))) == [()] * 20
+
+
 async def test_a_kubelet_that_is_not_there(socket_folder: Path) -> None:
     with pytest.raises(Unavailable, match="PodResources within 5 s"):
         await PodResources(socket_folder / "kubelet.sock").list()
