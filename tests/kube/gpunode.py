@@ -29,6 +29,7 @@ class GpuNode:
         self.cluster = cluster
         self.node = node
         self._options: tuple[str, ...] = ()
+        self._log_begins = 0
 
     # The agent
 
@@ -50,6 +51,7 @@ class GpuNode:
                 path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
                 options = (*options, option, str(path))
         self._options = options
+        self._log_begins = len(self._whole_log())
         self.node.start_agent(self.cluster.agent_kubeconfig(), "--log-format=json", *options)
 
     def kill_agent(self) -> None:
@@ -78,6 +80,22 @@ class GpuNode:
     def start_again(self) -> None:
         """Start the agent with the options it had."""
         self.start_agent(*self._options)
+
+    def until_registered(self, resource: str) -> None:
+        """Wait until the agent that was started last offers a resource to the kubelet.
+
+        Until then the Node object shows what a former agent offered, and the kubelet refuses pods that ask for it.
+        """
+
+        def registered() -> bool:
+            lines = self._whole_log()[self._log_begins :].splitlines()
+            return any("resource_advertised" in line and f'"{resource}"' in line for line in lines)
+
+        until(f"registration of {resource}", registered, timeout_s=60, found=self.agent_log)
+
+    def _whole_log(self) -> str:
+        path = self.cluster.processes.log("node1-agent")
+        return path.read_text() if path.exists() else ""
 
     def agent_log(self) -> str:
         return self.cluster.processes.last_words("node1-agent")

@@ -50,7 +50,9 @@ def troubles(cluster: Cluster) -> list[str]:
     for one in cluster.get("pods", "-l", "made-by=test")["items"]:
         status = one["status"]
         waiting = [json.dumps(each["state"]) for each in status.get("containerStatuses", ()) if not each["ready"]]
-        said = [each["message"] for each in status["conditions"] if each["status"] == "False" and "message" in each]
+        said = [
+            each["message"] for each in status.get("conditions", ()) if each["status"] == "False" and "message" in each
+        ]
         if waiting or said or status["phase"] != "Running":
             words = (one["metadata"]["name"], status["phase"], status.get("message", ""), *waiting, *said)
             told.append(" ".join(filter(None, words)))

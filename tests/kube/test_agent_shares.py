@@ -1,0 +1,77 @@
+"""The agent on a real node: many memory shares at once, whose places the test chose."""
+
+import random
+from typing import Any
+
+import pytest
+
+from kube.gpunode import GpuNode
+from kube.pods import environment, pod, run
+from tessera.api.assignments import write_shares
+from tessera.clients.kubelet import PodResources
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+
+GPUS = ("4xA100-40GB",)
+UNITS = "tessera.dev/gpu-memory"
+ASSIGNMENT = "tessera.dev/assignment"
+PODS = 50
+COMMAND = "env; echo NODES=$(ls /dev | grep '^nvidia[0-9]'); exec sleep 3600"
+POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
+
+
+def share(gpu: int, units: int) -> tuple[Share, ...]:
+    one = Share(
+        gpu=gpu,
+        mode=Mode.MEMORY_SHARE,
+        memory_mib=units * 1024,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource=UNITS,
+        container="main",
+    )
+    return (one,)
+
+
+def wanted_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
+    """Return pods of equal and unequal sizes with a GPU each that has room for them."""
+    left = dict.fromkeys(range(4), per_gpu)
+    made = []
+    for number in range(PODS):
+        units = rng.choice((1, 2, 2, 3, 5))
+        gpu = rng.choice([gpu for gpu, room in left.items() if room >= units])
+        left[gpu] -= units
+        one = pod(f"share-{number}", command=COMMAND, limits={UNITS: units})
+        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares(share(gpu, units))}
+        made.append(one)
+    return made
+
+
+def gpu_of(variables: dict[str, str], uuids: tuple[str, ...]) -> int:
+    """Return the GPU a container has: by its device file from CDI, else as NVIDIA's runtime reads the variable."""
+    visible = variables["NVIDIA_VISIBLE_DEVICES"]
+    return int(variables["NODES"].removeprefix("nvidia")) if visible == "void" else uuids.index(visible)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("strategy", ["cdi-cri", "envvar"])
+async def test_annotation_record_and_environment_of_fifty_pods_agree(gpu_node: GpuNode, strategy: str) -> None:
+    cluster = gpu_node.cluster
+    plugin = {"migStrategy": "none", "plugin": {"deviceListStrategy": [strategy]}}
+    gpu_node.start_agent(policy=POLICY, flags=plugin)
+    gpu_node.until_offered((UNITS, 4 * 39))
+    pods = wanted_pods(random.Random(4), 39)
+    run(cluster, *pods, timeout_s=150)
+    record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
+    mismatches = []
+    for number in range(PODS):
+        name = f"share-{number}"
+        found = cluster.get("pod", name)
+        units = int(found["spec"]["containers"][0]["resources"]["limits"][UNITS])
+        variables = environment(cluster, name)
+        gpu = gpu_of(variables, gpu_node.gpu_uuids())
+        told = (found["metadata"]["annotations"][ASSIGNMENT], record[name], variables["TESSERA_GPU_MEMORY_MIB"])
+        if told != (write_shares(share(gpu, units)), units, str(units * 1024)):
+            mismatches.append((name, gpu, *told))
+    assert mismatches == []
