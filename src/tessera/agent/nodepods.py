@@ -1,20 +1,25 @@
 """The pods of this node: what they were assigned, and what they hold by the kubelet's record."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.api.dues import read_dues
+from tessera.api.dues import read_dues, unshown
 from tessera.clients.kube import Object, name_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import SHARE_RESOURCES, DeviceKey
 from tessera.core.inventory import Inventory
-from tessera.core.matching import Due
+from tessera.core.matching import Due, Held
 from tessera.core.memorycaps import PodShares, Qos
 from tessera.core.mps import mps_key
 from tessera.core.snapshot import Share
+from tessera.errors import Unavailable
 
 __all__ = ["Holding", "NodePods", "used_keys"]
+
+_LACKING_S = 60.0
+"""How long a kubelet that has just started may take to read its pods."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,7 @@ class NodePods:
     def __init__(self, objects: Callable[[], Iterable[Object]], record: PodResources) -> None:
         self.objects = objects
         self._record = record
+        self._lacking_since_s: float | None = None
         self.unit_mib = 1024
         """Memory of one unit of the resources counted in memory."""
 
@@ -77,16 +83,33 @@ class NodePods:
         """Return what pods hold; who has an assignment holds what that says.
 
         Raises:
-            Unavailable: the kubelet does not answer.
+            Unavailable: the kubelet does not answer, or has just started and does not show a running pod yet.
 
         """
         assigned = self._assigned(inventory)
         pods: dict[str, list[str]] = {}
-        for each in await self._record.list():
+        for each in await self._trusted():
             pod = f"{each.namespace}/{each.pod}"
             named = assigned.get(pod, ()) if each.resource in SHARE_RESOURCES else ()
             pods.setdefault(pod, []).extend(named or each.device_ids)
         return tuple(Holding(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
+
+    async def _trusted(self) -> tuple[Held, ...]:
+        """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""
+        record, now_s = await self._record.list(), asyncio.get_running_loop().time()
+        missing = unshown(self.objects(), record)
+        if not missing:
+            self._lacking_since_s = None
+            return record
+        if self._lacking_since_s is None:
+            self._lacking_since_s = now_s
+        if now_s - self._lacking_since_s > _LACKING_S:
+            return record
+        raise Unavailable(
+            "the kubelet's PodResources",
+            found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
+            wanted="all pods of this node; a kubelet that has just started has not read them yet",
+        )
 
     def _assigned(self, inventory: Inventory) -> Mapping[str, Sequence[str]]:
         uuids: dict[tuple[int, int | None], str] = {(gpu.index, None): gpu.uuid for gpu in inventory.gpus}

@@ -269,8 +269,8 @@ class Agent:
             await self._offer()
             self._enforcer.check(shares, await self._driver.inventory())
 
-    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> None:
-        await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
+    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> Object:
+        return await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
 
     # Health and labels
 

@@ -1,0 +1,53 @@
+"""What pods hold by the kubelet's record, and when that is not to be believed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.agent.nodepods import NodePods
+from tessera.clients.kubelet import PodResources
+from tessera.core.inventory import Inventory
+from tessera.core.matching import Held
+from tessera.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+RUNNING = {
+    "metadata": {"namespace": "default", "name": "p"},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "status": {"phase": "Running"},
+}
+RECORD = Held(namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",))
+
+
+class Record(PodResources):
+    """A kubelet's record that says one thing after the other."""
+
+    def __init__(self, *answers: tuple[Held, ...]) -> None:
+        super().__init__(Path("unused"))
+        self._answers: Iterator[tuple[Held, ...]] = iter(answers)
+
+    async def list(self) -> tuple[Held, ...]:
+        return next(self._answers)
+
+
+async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects: list[dict[str, Any]] = [RUNNING]
+    pods = NodePods(lambda: objects, Record((RECORD,), (), (), (RECORD,), (), ()))
+    nothing = Inventory(gpus=())
+    assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no entry for default/p, which runs with devices"):
+            await pods.held(nothing)
+    assert await pods.held(nothing)
+    with pytest.raises(Unavailable):
+        await pods.held(nothing)
+    monkeypatch.setattr("tessera.agent.nodepods._LACKING_S", -1.0)
+    assert await pods.held(nothing) == ()
+
+
+async def test_a_record_may_lack_pods_that_do_not_run() -> None:
+    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], Record(()))
+    assert await pods.held(Inventory(gpus=())) == ()
