@@ -69,6 +69,13 @@ async def test_the_condition_stands_beside_those_of_others(kube: MemoryKube, rec
     assert (ours["type"], ours["status"], ours["reason"]) == (CONDITION, "True", "LayoutApplied")
 
 
+async def test_the_condition_is_taken_away_alone(kube: MemoryKube, record: NodeRecord) -> None:
+    await record.set_condition("True", APPLIED)
+    assert await record.remove_condition()
+    assert not await record.remove_condition()
+    assert (await node_of(kube))["status"]["conditions"] == [READY]
+
+
 async def test_the_same_event_is_counted(kube: MemoryKube, record: NodeRecord) -> None:
     for report in (FAILED, FAILED, APPLIED):
         await record.report(report)

@@ -34,6 +34,13 @@ sharing:
     - name: nvidia.com/gpu
       replicas: 3
 """
+POLICY = """
+apiVersion: tessera.dev/v1alpha1
+kind: NodePolicy
+gpus:
+- devices: [0]
+  sharing: {mig: all-1g.5gb}
+"""
 
 
 class Machine(msgspec.Struct, kw_only=True):
@@ -55,7 +62,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 state=self.folder / "state",
                 mig_minors=self.folder / "mig-minors",
             ),
-            sources=Sources(sharing=self.folder / "sharing"),
+            sources=Sources(sharing=self.folder / "sharing", policy=self.folder / "policy.yaml"),
             mps=MpsSettings(root=self.folder / "mps"),
             interval_s=0.2,
         )
@@ -174,6 +181,23 @@ async def test_a_label_that_means_nothing_changes_nothing(machine: Machine) -> N
         node = await machine.until_state("failed")
         assert "all-9g.99gb" in node["status"]["conditions"][0]["message"]
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+
+
+async def test_a_label_that_is_removed_leaves_the_layout_and_no_word_of_it(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-3g.20gb")
+        await machine.until_state("success")
+        await machine.label(config=None)
+        node = await machine.until(lambda node: STATE not in labels_of(node) and not node["status"]["conditions"])
+        assert CONFIG not in labels_of(node)
+        assert [len(gpu.instances) for gpu in (await machine.driver.inventory()).gpus] == [2, 2]
+
+
+async def test_a_node_policy_cuts_what_it_says(machine: Machine) -> None:
+    (machine.folder / "policy.yaml").write_text(POLICY)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 7)
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
 
 
 async def test_a_sharing_file_takes_effect_when_its_content_changes(machine: Machine) -> None:

@@ -87,6 +87,22 @@ class NodeRecord:
         await self._kube.patch(NODES, self._node, body, subresource="status")
         return True
 
+    async def remove_condition(self) -> bool:
+        """Take the condition `TesseraLayoutApplied` away; return whether there was one.
+
+        Raises:
+            Conflict: somebody else changed the node meanwhile; call again.
+
+        """
+        node = await self.read()
+        conditions = list((node.get("status") or {}).get("conditions") or [])
+        others = [each for each in conditions if each.get("type") != CONDITION]
+        if len(others) < len(conditions):
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            body = {"metadata": version, "status": {"conditions": others}}
+            await self._kube.patch(NODES, self._node, body, subresource="status")
+        return len(others) < len(conditions)
+
     async def report(self, report: Report) -> None:
         """Record an event about the node; the same one again is counted. An event that cannot be written is logged."""
         write = self._log.warning if report.warning else self._log.info

@@ -37,7 +37,7 @@ from tessera.core.mps import enforcements
 from tessera.core.nodesharing import PluginOptions, Strategy, desired_layouts, effective, notes, withheld
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
-from tessera.errors import InvalidInput, TesseraError
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 from tessera.log import logger
 
 __all__ = ["Agent"]
@@ -78,6 +78,10 @@ class Agent:
         self._changes: list[Change] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
+        self._attempt: object = None
+        """Targets of the node policy and the GPUs when it was tried last."""
+        self._again_s = 0.0
+        """When the same may be tried again, on the loop's clock."""
         self._begun = False
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._offering = asyncio.Lock()
@@ -185,8 +189,13 @@ class Agent:
         said = self._files.read(labels_of(self._node()), inventory.gpus).node_sharing
         facts = {gpu.uuid: gpu for gpu in inventory.gpus}
         targets = [exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, said)] if said else []
-        by_s = asyncio.get_running_loop().time() + self._settings.limits.pending_s
-        self._note("policy", await self._partitioner.apply(targets, by_s))
+        now_s = asyncio.get_running_loop().time()
+        attempt = (targets, inventory.gpus)
+        if not targets or (attempt == self._attempt and now_s < self._again_s):
+            return
+        failures = await self._partitioner.apply(targets, now_s + self._settings.limits.pending_s)
+        self._note("policy", failures)
+        self._attempt, self._again_s = attempt, now_s + self._settings.limits.retry_s if failures else 0.0
 
     def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
         path = self._settings.mig_config
@@ -206,6 +215,7 @@ class Agent:
         condition = wish.condition
         if wish.state is None or condition is None:
             await self._record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
+            await self._record.remove_condition()
             return
         report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
         await self._record.set_condition(condition.status, report)
@@ -218,8 +228,8 @@ class Agent:
             self._kept.pop(gpu, None)
         else:
             self._kept[gpu] = layout
-        if self._begun:
-            await self._offer()
+        if self._begun and not await self._offered():
+            raise Unavailable("kubelet", found="no sign that it has the new list of devices", wanted="one within 5 s")
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
         holdings = await self._pods.held(await self._driver.inventory())
@@ -228,7 +238,10 @@ class Agent:
     # Offers
 
     async def _offer(self) -> None:
-        """Look at everything once, and make what is offered as it should be."""
+        await self._offered()
+
+    async def _offered(self) -> bool:
+        """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
         async with self._offering:
             inventory = await self._driver.inventory()
             self._health.look(inventory)
@@ -236,26 +249,28 @@ class Agent:
             said = configuration.node_sharing
             if said is None:
                 self._note("configuration", (configuration.problem,))
-                await self._plugins.offer(Offer(resources=()), inventory, PluginOptions())
-                return
+                return await self._plugins.offer(Offer(resources=()), inventory, PluginOptions())
             if said.strategy is None:
                 said = msgspec.structs.replace(said, strategy=self._settings.strategy)
             problem = (configuration.problem,) if configuration.problem else ()
             self._note("configuration", (*problem, *notes(inventory, said), *inventory.notes))
             self._pods.unit_mib = said.unit_mib
-            gpus = await self._enforcer.apply(effective(inventory, said), inventory, said, self._pods)
+            shared = effective(inventory, said)
+            gpus = await self._enforcer.apply(withheld(shared, self._kept), inventory, said, self._pods)
             self._note("enforcement", self._enforcer.problems)
             options = OfferOptions(
                 unit_mib=said.unit_mib, given=self._pods.given(inventory), unhealthy=self._health.unhealthy
             )
-            offered = offer(withheld(gpus, self._kept), inventory, options)
+            offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
-            await self._plugins.offer(offered, inventory, said.plugin, unit_mib=said.unit_mib)
+            told = await self._plugins.offer(offered, inventory, said.plugin, unit_mib=said.unit_mib)
             self._note("plugins", self._plugins.problems)
             await self._tell_health(inventory)
-            await self._label(inventory, gpus, said.strategy or self._settings.strategy)
+            if self._settings.labels:
+                await self._label(inventory, shared, said.strategy or self._settings.strategy)
             levels = enforcement_text(enforcements(gpus, inventory))
             await self._record.annotate({APPLIED: configuration.generation or None, ENFORCEMENT: levels})
+            return told
 
     async def _instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""

@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     health: Policy = Policy()
     """How errors that the driver reports are judged."""
+    labels: bool = True
+    """Whether the node's GPUs are described by labels; not where GPU Feature Discovery does so."""
     evict: bool = False
     """Whether pods in the way of a layout are evicted, through the Eviction API."""
     interval_s: float = 5.0

@@ -60,6 +60,7 @@ _FILE = click.Path(path_type=Path)
     envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
     help="Errors that count all the same, or all.",
 )
+@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Not where GFD sets them.")
 @click.option("--evict", is_flag=True, help="Evict pods in the way of a layout, as disruption budgets allow.")
 @click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
 @click.option("--plugins-dir", type=_FILE, default=_PATHS.plugins, show_default=True, help="Kubelet's plugin folder.")
@@ -110,6 +111,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
         limits=Limits(pending_s=given["pending_s"]),
         evict=given["evict"],
+        labels=given["gpu_labels"],
         health=Policy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
     )
 
