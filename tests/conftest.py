@@ -1,8 +1,9 @@
 """Settings of all tests."""
 
+import asyncio
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,14 @@ def socket_folder() -> Iterator[Path]:
     """Give an empty folder whose path is short enough for unix sockets, which that of `tmp_path` is not."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as name:
         yield Path(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Keep one event loop for all asynchronous tests: gRPC's one poller calls back into loops that are closed by then.
+
+    Source: grpc/grpc `src/python/grpcio/grpc/_cython/_cygrpc/aio/completion_queue.pyx.pxi`.
+    """
+    assert anyio_backend == "asyncio"
+    yield
+    await asyncio.sleep(0)  # callbacks that are due have their loop still
