@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.agent.bell import Bell
 from tessera.agent.configuration import APPLIED, Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
@@ -311,3 +312,26 @@ async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
                 break
             await asyncio.sleep(0.05)
         assert sick.uuid in events["DeviceUnhealthy"]
+
+
+async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machine) -> None:
+    agent = Agent(machine.settings, machine.driver, machine.kube)
+    calls = 0
+
+    async def act() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncio.CancelledError
+
+    bell = Bell()
+    bell.ring()
+    loop = asyncio.ensure_future(agent._forever("test", bell, act))
+    for _ in range(200):
+        await asyncio.sleep(0.01)
+        if calls > 1:
+            break
+    assert calls > 1
+    loop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop

@@ -134,10 +134,17 @@ class Agent:
             await asyncio.sleep(self._settings.interval_s)
 
     async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
+        """Act again and again, whatever comes; ends when this agent is told to, and for no other reason."""
         while True:
             try:
                 await act()
             except (TesseraError, TimeoutError, OSError) as error:
+                self._trouble(error, what)
+            except asyncio.CancelledError as error:
+                # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
                 self._trouble(error, what)
             await bell.wait(self._settings.interval_s)
 
@@ -145,7 +152,7 @@ class Agent:
         self._layout_bell.ring()
         self._offer_bell.ring()
 
-    def _trouble(self, error: Exception, what: str = "follow") -> None:
+    def _trouble(self, error: BaseException, what: str = "follow") -> None:
         self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
 
     # Layouts
