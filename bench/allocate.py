@@ -8,12 +8,13 @@ that a call's time has both ends in it. One call waits for the other, as the kub
 replica   one of 320 replicas of each of 8 GPUs
 unit      5 units of the 2,560 that 16 GPUs have: a pod of the node's 110 is found by its assignment, and the kubelet's
           record is read; handed over by environment
-unit-cdi  the same handed over by CDI, with `PreStartContainer`, which writes the specification, counted in
+unit-cdi  the same handed over by CDI: `Allocate` answers a name
+ready-cdi `Allocate` and `PreStartContainer`, which writes the specification of that name, together
 
 For each call a new pod comes, and the oldest of 110 leaves. The reference is a call of the same plugin that does
 nothing, `GetDevicePluginOptions`, made in turn with the others. Of the rounds the best counts. Floors: the 99th
-percentile is not above as many 99th percentiles of the reference as FLOORS says, and it is below 5 ms; the latter is
-asked only of a machine on which the reference stays below 1 ms, that is, one with a processor to spare.
+percentile is not above as many 99th percentiles of the reference as FLOORS says, and that of `Allocate` alone is below
+5 ms; the latter is asked only of a machine on which the reference stays below 1 ms: one with a processor to spare.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from tessera.log import configure, logger
 
 DEVICES = 2_560
 MOST_MS = 5.0
-FLOORS = {"replica": 8.0, "unit": 25.0, "unit-cdi": 40.0}
+FLOORS = {"replica": 8.0, "unit": 25.0, "unit-cdi": 25.0, "ready-cdi": 40.0}
 """At most so many references each."""
 QUIET_MS = 1.0
 """A machine on which a call that does nothing takes longer has not the time to be measured in milliseconds."""
@@ -54,6 +55,8 @@ class Case(NamedTuple):
     sharing: Sharing
     strategy: ListStrategy
     per_container: int
+    until_ready: bool = False
+    """Whether the call before the container is created counts too."""
 
 
 CASES = {
@@ -62,6 +65,7 @@ CASES = {
     ),
     "unit": Case(NEED, 16, Sharing(modes=(Mode.MEMORY_SHARE,)), "envvar", UNITS),
     "unit-cdi": Case(NEED, 16, Sharing(modes=(Mode.MEMORY_SHARE,)), "cdi-cri", UNITS),
+    "ready-cdi": Case(NEED, 16, Sharing(modes=(Mode.MEMORY_SHARE,)), "cdi-cri", UNITS, until_ready=True),
 }
 
 
@@ -154,7 +158,7 @@ class Bench:
         await self.kubelet.allocate("default", name, container, ids)
         allocated = time.perf_counter()
         await self.kubelet.create("default", name, "main")
-        end = time.perf_counter() if self.case.strategy == "cdi-cri" else allocated
+        end = time.perf_counter() if self.case.until_ready else allocated
         return 1e3 * (end - begin)
 
     async def ping(self) -> float:
@@ -212,7 +216,7 @@ def main() -> int:
         numbers = f"{best.percentile(50):8.2f} {p99:8.2f} {reference.percentile(99):10.2f} {refs:7.1f}"
         print(f"{name:10} {numbers} {FLOORS[name]:8.0f}")
         quiet = reference.percentile(99) < QUIET_MS
-        if refs > FLOORS[name] or (quiet and p99 >= MOST_MS):
+        if refs > FLOORS[name] or (quiet and not case.until_ready and p99 >= MOST_MS):
             below.append(name)
     for name in below:
         print(f"FAIL {name} is below its floor")
