@@ -35,7 +35,7 @@ class Record(PodResources):
 
 async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     objects: list[dict[str, Any]] = [RUNNING]
-    pods = NodePods(lambda: objects, Record((RECORD,), (), (), (RECORD,), (), ()))
+    pods = NodePods(lambda: objects, Record((RECORD,), (), (), (RECORD,), (), ()), lambda: ())
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
@@ -49,5 +49,5 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(mo
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
-    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], Record(()))
+    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], Record(()), lambda: ())
     assert await pods.held(Inventory(gpus=())) == ()

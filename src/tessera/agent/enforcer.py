@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tessera.agent.nodepods import NodePods, used_keys
+from tessera.agent.nodepods import NodePods
 from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
 from tessera.clients.gpu import GpuDriver
+from tessera.core.holdings import used_keys
 from tessera.core.inventory import Inventory
 from tessera.core.memorycaps import memory_caps
 from tessera.core.mps import enforceable, mps_key, mps_targets

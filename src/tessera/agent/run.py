@@ -30,6 +30,7 @@ from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, la
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import Offer, OfferOptions, offer
 from tessera.core.health import Change, Phase
+from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import Group, Recorded, Wish, exact
 from tessera.core.mig import Layout, Placement
@@ -71,7 +72,6 @@ class Agent:
         )
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
-        self._pods = NodePods(lambda: tuple(self._pod_store.objects.values()), self._kubelet)
         self._files = ConfigurationFiles(settings.sources)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
@@ -88,7 +88,7 @@ class Agent:
         self._notes: dict[str, tuple[str, ...]] = {}
         paths = settings.paths
         outside = PluginsOutside(
-            pods=self._pods.objects,
+            pods=self._bound,
             record=self._kubelet.list,
             correct=self._correct,
             instance=self._instance,
@@ -105,6 +105,7 @@ class Agent:
             outside,
             self._log,
         )
+        self._pods = NodePods(self._bound, self._kubelet, self._plugins.dues)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -239,8 +240,8 @@ class Agent:
             raise Unavailable("kubelet", found="no sign that it has the new list of devices", wanted="one within 5 s")
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
-        holdings = await self._pods.held(await self._driver.inventory())
-        return [(each.pod, each.devices) for each in holdings]
+        held = await self._pods.held(await self._driver.inventory())
+        return [(each.pod, each.devices) for each in held]
 
     # Offers
 
@@ -261,16 +262,18 @@ class Agent:
                 said = msgspec.structs.replace(said, strategy=self._settings.strategy)
             problem = (configuration.problem,) if configuration.problem else ()
             self._note("configuration", (*problem, *notes(inventory, said), *inventory.notes))
-            self._pods.unit_mib = said.unit_mib
+            self._plugins.count_in(said.unit_mib)
             shared = effective(inventory, said)
             gpus = await self._enforcer.apply(withheld(shared, self._kept), inventory, said, self._pods)
             self._note("enforcement", self._enforcer.problems)
             options = OfferOptions(
-                unit_mib=said.unit_mib, given=self._pods.given(inventory), unhealthy=self._health.unhealthy
+                unit_mib=said.unit_mib,
+                given=given(self._plugins.dues(), inventory),
+                unhealthy=self._health.unhealthy,
             )
             offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
-            told = await self._plugins.offer(offered, inventory, said.plugin, unit_mib=said.unit_mib)
+            told = await self._plugins.offer(offered, inventory, said.plugin)
             self._note("plugins", self._plugins.problems)
             await self._tell_health(inventory)
             if self._settings.labels:
@@ -332,6 +335,10 @@ class Agent:
         await self._record.set_labels(labels, owned=owns)
 
     # What is seen
+
+    def _bound(self) -> tuple[Object, ...]:
+        """Return the pods that are bound to this node."""
+        return tuple(self._pod_store.objects.values())
 
     def _node(self) -> Object:
         return self._node_store.objects.get(("", self._settings.node), {})

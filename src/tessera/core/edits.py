@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tessera.core.holdings import placement_of
 from tessera.core.inventory import GpuFacts
-from tessera.core.mig import Placement
 from tessera.core.mps import mps_key
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Share
@@ -57,6 +57,7 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
     """Return what one container with these shares gets; `gpus` are the node's by index.
 
     Raises:
+        InvalidInput: an MPS share of a MIG instance that its GPU cannot have.
         Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
 
     """
@@ -78,15 +79,7 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
 
 
 def _key(share: Share, facts: GpuFacts) -> str:
-    return mps_key(facts.uuid, _placement(share, facts))
-
-
-def _placement(share: Share, facts: GpuFacts) -> Placement | None:
-    """Return the MIG instance of a share; None for the whole GPU."""
-    if share.profile is None or share.start is None:
-        return None
-    sizes = {profile.name: profile.size for profile in facts.model.profiles}
-    return Placement(share.start, sizes[share.profile], share.profile)
+    return mps_key(facts.uuid, placement_of(share, facts))
 
 
 def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
 from tessera.core.advertise import Offer, OfferOptions, offer
 from tessera.core.grant import Grant
+from tessera.core.holdings import given
 from tessera.core.inventory import GpuFacts, Instance, Inventory
 from tessera.core.mig import Placement
 from tessera.core.nodesharing import PluginOptions
@@ -121,7 +122,7 @@ class Node:
 
     def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
         """Return the names of what is offered beside what pods were assigned."""
-        options = OfferOptions(given=self.plugins.given(self.inventory))
+        options = OfferOptions(given=given(self.plugins.dues(), self.inventory))
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(
@@ -535,7 +536,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
-    assert node.plugins.given(node.inventory) == {(gpu.uuid, place)}
+    assert given(node.plugins.dues(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 
@@ -555,7 +556,17 @@ IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
         2,
-        "no MIG instance 9g.1gb at 0",
+        "GPU 1 .* found profile '9g.1gb' at 0, wanted a MIG instance that A100-40GB can have; accepted: 1g.5gb, ",
+    ),
+    "a replica of an instance that cannot be": (
+        (2, [share(1, 2048, mode=Mode.MIG_MPS, profile="9g.1gb")]),
+        2,
+        "GPU 1 .* found profile '9g.1gb' at no start",
+    ),
+    "an instance that cannot be made now": (
+        (2, [share(1, 2048, mode=Mode.MIG, profile="1g.5gb", start=0)]),
+        2,
+        "no MIG instance 1g.5gb at 0",
     ),
 }
 
@@ -571,6 +582,18 @@ async def test_shares_that_cannot_be_given(node: Node, monkeypatch: pytest.Monke
         node.assign("p", assignment[0], *assignment[1])
     with pytest.raises(Conflict, match=want):
         await node.run("p", NEED, units)
+
+
+async def test_an_assignment_that_cannot_be_harms_no_other_pod(node: Node) -> None:
+    pairs = (facts(0), MEMORY), (facts(1, layout=sevenths()[:2]), mig(sevenths()[:2]))
+    await node.offer(*pairs, how=CDI)
+    node.assign("hostile", 2, share(1, 2048, mode=Mode.MIG_MPS, profile="no such", start=9))
+    with pytest.raises(Conflict, match=r"GPU 1 .* found profile 'no such' at 9"):
+        await node.run("hostile", NEED, 2)
+    assert node.cut == []
+    node.assign("good", 3, share(0, 3072))
+    assert node.spec(await node.run("good", NEED, 3))
+    assert node.offers(*pairs) == ["aliyun.com/gpu-mem", SLICE, NEED]
 
 
 async def test_a_lost_gpu_is_given_to_nobody(node: Node) -> None:

@@ -12,12 +12,13 @@ from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
-from tessera.core.advertise import DeviceKey, Offer, PluginDevice, Resource
+from tessera.core.advertise import Offer, PluginDevice, Resource
 from tessera.core.edits import Place, ShareEdits, edits
 from tessera.core.grant import Grant
 from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
+from tessera.core.holdings import placement_of
 from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.matching import Held, Spot
+from tessera.core.matching import Due, Held, Spot
 from tessera.core.mig import Placement
 from tessera.core.nodesharing import ListStrategy, PluginOptions
 from tessera.core.sharing import Mode
@@ -87,6 +88,7 @@ class Plugins:
         self._inventory = Inventory(gpus=())
         self._options = PluginOptions()
         self._place = Place()
+        self._unit_mib = self._place.unit_mib
         self._driver = cdi.NOTHING
         self._handover = Handover(strategies=strategies)
         self._complained: set[str] = set()
@@ -106,27 +108,22 @@ class Plugins:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
 
-    def given(self, inventory: Inventory) -> frozenset[DeviceKey]:
-        """Return the MIG instances that pods of this node were assigned for amounts of memory, made already or not.
+    def dues(self) -> tuple[Due, ...]:
+        """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
+        return self._desk.dues()
 
-        They are not offered as devices as well (`OfferOptions.given`), and are used though the kubelet's record names
-        units of memory in their place.
-        """
-        gpus = {facts.index: facts for facts in inventory.gpus}
-        shares = (share for due in self._desk.dues() for share in due.shares if share.gpu in gpus)
-        pairs = ((gpus[share.gpu].uuid, _placement(share, gpus[share.gpu])) for share in shares)
-        return frozenset((uuid, placement) for uuid, placement in pairs if placement is not None)
+    def count_in(self, unit_mib: int) -> None:
+        """Count the resources that are amounts of memory in units of so many MiB."""
+        self._unit_mib = unit_mib
+        self._desk.count_in(unit_mib)
 
-    async def offer(
-        self, offered: Offer, inventory: Inventory, options: PluginOptions, *, unit_mib: int = 1024
-    ) -> bool:
+    async def offer(self, offered: Offer, inventory: Inventory, options: PluginOptions) -> bool:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
         Args:
             offered: of `core.advertise.offer`.
             inventory: what the driver shows, the same that the offer was made from.
             options: how devices are handed over.
-            unit_mib: memory of one unit.
 
         """
         self._options = options
@@ -136,9 +133,8 @@ class Plugins:
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,
         )
-        self._see(inventory, unit_mib)
+        self._see(inventory)
         self._desk.handover, self._desk.driver = self._handover, self._driver
-        self._desk.count_in(unit_mib)
         if self._handover.cdi:
             self._write_devices()
         return await self._servers.offer(offered.resources, policy=options.allocation_policy or "distributed")
@@ -190,9 +186,9 @@ class Plugins:
         uuids: dict[str, None] = {}
         for share in shares:
             facts = self._gpu(share.gpu)
-            placement = _placement(share, facts)
+            placement = placement_of(share, facts)
             if placement is not None and placement not in {each.placement for each in facts.instances}:
-                self._see(await self._outside.instance(facts.uuid, placement), self._place.unit_mib)
+                self._see(await self._outside.instance(facts.uuid, placement))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
         await self._outside.enforce(shares)
@@ -218,7 +214,7 @@ class Plugins:
 
     # What the node has
 
-    def _see(self, inventory: Inventory, unit_mib: int) -> None:
+    def _see(self, inventory: Inventory) -> None:
         self._inventory = inventory
         caps = self._place.caps
         try:
@@ -226,7 +222,7 @@ class Plugins:
             caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
         except (OSError, TesseraError) as error:
             self._complain(str(error))
-        self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=unit_mib, caps=caps)
+        self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=self._unit_mib, caps=caps)
 
     def _write_devices(self) -> None:
         """Write the specification of all whole GPUs and MIG instances; one that cannot be written leaves the former."""
@@ -299,14 +295,6 @@ def _index(device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> str:
         return str(facts.index)
     order = sorted(facts.instances, key=lambda each: (each.gpu_instance, each.compute_instance))
     return f"{facts.index}:{[each.uuid for each in order].index(device.uuid)}"
-
-
-def _placement(share: Share, facts: GpuFacts) -> Placement | None:
-    """Return the MIG instance a share is or lies on; None for the whole GPU."""
-    if share.profile is None or share.start is None:
-        return None
-    size = next((profile.size for profile in facts.model.profiles if profile.name == share.profile), 0)
-    return Placement(share.start, size, share.profile)
 
 
 def _uuid(facts: GpuFacts, placement: Placement | None) -> str:

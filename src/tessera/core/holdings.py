@@ -1,0 +1,112 @@
+"""What the pods of a node hold: by the kubelet's record, and by their assignments where device ids say nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.core.advertise import SHARE_RESOURCES, DeviceKey
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.matching import Due, Held
+from tessera.core.mig import Placement, placements
+from tessera.core.mps import mps_key
+from tessera.core.snapshot import Share
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["PodDevices", "given", "holdings", "placement_of", "used_keys"]
+
+
+class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod holds."""
+
+    pod: str
+    """`namespace/name`."""
+    devices: tuple[str, ...]
+    """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
+
+
+def placement_of(share: Share, facts: GpuFacts) -> Placement | None:
+    """Return the MIG instance that a share is or lies on, made already or not; None for the whole GPU.
+
+    Raises:
+        InvalidInput: the GPU cannot have such an instance.
+
+    """
+    if share.profile is None and share.start is None:
+        return None
+    found = _possible(facts).get((share.profile, share.start))
+    if found is None:
+        profile = "no profile" if share.profile is None else f"profile {shown(share.profile)}"
+        raise InvalidInput(
+            f"share of GPU {facts.index} ({facts.uuid})",
+            found=f"{profile} at {'no start' if share.start is None else share.start}",
+            wanted=f"a MIG instance that {facts.model.name} can have",
+            accepted=_accepted(share.profile, facts) or "shares of the whole GPU: it has no MIG instances",
+        )
+    return found
+
+
+def _possible(facts: GpuFacts) -> Mapping[tuple[str | None, int | None], Placement]:
+    """Return the instances there are and those that could be made, by profile and start."""
+    return {(each.profile, each.start): each for each in (*placements(facts.model), *(facts.layout or ()))}
+
+
+def _accepted(profile: str | None, facts: GpuFacts) -> str:
+    starts = [str(start) for name, start in _possible(facts) if name == profile]
+    if starts:
+        return f"{profile} at {', '.join(starts)}"
+    return ", ".join(dict.fromkeys(str(name) for name, _ in _possible(facts)))
+
+
+def given(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
+
+    They are not offered as devices as well (`core.advertise.OfferOptions.given`). An assignment to an instance that
+    cannot be keeps what lies at its start from being offered, in case it is known there by another name.
+    """
+    gpus = {facts.index: facts for facts in inventory.gpus}
+    shares = (share for due in dues for share in due.shares if share.gpu in gpus)
+    return frozenset((gpus[share.gpu].uuid, place) for share in shares for place in _claimed(share, gpus[share.gpu]))
+
+
+def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
+    there = [each.placement for each in facts.instances if each.placement.start == share.start]
+    possible = _possible(facts).get((share.profile, share.start))
+    return there if possible is None else [*there, possible]
+
+
+def holdings(held: Iterable[Held], dues: Iterable[Due], inventory: Inventory) -> tuple[PodDevices, ...]:
+    """Return what each pod holds; who has an assignment holds what that says.
+
+    Args:
+        held: the kubelet's record.
+        dues: what the assignments of the node's pods say.
+        inventory: what the driver shows.
+
+    """
+    assigned = _assigned(dues, inventory)
+    pods: dict[str, list[str]] = {}
+    for each in held:
+        pod = f"{each.namespace}/{each.pod}"
+        named = assigned.get(pod, ()) if each.resource in SHARE_RESOURCES else ()
+        pods.setdefault(pod, []).extend(named or each.device_ids)
+    return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
+
+
+def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
+    """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
+    uuids: dict[tuple[int, int | None], str] = {(gpu.index, None): gpu.uuid for gpu in inventory.gpus}
+    uuids |= {(gpu.index, each.placement.start): each.uuid for gpu in inventory.gpus for each in gpu.instances}
+    assigned: dict[str, list[str]] = {}
+    for due in dues:
+        found = [uuids.get((share.gpu, share.start)) for share in due.shares]
+        assigned.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
+    return assigned
+
+
+def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
+    """Return the keys (`core.mps.mps_key`) of the GPUs and MIG instances that pods hold."""
+    keys = {gpu.uuid: mps_key(gpu.uuid) for gpu in inventory.gpus} | {
+        each.uuid: mps_key(gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances
+    }
+    devices = (device.partition("::")[0].partition("-_-")[0] for each in held for device in each.devices)
+    return frozenset(keys[device] for device in devices if device in keys)

@@ -1,0 +1,166 @@
+"""Which devices shares are, and what pods hold."""
+
+import re
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from nodefacts import gpu, node
+from tessera.core.gpumodels import model
+from tessera.core.holdings import PodDevices, given, holdings, placement_of, used_keys
+from tessera.core.inventory import GpuFacts, MigMode
+from tessera.core.matching import Due, DueKey, Held
+from tessera.core.mig import Placement, placements
+from tessera.core.mps import mps_key
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.errors import InvalidInput
+
+NEED = "tessera.dev/gpu-memory"
+T4, CUT, EMPTY = (
+    gpu(0),
+    gpu(1, "A100-40GB", "all-3g.20gb"),
+    gpu(2, "A100-40GB", mig=MigMode(current=True, pending=True)),
+)
+NODE = node(T4, CUT, EMPTY)
+MADE = Placement(4, 4, "3g.20gb")
+
+
+def share(index: int, profile: str | None = None, start: int | None = None) -> Share:
+    return Share(
+        gpu=index,
+        mode=Mode.MIG if profile else Mode.MEMORY_SHARE,
+        profile=profile,
+        start=start,
+        memory_mib=1024,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource=NEED,
+    )
+
+
+def due(pod: str, *shares: Share) -> Due:
+    return Due(key=DueKey("default", pod, "main", NEED), units=1, shares=shares)
+
+
+def held(pod: str, resource: str, *ids: str) -> Held:
+    return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=ids)
+
+
+PLACES = {
+    "the whole GPU": (CUT, share(1), None),
+    "an instance that is there": (CUT, share(1, "3g.20gb", 4), MADE),
+    "one that could be made": (EMPTY, share(2, "2g.10gb", 2), Placement(2, 2, "2g.10gb")),
+    "one that could be made once another is gone": (CUT, share(1, "1g.5gb", 5), Placement(5, 1, "1g.5gb")),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_shares_have_a_place(case: str) -> None:
+    facts, asked, want = PLACES[case]
+    assert placement_of(asked, facts) == want
+
+
+def test_an_instance_that_the_driver_shows_is_possible_whatever_the_model_says() -> None:
+    odd = Placement(2, 3, "3g.19gb")
+    facts = gpu(0, "T4", mig=MigMode(current=True, pending=True), incomplete=(odd,))
+    assert placement_of(share(0, "3g.19gb", 2), facts) == odd
+
+
+PROFILES = ", ".join(dict.fromkeys(each.profile for each in placements(model("A100-40GB"))))
+NOWHERE = {
+    "a profile of no GPU": (
+        CUT,
+        share(1, "9g.1gb", 0),
+        f"profile '9g.1gb' at 0, wanted .*; accepted: {re.escape(PROFILES)}$",
+    ),
+    "a start that the profile does not have": (
+        CUT,
+        share(1, "3g.20gb", 2),
+        "at 2, wanted .*accepted: 3g.20gb at 0, 4$",
+    ),
+    "a profile without a start": (CUT, share(1, "3g.20gb"), "profile '3g.20gb' at no start"),
+    "a start without a profile": (CUT, share(1, start=4), "found no profile at 4"),
+    "an instance of a GPU without MIG": (
+        T4,
+        share(0, "3g.20gb", 0),
+        "shares of the whole GPU: it has no MIG instances",
+    ),
+    "text that is no profile": (CUT, share(1, "\x1b[2J" + "x" * 999, 0), r"profile '\\x1b\[2Jx{60}\.\.\.' at 0"),
+}
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+def test_shares_of_what_a_gpu_cannot_have_are_refused(case: str) -> None:
+    facts, asked, want = NOWHERE[case]
+    with pytest.raises(InvalidInput, match=rf"share of GPU {facts.index} \({facts.uuid}\): .*{want}"):
+        placement_of(asked, facts)
+
+
+@for_all(
+    st.sampled_from([T4, CUT, EMPTY]),
+    st.none() | st.sampled_from([each.name for each in CUT.model.profiles]) | st.text(max_size=5),
+    st.none() | st.integers(-1, 9),
+)
+def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, start: int | None) -> None:
+    asked = share(facts.index, profile, start)
+    try:
+        place = placement_of(asked, facts)
+    except InvalidInput:
+        place = None
+        assert given([due("p", asked)], NODE) <= {
+            (facts.uuid, each.placement) for each in facts.instances if each.placement.start == start
+        }
+    else:
+        assert (place is None) == (profile is None and start is None)
+    if place is not None:
+        assert (place.profile, place.start) == (profile, start)
+        assert (facts.uuid, place) in given([due("p", asked)], NODE)
+
+
+GIVEN = {
+    "nothing": ([], set()),
+    "memory of a whole GPU": ([due("p", share(0))], set()),
+    "an instance that is there": ([due("p", share(1, "3g.20gb", 4))], {("GPU-1", MADE)}),
+    "an instance that is not made yet": ([due("p", share(2, "1g.5gb", 6))], {("GPU-2", Placement(6, 1, "1g.5gb"))}),
+    "an instance that goes by another name here": ([due("p", share(1, "3g.19gb", 4))], {("GPU-1", MADE)}),
+    "an instance that cannot be, beside one that can": (
+        [due("p", share(1, "9g.1gb", 7)), due("q", share(1, "3g.20gb", 4))],
+        {("GPU-1", MADE)},
+    ),
+    "a GPU that is not there": ([due("p", share(7, "3g.20gb", 4))], set()),
+}
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_what_pods_were_given_by_assignment(case: str) -> None:
+    dues, want = GIVEN[case]
+    assert given(dues, NODE) == want
+
+
+def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
+    record = [
+        held("a", "nvidia.com/gpu", "GPU-0", "GPU-0"),
+        held("b", NEED, "GPU-0-_-0", "GPU-0-_-1"),
+        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-0"),
+        held("c", NEED, "GPU-0-_-2"),
+        held("d", NEED, "GPU-0-_-3"),
+    ]
+    dues = [due("b", share(1, "3g.20gb", 4)), due("c", share(1, "1g.5gb", 6)), due("nobody", share(2))]
+    assert holdings(record, dues, NODE) == (
+        PodDevices(pod="default/a", devices=("GPU-0",)),
+        PodDevices(pod="default/b", devices=("MIG-1-1", "MIG-1-0")),
+        PodDevices(pod="default/c", devices=("GPU-0-_-2",)),
+        PodDevices(pod="default/d", devices=("GPU-0-_-3",)),
+    )
+
+
+def test_devices_are_used_by_whoever_holds_them_or_a_part_of_them() -> None:
+    pods = [
+        PodDevices(pod="a", devices=("GPU-0-_-3", "GPU-gone")),
+        PodDevices(pod="b", devices=("MIG-1-1::2",)),
+    ]
+    assert used_keys(pods, NODE) == {mps_key("GPU-0"), mps_key("GPU-1", MADE)}
+    assert used_keys((), NODE) == frozenset()
