@@ -1,0 +1,76 @@
+"""A GPU node as all processes know it: its GPUs in truth, what shall be cut on them, what is about to be granted."""
+
+import msgspec
+
+from tessera.core.advertise import DeviceKey
+from tessera.core.mig import Layout, Placement
+from tessera.core.need import PodKey
+from tessera.core.snapshot import Gpu, NodeName, Share
+
+__all__ = ["Claim", "GpuNodeState", "Sick", "Used", "Wanted"]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one GPU left to Tessera that shall exist and be advertised for pods with exact requests."""
+
+    gpu: str
+    """UUID."""
+    whole: bool = False
+    """Whether the GPU is wanted as one whole device; then there are no instances."""
+    instances: Layout = ()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares that a server is about to bind a pod to; they count as held until the pod is seen."""
+
+    uid: str
+    """UID of the pod: another pod of the same name is another claim."""
+    pod: PodKey
+    shares: tuple[Share, ...]
+
+
+class Sick(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that is given to nobody for now."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU with all that is on it."""
+    reason: str = ""
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that is in use, as the driver counts it; all processes together."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU."""
+    memory_mib: int
+
+
+class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's part of the cluster's ledger, as its GPUNode object has it."""
+
+    name: NodeName
+    gpus: tuple[Gpu, ...] = ()
+    """As the driver shows them and as they are shared now, with the layout that exists; sorted by index."""
+    sick: tuple[Sick, ...] = ()
+    used: tuple[Used, ...] = ()
+    unit_mib: int = 1024
+    """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
+    driver: str = ""
+    """Version of the GPU driver."""
+    reported: bool = False
+    """Whether an agent has written the GPUs; before it has, nothing can be granted."""
+    wanted: tuple[Wanted, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    policy: str = ""
+    """Name of the GPUPolicy that applies; empty for none."""
+    version: str = ""
+    """Version of the object all this was read from, for a write that must not overlook another's."""
+
+    @property
+    def unhealthy(self) -> frozenset[DeviceKey]:
+        """What must not be granted: GPUs by UUID, MIG instances by UUID of the GPU and placement."""
+        return frozenset(each.gpu if each.placement is None else (each.gpu, each.placement) for each in self.sick)
