@@ -51,6 +51,7 @@ class Machine(msgspec.Struct, kw_only=True):
     kube: MemoryKube
     kubelet: MemoryKubelet
     folder: Path
+    reboot: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -65,6 +66,7 @@ class Machine(msgspec.Struct, kw_only=True):
             ),
             sources=Sources(sharing=self.folder / "sharing", policy=self.folder / "policy.yaml"),
             mps=MpsSettings(root=self.folder / "mps"),
+            reboot=self.reboot,
             interval_s=0.2,
         )
 
@@ -99,6 +101,15 @@ class Machine(msgspec.Struct, kw_only=True):
 
     async def until_state(self, state: str) -> Object:
         return await self.until(lambda node: labels_of(node).get(STATE) == state)
+
+    async def until_mig(self, gpu: str, *, pending: bool) -> None:
+        """Return as soon as the MIG mode that a GPU has after a reset is this."""
+        for _ in range(1000):
+            mode = next(each.mig for each in (await self.driver.inventory()).gpus if each.uuid == gpu)
+            if mode is not None and mode.pending == pending:
+                return
+            await asyncio.sleep(0.02)
+        pytest.fail(f"the MIG mode of {gpu} does not change")
 
     async def pod(self, name: str, limits: dict[str, int], shares: tuple[Share, ...] = ()) -> None:
         """Make a pod that is bound to the node."""
@@ -275,6 +286,52 @@ async def test_the_layout_survives_a_reboot(machine: Machine) -> None:
             await asyncio.sleep(0.02)
         assert [gpu.layout for gpu in (await machine.driver.inventory()).gpus] == before
         assert "nvidia.com/gpu" not in machine.kubelet.registrations
+
+
+async def test_a_node_whose_gpus_switch_mig_with_a_reset_alone_is_rebooted_once(machine: Machine) -> None:
+    """The command marks that it was called; what a reboot does to a node is done by the test."""
+    mark = machine.folder / "reboots"
+    machine.reboot = ("/bin/sh", "-c", f"echo now >>{mark}")
+    first, second = (await machine.driver.inventory()).gpus
+    for gpu in (first, second):
+        machine.driver.hold_mode_changes(gpu.uuid)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.pod("p", {"nvidia.com/gpu": 1})
+        held = (await machine.start("p", "nvidia.com/gpu"))["NVIDIA_VISIBLE_DEVICES"]
+        await machine.label(config="all-balanced")
+        await machine.until_state("pending")
+        (free,) = {first.uuid, second.uuid} - {held}
+        await machine.until_mig(free, pending=True)
+        assert not mark.exists()
+        machine.kubelet.remove("default", "p")
+        await machine.kube.delete(PODS, "p", namespace="default")
+        await machine.until_state("rebooting")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 0)
+        await machine.until(lambda _: mark.exists())
+    await machine.kubelet.stop()
+    machine.driver.reboot()
+    await machine.kubelet.start()
+    async with machine.agent():
+        await machine.until_state("success")
+        await machine.kubelet.until_allocatable("nvidia.com/mig-2g.10gb", 2)
+    assert mark.read_text() == "now\n"
+    assert not (machine.folder / "state" / "rebooted").exists()
+
+
+async def test_a_reboot_that_changes_nothing_is_not_asked_for_again_by_the_next_agents(machine: Machine) -> None:
+    mark = machine.folder / "reboots"
+    machine.reboot = ("/bin/sh", "-c", f"echo now >>{mark}; exit 7")
+    for gpu in (await machine.driver.inventory()).gpus:
+        machine.driver.hold_mode_changes(gpu.uuid)
+    await machine.label(config="all-balanced")
+    for _ in range(3):
+        async with machine.agent():
+            node = await machine.until_state("failed")
+            assert "drain the node and reboot it" in node["status"]["conditions"][0]["message"]
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            await asyncio.sleep(0.5)
+    assert mark.read_text() == "now\n"
 
 
 async def test_nothing_is_offered_before_all_answer(machine: Machine) -> None:

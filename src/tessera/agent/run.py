@@ -5,6 +5,7 @@ driver. Each looks when something changed, and every few seconds in any case, an
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,17 @@ from tessera.agent.enforcer import Enforcer
 from tessera.agent.health import HealthWatch
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
-from tessera.agent.partition import MIG_CONFIG, MIG_CONFIG_STATE, Checkpoint, Follower, Outside, Partitioner, Policy
+from tessera.agent.partition import (
+    MIG_CONFIG,
+    MIG_CONFIG_STATE,
+    Checkpoint,
+    Follower,
+    Outside,
+    Partitioner,
+    Policy,
+    RebootRecord,
+    reboot,
+)
 from tessera.agent.settings import Settings
 from tessera.api import documents, migparted
 from tessera.api.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns
@@ -167,11 +178,14 @@ class Agent:
         loop = asyncio.get_running_loop()
         for failed in await self._partitioner.restore(loop.time() + outside.timing.restore_s):
             await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
+        command = self._settings.reboot
         policy = Policy(
             configurations=self._configurations,
             report=self._report,
-            limits=self._settings.limits,
+            limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
             evict=self._kube.evict if self._settings.evict else None,
+            reboot=functools.partial(reboot, command),
+            record=RebootRecord(self._settings.paths.rebooted),
         )
         follower = Follower(self._partitioner, policy)
         follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))

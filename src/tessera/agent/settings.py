@@ -34,6 +34,11 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         """The MIG layouts to bring back after a reboot."""
         return self.state / "layouts.json"
 
+    @property
+    def rebooted(self) -> Path:
+        """The configuration for which the node was told to reboot."""
+        return self.state / "rebooted"
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of an agent."""
@@ -54,5 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the node's GPUs are described by labels; not where GPU Feature Discovery does so."""
     evict: bool = False
     """Whether pods in the way of a layout are evicted, through the Eviction API."""
+    reboot: tuple[str, ...] = ()
+    """Program and arguments that reboot the node where MIG was switched and only a reset is left; none where it is left
+    to people."""
     interval_s: float = 5.0
     """Longest pause between two looks at everything."""

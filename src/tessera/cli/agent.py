@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import shlex
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +19,7 @@ from tessera.clients.kube import LightkubeKube
 from tessera.core.health import Policy, Xids
 from tessera.core.layouts import Limits
 from tessera.core.nodesharing import Strategy
-from tessera.errors import InvalidInput
+from tessera.errors import InvalidInput, shown
 from tessera.log import Format, Level, configure
 
 __all__ = ["agent"]
@@ -62,6 +64,13 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Not where GFD sets them.")
 @click.option("--evict", is_flag=True, help="Evict pods in the way of a layout, as disruption budgets allow.")
+@click.option(
+    "--reboot-command",
+    default="",
+    metavar="COMMAND",
+    help="Program and arguments, run without a shell, that reboot the node when only a reset can switch MIG and nobody "
+    "uses a GPU.",
+)
 @click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
 @click.option("--plugins-dir", type=_FILE, default=_PATHS.plugins, show_default=True, help="Kubelet's plugin folder.")
 @click.option("--pod-resources", type=_FILE, default=_PATHS.pod_resources, show_default=True, help="Kubelet's record.")
@@ -111,9 +120,27 @@ def _settings(given: dict[str, Any]) -> Settings:
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
         limits=Limits(pending_s=given["pending_s"]),
         evict=given["evict"],
+        reboot=_program(given["reboot_command"]),
         labels=given["gpu_labels"],
         health=Policy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
     )
+
+
+def _program(text: str) -> tuple[str, ...]:
+    """Return a command line as program and arguments.
+
+    Raises:
+        InvalidInput: a quote without its second, or no such program.
+
+    """
+    option, wanted = "--reboot-command", "a program of this machine and its arguments"
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", wanted=wanted) from error
+    if words and shutil.which(words[0]) is None:
+        raise InvalidInput(option, found=f"no program {shown(words[0])}", wanted=wanted)
+    return words
 
 
 async def _run(settings: Settings, kubeconfig: Path | None) -> None:

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from cards import at, card
 from machines import Machine
-from tessera.agent.partition import Follower, Partitioner, Policy
+from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts
-from tessera.core.layouts import Group, Limits, Recorded, Wish
+from tessera.core.layouts import Group, Limits, Recorded, State, Wish
+from tessera.core.mig import Placement
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
 from virtualtime import run
@@ -26,13 +28,20 @@ LIMITS = Limits(pending_s=100, rebooting_s=1000, retry_s=10, retry_most_s=40)
 class Scene:
     """A follower on a machine, with all that it told."""
 
-    def __init__(self, *gpus: GpuFacts, limits: Limits = LIMITS, force: bool = False) -> None:
+    def __init__(
+        self, *gpus: GpuFacts, limits: Limits = LIMITS, force: bool = False, record: RebootRecord | None = None
+    ) -> None:
         self.driver = MemoryDriver(gpus)
         self.machine = Machine(self.driver)
         self.told: list[tuple[str | None, str]] = []
         self.written: list[tuple[Recorded, ...]] = []
         self.evicted: list[tuple[float, str]] = []
         self.reboots = 0
+        self.reboot_works = True
+        self.quick: dict[str, tuple[str, Placement | None]] = {}
+        """Pods that come when the node is about to reboot."""
+        self.deafens = ""
+        """A call that is refused from then on."""
         self.budget = 0
         self.deaf = False
         self.file: Mapping[str, tuple[Group, ...]] | InvalidInput = {}
@@ -43,6 +52,7 @@ class Scene:
             limits=limits,
             evict=self.evict if force else None,
             reboot=self.reboot if limits.may_reboot else None,
+            record=record,
         )
         self.follower = Follower(self.partitioner, self.policy)
 
@@ -55,6 +65,10 @@ class Scene:
         await asyncio.sleep(0)
         if self.deaf:
             raise Unavailable("the API", found="no answer", wanted="an answer")
+        if wish.state is State.REBOOTING:
+            self.machine.pods |= self.quick
+            self.quick = {}
+            self.machine.refuses |= {self.deafens} - {""}
         said = wish.condition
         self.told.append((wish.state, said.reason if said else ""))
 
@@ -65,6 +79,8 @@ class Scene:
     async def reboot(self) -> None:
         await asyncio.sleep(0)
         self.reboots += 1
+        if not self.reboot_works:
+            raise Unavailable("/sbin/reboot", found="exit status 1", wanted="an answer")
 
     async def evict(self, name: str, namespace: str) -> None:
         await asyncio.sleep(0)
@@ -302,10 +318,20 @@ def test_a_gpu_that_needs_a_reset_fails_with_what_to_do() -> None:
     run(scene())
 
 
-def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it() -> None:
+REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
+REBOOTING = ("rebooting", "LayoutRebooting")
+
+
+def rebooting_scene(folder: Path, *gpus: GpuFacts) -> Scene:
+    """Return a node whose first GPU switches MIG with a reset alone, and that may be rebooted."""
+    it = Scene(*(gpus or (card(),)), limits=REBOOTS, record=RebootRecord(folder / "rebooted"))
+    it.driver.hold_mode_changes("GPU-0")
+    return it
+
+
+def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it(tmp_path: Path) -> None:
     async def scene() -> None:
-        it = Scene(card(), card("T4", index=1), limits=msgspec.structs.replace(LIMITS, may_reboot=True))
-        it.driver.hold_mode_changes("GPU-0")
+        it = rebooting_scene(tmp_path, card(), card("T4", index=1))
         it.machine.pods = {"ns/p": ("GPU-1", None)}
         await it.follow("all-3g.20gb", 20)
         assert (it.told, it.reboots) == ([PENDING, BLOCKED], 0)
@@ -315,14 +341,98 @@ def test_where_it_is_allowed_the_node_is_rebooted_once_nobody_uses_it() -> None:
         assert it.reboots == 0
         it.deaf = False
         await it.follow("all-3g.20gb", 20)
-        assert it.told == [PENDING, BLOCKED, ("rebooting", "LayoutRebooting")]
+        assert it.told == [PENDING, BLOCKED, REBOOTING]
         assert it.reboots == 1
+        assert it.machine.offered == {"GPU-0": (), "GPU-1": ()}
         it.driver.reset("GPU-0")
         after = Follower(it.partitioner, it.policy)
         after.resume("all-3g.20gb", "rebooting")
         await after.follow("all-3g.20gb")
-        assert it.told[2:] == [("rebooting", "LayoutRebooting"), PENDING, DONE]
+        assert it.told[2:] == [REBOOTING, PENDING, DONE]
         assert it.reboots == 1
+
+    run(scene())
+
+
+def test_a_reboot_that_does_not_help_is_not_tried_again_by_any_agent(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = rebooting_scene(tmp_path)
+        await it.follow("all-3g.20gb", 1020)
+        assert (it.told, it.reboots) == ([PENDING, REBOOTING, FAILED], 1)
+        assert it.follower.wish.reason.startswith("the reboot did not help; GPU 0: MIG is switched on")
+        assert it.offers() is None
+        for _ in range(2):
+            it.follower = Follower(it.partitioner, it.policy)
+            it.follower.resume("all-3g.20gb", "failed")
+            await it.follow("all-3g.20gb", 200)
+        assert it.reboots == 1
+        await it.follow("all-1g.5gb", 20)
+        assert it.reboots == 2
+
+    run(scene())
+
+
+def test_a_label_taken_away_and_set_again_may_reboot_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = rebooting_scene(tmp_path)
+        await it.follow("all-3g.20gb", 20)
+        await it.follow("", 20)
+        assert not (tmp_path / "rebooted").exists()
+        assert it.offers() is None
+        await it.follow("all-3g.20gb", 20)
+        assert it.reboots == 2
+
+    run(scene())
+
+
+def test_a_pod_that_comes_just_before_the_reboot_runs_on(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = rebooting_scene(tmp_path, card(), card("T4", index=1))
+        it.quick = {"ns/quick": ("GPU-1", None)}
+        await it.follow("all-3g.20gb", 50)
+        assert (it.told, it.reboots) == ([PENDING, REBOOTING, HELD], 0)
+        it.machine.pods.clear()
+        await it.follow("all-3g.20gb", 20)
+        assert (it.told[3:], it.reboots) == ([REBOOTING], 1)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "want"),
+    [
+        ("offer", "GPUs could not be withdrawn from the pods before the reboot; GPU 0: MIG is switched"),
+        ("record", "the reboot failed: {}: found Is a directory"),
+        ("command", "the reboot failed: /sbin/reboot: found exit status 1, wanted an answer; GPU 0: MIG is switched"),
+    ],
+)
+def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = rebooting_scene(tmp_path, card(pending=True))
+        it.reboot_works = trouble != "command"
+        if trouble == "record":
+            (tmp_path / "rebooted").mkdir()
+        if trouble == "offer":
+            it.machine.refuses.add("offer")
+        await it.follow("all-3g.20gb")
+        assert it.told == [REBOOTING, FAILED if trouble == "command" else HELD]
+        assert it.follower.wish.reason.startswith(want.format(tmp_path / "rebooted"))
+        assert it.reboots == (trouble == "command")
+        it.machine.refuses.clear()
+        it.reboot_works = True
+        await it.follow("all-3g.20gb", 100)
+        assert it.reboots == (trouble != "record")
+
+    run(scene())
+
+
+def test_nothing_is_rebooted_while_driver_or_kubelet_do_not_answer(tmp_path: Path) -> None:
+    async def scene() -> None:
+        it = rebooting_scene(tmp_path, card(pending=True))
+        it.deafens = "held"
+        await it.follow("all-3g.20gb")
+        assert (it.told, it.reboots) == ([REBOOTING, HELD], 0)
+        assert "it is not known who uses the GPUs" in it.follower.wish.reason
 
     run(scene())
 

@@ -12,6 +12,7 @@ from tessera.core.layouts import (
     Attempted,
     Cause,
     Limits,
+    NotRebooted,
     Outlook,
     Seen,
     State,
@@ -48,6 +49,8 @@ NONE = look(card(layout=HALVES), name="")
 BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.world)
 DARK = Unseen("all-1g.5gb", "the kubelet does not answer")
 WORKED = Attempted((), ASKED.outlook.world)
+TAKEN = NotRebooted("pod ns/p came before the node could be rebooted", SWITCHED_BUSY.outlook, tried=False)
+UNHEARD = NotRebooted("the reboot failed", SWITCHED.outlook, tried=True)
 
 
 def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
@@ -214,6 +217,27 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
             id="after the reboot all is there",
         ),
         pytest.param(
+            [(0, SWITCHED), (1, TAKEN), (2, SWITCHED_BUSY), (3, SWITCHED)],
+            REBOOTS,
+            (State.FAILED, Cause.BLOCKED, "pod ns/p came before the node could be rebooted; GPU 0: MIG is switched"),
+            id="a GPU came into use before the reboot",
+        ),
+        pytest.param(
+            [(0, SWITCHED), (1, TAKEN), (2, SWITCHED_BUSY), (11, SWITCHED)],
+            REBOOTS,
+            (State.REBOOTING, Cause.REBOOTING, "MIG was switched; the node reboots"),
+            id="and is free again after a pause",
+        ),
+        pytest.param(
+            [(0, SWITCHED), (1, UNHEARD), (500, SWITCHED), (5000, SWITCHED)],
+            REBOOTS,
+            (State.FAILED, Cause.FAILED, "the reboot failed; GPU 0: MIG is switched on with the next reset"),
+            id="the node is not told twice to reboot",
+        ),
+        pytest.param(
+            [(0, ASKED), (1, UNHEARD)], REBOOTS, (State.SUCCESS, Cause.APPLIED, "all GPUs"), id="word of it too late"
+        ),
+        pytest.param(
             [(0, DARK)], LIMITS, (State.PENDING, Cause.PENDING, "the kubelet does not answer"), id="nothing to see"
         ),
         pytest.param(
@@ -276,6 +300,15 @@ def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
     assert (still.state, still.reason[:25]) == (State.FAILED, "GPU 0: MIG is switched on")
     assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == Wish()
     assert resumed("", "rebooting", 50, REBOOTS) == Wish()
+    assert resumed("", "failed", 50, REBOOTS, rebooted=True) == Wish()
+
+
+def test_an_agent_that_finds_that_the_node_was_told_to_reboot_does_not_tell_it_again() -> None:
+    wish = resumed("all-1g.5gb", "failed", 50, REBOOTS, rebooted=True)
+    assert advance(wish, SWITCHED, 51, REBOOTS).state is State.FAILED
+    assert advance(wish, ASKED, 51, REBOOTS).state is State.SUCCESS
+    other = advance(wish, look(card(pending=True), name="all-2g.10gb"), 51, REBOOTS)
+    assert other.state is State.REBOOTING
 
 
 LOOKS = st.sampled_from([ASKED, OTHER, BLOCKED, SWITCHED, SWITCHED_BUSY, LOST])
@@ -283,7 +316,8 @@ LOOKS = st.sampled_from([ASKED, OTHER, BLOCKED, SWITCHED, SWITCHED_BUSY, LOST])
 
 @settings(max_examples=300)
 @given(
-    st.lists(st.tuples(st.floats(0, 60), LOOKS | st.sampled_from([BROKEN, WORKED, DARK])), max_size=40), st.booleans()
+    st.lists(st.tuples(st.floats(0, 60), LOOKS | st.sampled_from([BROKEN, WORKED, DARK, TAKEN, UNHEARD])), max_size=40),
+    st.booleans(),
 )
 def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, WishEvent]], reboots: bool) -> None:
     limits = REBOOTS if reboots else LIMITS
@@ -298,7 +332,7 @@ def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, Wi
             assert wish.state is not None
             assert (wish.state is State.SUCCESS) is event.outlook.done
             assert wish.reason
-        if not isinstance(event, Attempted):
+        if not isinstance(event, Attempted | NotRebooted):
             if wish.state is State.PENDING:
                 assert now_s - since_s < limits.pending_s
             if wish.state is State.REBOOTING:

@@ -4,6 +4,7 @@ from tessera.agent.partition.cards import Partitioner, Remember
 from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
 from tessera.agent.partition.outside import Driver, Evict, Held, Offer, Outside, Timing
+from tessera.agent.partition.reboot import RebootRecord, reboot
 
 __all__ = [
     "MIG_CONFIG",
@@ -17,6 +18,8 @@ __all__ = [
     "Outside",
     "Partitioner",
     "Policy",
+    "RebootRecord",
     "Remember",
     "Timing",
+    "reboot",
 ]

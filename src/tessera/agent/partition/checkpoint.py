@@ -9,7 +9,7 @@ from tessera.api import checkpoints
 from tessera.core.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "write_through"]
 
 _MOST_BYTES = 1 << 20
 """A node's checkpoint has a few kilobytes."""
@@ -52,19 +52,8 @@ class Checkpoint:
 
     def replace(self, recorded: tuple[Recorded, ...]) -> None:
         """Do what `write` does, while the caller waits."""
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with scratch.open("wb") as file:
-                    file.write(checkpoints.write(recorded))
-                    file.flush()
-                    os.fsync(file.fileno())
-                scratch.replace(self.path)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    scratch.unlink()
-            _sync(self.path.parent)
+            write_through(self.path, checkpoints.write(recorded))
         except OSError as error:
             raise Unavailable(
                 str(self.path),
@@ -72,6 +61,27 @@ class Checkpoint:
                 wanted="a checkpoint that can be written",
                 accepted="a folder that this process may write to; without it a reboot loses the MIG layout",
             ) from error
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Replace a file as a whole and bring it to the disk; its folder is made where it is missing.
+
+    Raises:
+        OSError: that is not possible; the file is as it was.
+
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            scratch.unlink()
+    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:

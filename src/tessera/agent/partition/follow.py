@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.agent.partition.cards import Partitioner
 from tessera.agent.partition.outside import Evict
+from tessera.agent.partition.reboot import RebootRecord
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
     Attempted,
@@ -14,6 +15,7 @@ from tessera.core.layouts import (
     Condition,
     Group,
     Limits,
+    NotRebooted,
     Outlook,
     Seen,
     State,
@@ -48,7 +50,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     evict: Evict | None = None
     """Evicts pods that stand in the way (the force option); None waits for them to go."""
     reboot: Callable[[], Awaitable[None]] | None = None
-    """Reboots the node; must be given where `limits.may_reboot`."""
+    """Tells the node to reboot, where `limits.may_reboot`; raises Unavailable where that fails."""
+    record: RebootRecord | None = None
+    """Where it is written down that the node was told to; must be given with `reboot`."""
 
 
 class Follower:
@@ -67,7 +71,9 @@ class Follower:
 
     def resume(self, name: str, state: str) -> None:
         """Take up the work of the agent before: call it once, with both labels as they are when this one starts."""
-        self.wish = resumed(name, state, _now(), self._policy.limits)
+        record = self._policy.record
+        rebooted = record is not None and record.holds(name)
+        self.wish = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
         self._rebooting = self.wish.state is State.REBOOTING
 
     async def follow(self, name: str) -> Wish:
@@ -97,18 +103,47 @@ class Follower:
             await self._withdraw(event.outlook, inventory)
             if self.wish.state is State.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
+        if self._policy.record and not self.wish.rebooted:
+            self._policy.record.forget()
         await self._report()
-        await self._reboot()
-        return event
-
-    async def _reboot(self) -> None:
-        """Reboot the node once it is known that it shall be; otherwise the next agent would ask for it again."""
         if self.wish.state is not State.REBOOTING:
             self._rebooting = False
-        elif not self._rebooting and self._is_reported() and self._policy.reboot:
+        elif isinstance(event, Seen) and not self._rebooting and self._is_reported():
             self._rebooting = True
-            self._log.warning("node_reboots", reason=self.wish.reason)
-            await self._policy.reboot()
+            await self._reboot(event.outlook)
+        return event
+
+    async def _reboot(self, seen: Outlook) -> None:
+        """Reboot the node, now that others know that it shall be, unless a GPU has come into use meanwhile."""
+        tried, failed = False, await self._in_use()
+        try:
+            if not failed and self._policy.reboot and self._policy.record:
+                self._policy.record.write(self.wish.name)
+                self._log.warning("node_reboots", reason=self.wish.reason)
+                tried = True
+                await self._policy.reboot()
+        except TesseraError as error:
+            failed = f"the reboot failed: {error}"
+        if failed:
+            event = NotRebooted(failed, seen, tried)
+            self.wish = advance(self.wish, event, _now(), self._policy.limits)
+            await self._report()
+
+    async def _in_use(self) -> str:
+        """Return what speaks against a reboot; nothing where all GPUs were withdrawn and nobody is seen for a while."""
+        calm_s = _now()
+        while True:
+            try:
+                inventory, users = await self._outside.look()
+            except (TesseraError, TimeoutError) as error:
+                return f"it is not known who uses the GPUs: {str(error) or 'no answer in time'}"
+            if users:
+                return f"{users[0].name} came before the node could be rebooted"
+            if any(gpu.uuid not in self._withdrawn for gpu in inventory.gpus):
+                return "GPUs could not be withdrawn from the pods before the reboot"
+            if _now() - calm_s >= self._outside.timing.settle_s:
+                return ""
+            await asyncio.sleep(self._outside.timing.poll_s)
 
     async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
         if not name:
@@ -143,12 +178,17 @@ class Follower:
         return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
-        """Offer instances that must go no more while users are waited for, and again when nothing is changed."""
-        waiting = dict(seen.blocked) if self.wish.acts else {}
+        """Offer instances that must go no more while users are waited for, and again when nothing is changed.
+
+        Before a reboot nothing at all is offered.
+        """
+        waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.wish.acts else {}
         changed = {gpu for gpu, _ in seen.feasible} if self.wish.acts else set()
+        if self.wish.state is State.REBOOTING:
+            waiting = {gpu.uuid: gpu.layout or () for gpu in inventory.gpus}
         for gpu in inventory.gpus:
             if gpu.uuid in waiting:
-                kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid].withdraw)
+                kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid])
                 if await self._outside.tell(gpu.uuid, kept):
                     self._withdrawn.add(gpu.uuid)
         for uuid in self._withdrawn.difference(waiting, changed):

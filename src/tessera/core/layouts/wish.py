@@ -30,6 +30,7 @@ __all__ = [
     "Cause",
     "Condition",
     "Limits",
+    "NotRebooted",
     "Outlook",
     "Seen",
     "State",
@@ -188,7 +189,16 @@ class Unseen(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-WishEvent = Seen | Attempted | Unseen
+class NotRebooted(msgspec.Struct, frozen=True, tag=True):
+    """The node was to be rebooted, and was not."""
+
+    reason: str
+    outlook: Outlook
+    tried: bool
+    """Whether the node was told to reboot, in vain; it is not told twice for one wish."""
+
+
+WishEvent = Seen | Attempted | Unseen | NotRebooted
 
 
 def outlook(
@@ -206,22 +216,39 @@ def outlook(
     return Outlook(world=world, targets=targets, changes=changes, idle=not held)
 
 
-def resumed(name: str, state: str, now_s: float, limits: Limits) -> Wish:
-    """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there."""
+def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> Wish:
+    """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there.
+
+    Args:
+        name: the configuration that is asked for.
+        state: how an agent before said it stands.
+        now_s: the time.
+        limits: deadlines.
+        rebooted: whether it is written down that the node was told to reboot for this configuration.
+
+    """
     if name and state == State.REBOOTING:
         until = now_s + limits.rebooting_s
         return Wish(
             name=name, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
         )
-    return Wish()
+    return Wish(name=name, rebooted=True) if name and rebooted else Wish()
 
 
 def advance(wish: Wish, event: WishEvent, now_s: float, limits: Limits) -> Wish:
     """Return how it stands after an event."""
-    if isinstance(event, Attempted):
-        return _attempted(wish, event, now_s, limits)
-    if not event.name:
-        return Wish()
+    match event:
+        case Attempted():
+            return _attempted(wish, event, now_s, limits)
+        case NotRebooted():
+            return _not_rebooted(wish, event, now_s, limits)
+        case Seen() | Unseen() if event.name:
+            return _looked(wish, event, now_s, limits)
+        case _:
+            return Wish()
+
+
+def _looked(wish: Wish, event: Seen | Unseen, now_s: float, limits: Limits) -> Wish:
     if event.name != wish.name:
         wish = Wish(name=event.name)
     if isinstance(event, Unseen):
@@ -296,7 +323,7 @@ def _retry(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
     if seen.feasible:
         again = (wish.world and seen.world != wish.world) or now_s >= wish.retry_s
         return _open(wish, seen, now_s, limits) if again else wish
-    if seen.idle and not seen.blocked and _reboots(wish, seen, limits):
+    if seen.idle and not seen.blocked and _reboots(wish, seen, limits) and now_s >= wish.retry_s:
         return _open(wish, seen, now_s, limits)
     same = wish.reason.endswith(seen.reason)
     return wish if same else _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.world)
@@ -306,6 +333,16 @@ def _attempted(wish: Wish, event: Attempted, now_s: float, limits: Limits) -> Wi
     if wish.state is not State.PENDING or not event.failures:
         return wish
     return _pause(_fail(wish, Cause.FAILED, "; ".join(event.failures), event.world), now_s, limits)
+
+
+def _not_rebooted(wish: Wish, event: NotRebooted, now_s: float, limits: Limits) -> Wish:
+    """End in failed, with what the look says at the end as each look will find it."""
+    if wish.state is not State.REBOOTING:
+        return wish
+    reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
+    wish = msgspec.structs.replace(wish, rebooted=event.tried)
+    failed = _fail(wish, Cause.FAILED if event.tried else Cause.BLOCKED, reason, event.outlook.world)
+    return _pause(failed, now_s, limits)
 
 
 def _unseen(wish: Wish, event: Unseen, now_s: float, limits: Limits) -> Wish:

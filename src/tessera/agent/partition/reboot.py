@@ -1,0 +1,65 @@
+"""Telling the node to reboot, and remembering on disk that it was told, for a reboot ends the agent."""
+
+import os
+from pathlib import Path
+
+from tessera.agent.partition.checkpoint import write_through
+from tessera.agent.sharing.processes import ran
+from tessera.errors import Unavailable
+
+__all__ = ["RebootRecord", "reboot"]
+
+_DEADLINE_S = 60.0
+"""For the command to end; the reboot itself may begin before or after that."""
+_MOST_BYTES = 4096
+
+
+class RebootRecord:
+    """The configuration for which the node was told to reboot; its file is there until that is settled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def holds(self, name: str) -> bool:
+        """Return whether the node was told to reboot for this configuration; so too where the file cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(_MOST_BYTES) == name.encode()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def write(self, name: str) -> None:
+        """Write down that the node is told to reboot for a configuration.
+
+        Raises:
+            Unavailable: that is not possible.
+
+        """
+        try:
+            write_through(self._path, name.encode())
+        except OSError as error:
+            raise Unavailable(
+                str(self._path),
+                found=error.strerror or type(error).__name__,
+                wanted="a file that can be written",
+                accepted="a folder that this process may write to; else the node might reboot again and again",
+            ) from error
+
+    def forget(self) -> None:
+        """Remove the file; one that cannot be removed only keeps the node from a reboot."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+async def reboot(command: tuple[str, ...], *, deadline_s: float = _DEADLINE_S) -> None:
+    """Run the command that reboots the node: a program and its arguments, without a shell.
+
+    Raises:
+        Unavailable: it cannot be run, ends with an error, or does not end in time.
+
+    """
+    await ran(command, "", os.environ, deadline_s, session=True)

@@ -1,0 +1,26 @@
+"""`tessera agent` says at once what is wrong with its options."""
+
+import pytest
+from click.testing import CliRunner
+
+from tessera.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ([], "--node: found none, wanted the name of this node's object"),
+        (
+            ["--node=n1", "--reboot-command=/nowhere/reboot now"],
+            "--reboot-command: found no program '/nowhere/reboot', wanted a program of this machine and its arguments",
+        ),
+        (
+            ["--node=n1", "--reboot-command=sh -c 'reboot"],
+            '--reboot-command: found "sh -c \'reboot", No closing quotation',
+        ),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], want: str) -> None:
+    result = CliRunner(env={"NODE_NAME": None, "TESSERA_AGENT_NODE": None}).invoke(main, ["agent", *arguments])
+    assert result.exit_code == 2
+    assert want in result.output
