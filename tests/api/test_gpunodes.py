@@ -103,7 +103,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         driver="580.1",
         reported=True,
         wanted=wanted,
-        claims=(Claim(uid="u", pod=PodKey("a/b"), shares=(SHARE,)),),
+        claims=(Claim(uid="u", pod=PodKey("a/b"), shares=(SHARE,), attempt="r/1"),),
         policy=draw(st.sampled_from(("", "default"))),
         version="7",
     )

@@ -27,6 +27,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """UID of the pod: another pod of the same name is another claim."""
     pod: PodKey
     shares: tuple[Share, ...]
+    attempt: str = ""
+    """Which of several attempts to bind the pod wrote it; who gives an attempt up drops no other's claim."""
 
 
 class Sick(msgspec.Struct, frozen=True, kw_only=True):

@@ -169,6 +169,8 @@ class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     pod: str
     """Namespace and name, `NAMESPACE/NAME`."""
     shares: tuple[ShareFields, ...]
+    attempt: str = ""
+    """Which of several attempts to bind the pod wrote it."""
 
 
 class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

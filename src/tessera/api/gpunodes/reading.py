@@ -76,7 +76,7 @@ def _state(found: _Object) -> GpuNodeState:
         reported=found.status is not None,
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
         claims=tuple(
-            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)))
+            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)), attempt=each.attempt)
             for each in found.spec.claims
         ),
         policy=found.spec.policy.name if found.spec.policy else "",

@@ -62,7 +62,10 @@ def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
 
 def claims_field(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """Return `spec.claims` as JSON."""
-    fields = (ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(_share_fields, each.shares))) for each in claims)
+    fields = (
+        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(_share_fields, each.shares)), attempt=each.attempt)
+        for each in claims
+    )
     return [msgspec.to_builtins(each) for each in fields]
 
 
