@@ -98,7 +98,7 @@ def test_a_policy_counts_in_the_generation(tmp_path: Path) -> None:
 BROKEN = {
     "not YAML": ("a: [", "a"),
     "not UTF-8": (b"\xff", "bytes that are not UTF-8"),
-    "too large": (" " * (1 << 20) + "x", "more than 1048576 bytes"),
+    "too large": (" " * (1 << 20) + "x", "more than 1 MiB"),
     "two documents": ("version: v1\n---\nversion: v1\n", "found 2 documents, wanted one document"),
     "empty": ("", "found 0 documents, wanted one document"),
     "refused": (sharing(1), "found 1, wanted an integer from 2"),

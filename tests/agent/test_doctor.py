@@ -109,7 +109,7 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     problems = (await look(places)).cdi_problems
     assert len(problems) == 3
     assert problems[1].endswith("b.yaml: Is a directory")
-    assert "more than 8388608 bytes" in problems[2]
+    assert "more than 8 MiB" in problems[2]
 
 
 async def test_daemons_that_are_gone(places: Places) -> None:

@@ -52,6 +52,7 @@ class Machine(msgspec.Struct, kw_only=True):
     kubelet: MemoryKubelet
     folder: Path
     reboot: tuple[str, ...] = ()
+    mig_config: Path | None = None
 
     @property
     def settings(self) -> Settings:
@@ -67,6 +68,7 @@ class Machine(msgspec.Struct, kw_only=True):
             sources=Sources(sharing=self.folder / "sharing", policy=self.folder / "policy.yaml"),
             mps=MpsSettings(root=self.folder / "mps"),
             reboot=self.reboot,
+            mig_config=self.mig_config,
             interval_s=0.2,
         )
 
@@ -193,6 +195,29 @@ async def test_a_label_that_means_nothing_changes_nothing(machine: Machine) -> N
         node = await machine.until_state("failed")
         assert "all-9g.99gb" in node["status"]["conditions"][0]["message"]
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+
+
+# sentence: (mig-parted's file, what the node's condition says)
+BAD_FILES: dict[str, tuple[bytes | None, str]] = {
+    "no file": (None, "No such file"),
+    "two documents": (b"version: v1\n---\nversion: v1\n", "found 2 documents, wanted one document"),
+    "no text": (b"\xff\xff", "mig.yaml"),
+    "far too large": (b" " * ((1 << 20) + 1), "more than 1 MiB"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+async def test_a_mig_file_that_cannot_be_used_fails_the_label(machine: Machine, case: str) -> None:
+    content, want = BAD_FILES[case]
+    file = machine.folder / "mig.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    machine.mig_config = file
+    async with machine.agent():
+        await machine.label(config="ours")
+        node = await machine.until_state("failed")
+        assert want in node["status"]["conditions"][0]["message"]
+    assert [gpu.layout for gpu in (await machine.driver.inventory()).gpus] == [None, None]
 
 
 async def test_a_label_that_is_removed_leaves_the_layout_and_no_word_of_it(machine: Machine) -> None:

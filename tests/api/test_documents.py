@@ -176,6 +176,16 @@ def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert documents.read("a.json", '{"a": 1234567}')[0].data == {"a": 1234567}
 
 
+@pytest.mark.parametrize(("text", "found"), [("", 0), ("a: 1\n---\nb: 2\n", 2), ("{}\n{}\n[]", 3), (b"---\n---\n", 0)])
+def test_where_one_document_is_wanted_others_are_counted(text: str | bytes, found: int) -> None:
+    with pytest.raises(InvalidInput, match=f"a.yaml: found {found} documents, wanted one document"):
+        documents.one("a.yaml", text)
+
+
+def test_one_document_may_be_anything() -> None:
+    assert documents.one("a.yaml", b"# nothing else\n---\n- 1\n---\n").data == [1]
+
+
 _PIECES = st.sampled_from(
     [*"abc:-{}[],\"'&*!|>%@`#?\n\t 0123456789.~<", "- ", ": ", "\n  ", "&a ", "*a", "<<: ", "---\n"]
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import read_file
 from tessera.api import documents, nodepolicy, sharingconfig
-from tessera.api.documents import Document
 from tessera.core.doctor import APPLIED
 from tessera.core.inventory import GpuFacts
 from tessera.core.nodesharing import NodeSharing, combined
@@ -25,8 +25,6 @@ CONFIG_LABEL = "nvidia.com/device-plugin.config"
 SHARE_LABEL = "gpushare"
 """Label of a node whose GPUs are memory shares. Source: AliyunContainerService/gpushare-scheduler-extender."""
 _DEFAULT_KEY = "default"
-_MAX_BYTES = 1 << 20
-"""Largest file read: what a ConfigMap may hold."""
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,24 +157,13 @@ def _listed(root: Path | None) -> Sequence[Path]:
 
 
 def _content(path: Path) -> str:
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise InvalidInput(str(path), found=f"more than {_MAX_BYTES} bytes", wanted="a configuration file")
     try:
-        return content.decode()
+        return read_file(path).decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(str(path), found="bytes that are not UTF-8", wanted="YAML or JSON") from error
 
 
 def _parsed(texts: _Texts, gpus: Sequence[GpuFacts], *, memory_share: bool) -> NodeSharing:
-    config = sharingconfig.read(_document(texts.name, texts.sharing)) if texts.name else NodeSharing()
-    policy = nodepolicy.read(_document("node policy", texts.policy), gpus) if texts.policy else NodeSharing()
+    config = sharingconfig.read(documents.one(texts.name, texts.sharing)) if texts.name else NodeSharing()
+    policy = nodepolicy.read(documents.one("node policy", texts.policy), gpus) if texts.policy else NodeSharing()
     return combined(config, policy, memory_share=memory_share)
-
-
-def _document(source: str, text: str) -> Document:
-    found = documents.read(source, text)
-    if len(found) != 1:
-        raise InvalidInput(source, found=f"{len(found)} documents", wanted="one document")
-    return found[0]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.agent.configuration import Configuration, ConfigurationFiles, Sources
+from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
@@ -28,7 +29,6 @@ __all__ = ["Places", "observe"]
 
 _CONNECT_S = 3.0
 _MIB = 1 << 20
-_LARGEST_SPEC = 8 << 20
 _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 """Where containerd's configuration has `enable_cdi`: of version 3, and before.
 
@@ -219,9 +219,7 @@ def _specs(folder: Path) -> list[Path]:
 
 
 def _device_names(path: Path) -> Iterator[str]:
-    if path.stat().st_size > _LARGEST_SPEC:
-        raise InvalidInput(str(path), found=f"more than {_LARGEST_SPEC} bytes", wanted="a CDI file")
-    for document in documents.read(str(path), path.read_bytes()):
+    for document in documents.read(str(path), read_file(path, LARGEST_SPEC)):
         spec = Field(document, document.data)
         kind = spec.get("kind").text()
         for device in spec.get("devices").elements():

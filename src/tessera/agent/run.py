@@ -19,6 +19,7 @@ from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
 from tessera.agent.health import HealthWatch
+from tessera.agent.nodefiles import read_file
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.partition import (
@@ -224,13 +225,10 @@ class Agent:
         if path is None:
             return {}
         try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(str(path), found=str(error), wanted="a mig-parted file") from error
-        found = documents.read(str(path), text)
-        if len(found) != 1:
-            raise InvalidInput(str(path), found=f"{len(found)} documents", wanted="one document")
-        return migparted.read(found[0])
+            content = read_file(path)
+        except OSError as error:
+            raise InvalidInput(str(path), found=error.strerror or str(error), wanted="a mig-parted file") from error
+        return migparted.read(documents.one(str(path), content))
 
     async def _report(self, wish: Wish) -> None:
         """Tell how it stands with the label: another label, a condition, an event."""

@@ -17,7 +17,7 @@ import yaml
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Document", "Path", "Plain", "read", "write"]
+__all__ = ["Document", "Path", "Plain", "one", "read", "write"]
 
 Plain = dict[str, "Plain"] | list["Plain"] | str | int | Decimal | bool | None
 """What a document is made of."""
@@ -114,6 +114,19 @@ def read(source: str, text: str | bytes) -> tuple[Document, ...]:
             source, found=found, wanted=f"at most {_MAX_YAML_CHARACTERS}", accepted="JSON, which may be larger"
         )
     return tuple(document for document in _read_yaml(source, characters) if document.data is not None)
+
+
+def one(source: str, text: str | bytes) -> Document:
+    """Return the document of a text that must have exactly one; read as `read` does.
+
+    Raises:
+        InvalidInput: broken or hostile text, or none or several documents.
+
+    """
+    found = read(source, text)
+    if len(found) != 1:
+        raise InvalidInput(source, found=f"{len(found)} documents", wanted="one document")
+    return found[0]
 
 
 def write(data: Plain) -> str:

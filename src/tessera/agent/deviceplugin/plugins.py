@@ -10,6 +10,7 @@ from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
+from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
 from tessera.core.advertise import Offer, PluginDevice, Resource
@@ -228,7 +229,7 @@ class Plugins:
         """Write the specification of all whole GPUs and MIG instances; one that cannot be written leaves the former."""
         try:
             if self._paths.driver_spec.exists():
-                found = documents.read(str(self._paths.driver_spec), self._paths.driver_spec.read_bytes())
+                found = documents.read(str(self._paths.driver_spec), read_file(self._paths.driver_spec, LARGEST_SPEC))
                 self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
             text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
             self._folder.write("gpu", text)

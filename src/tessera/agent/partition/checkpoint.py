@@ -5,14 +5,12 @@ import contextlib
 import os
 from pathlib import Path
 
+from tessera.agent.nodefiles import read_file
 from tessera.api import checkpoints
 from tessera.core.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["Checkpoint", "write_through"]
-
-_MOST_BYTES = 1 << 20
-"""A node's checkpoint has a few kilobytes."""
 
 
 class Checkpoint:
@@ -29,16 +27,13 @@ class Checkpoint:
 
         """
         try:
-            with self.path.open("rb") as file:
-                text = file.read(_MOST_BYTES + 1)
+            text = read_file(self.path)
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise InvalidInput(
                 str(self.path), found=error.strerror or type(error).__name__, wanted="a checkpoint that can be read"
             ) from error
-        if len(text) > _MOST_BYTES:
-            raise InvalidInput(str(self.path), found="more than 1 MiB", wanted="a checkpoint of MIG layouts")
         return checkpoints.read(str(self.path), text)
 
     async def write(self, recorded: tuple[Recorded, ...]) -> None:

@@ -115,10 +115,7 @@ def configurations_in(file: str | None) -> Mapping[str, tuple[Group, ...]]:
     """
     if file is None:
         return {}
-    found = documents.read(*read_bytes(file))
-    if len(found) != 1:
-        raise InvalidInput(file, found=f"{len(found)} documents", wanted="one, a mig-parted configuration file")
-    return migparted.read(found[0])
+    return migparted.read(documents.one(*read_bytes(file)))
 
 
 def configuration_of(config: str | None, configurations: Mapping[str, tuple[Group, ...]]) -> str:

@@ -1,0 +1,25 @@
+"""Files of the node, which others write: read whole, and never more than such a file can be."""
+
+from pathlib import Path
+
+from tessera.errors import InvalidInput
+
+__all__ = ["LARGEST_SPEC", "read_file"]
+
+LARGEST_SPEC = 8 << 20
+"""Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
+
+
+def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
+    """Return the content of a file of at most so many bytes: whole MiB; one is what a ConfigMap may hold.
+
+    Raises:
+        InvalidInput: it is larger.
+        OSError: it cannot be read.
+
+    """
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise InvalidInput(str(path), found=f"more than {most_bytes >> 20} MiB", wanted="a file of at most that")
+    return content

@@ -1,0 +1,26 @@
+"""Files are read whole up to what such a file can be, and not at all beyond."""
+
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.nodefiles import read_file
+from tessera.errors import InvalidInput
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("most", "size"), [(MIB, 0), (MIB, MIB), (8 * MIB, MIB + 1)])
+def test_a_file_of_a_sensible_size_is_read(tmp_path: Path, most: int, size: int) -> None:
+    (tmp_path / "file").write_bytes(b"x" * size)
+    assert read_file(tmp_path / "file", most) == b"x" * size
+
+
+def test_a_larger_file_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="/dev/zero: found more than 1 MiB, wanted a file of at most that"):
+        read_file(Path("/dev/zero"))
+
+
+def test_a_file_that_is_not_there_is_left_to_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none")
