@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nodefacts import gpu, instance, node
 from tessera.api import documents, fleets
-from tessera.api.gpulabels import Labelling, gpu_labels, owns
+from tessera.api.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns, stamped
 from tessera.core.inventory import GpuFacts, Inventory, MigMode
 from tessera.core.mig import Placement
 from tessera.core.nodesharing import Entry, NodeSharing, Strategy, effective
@@ -84,8 +84,8 @@ def labels(
 ) -> dict[str, str]:
     """Return the labels without their prefix."""
     gpus = effective(inventory, NodeSharing(strategy=strategy, entries=entries))
-    labelling = msgspec.structs.replace(Labelling(strategy=strategy, timestamp_s=1_790_000_000), **more)
-    found = gpu_labels(inventory, gpus, labelling)
+    labelling = msgspec.structs.replace(Labelling(strategy=strategy), **more)
+    found = stamped(gpu_labels(inventory, gpus, labelling), {}, now_s=1_790_000_000)
     assert all(key.startswith("nvidia.com/") for key in found)
     return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
 
@@ -298,8 +298,28 @@ def test_what_the_driver_does_not_tell_is_left_out() -> None:
     assert not {"gpu.memory", "gpu.family", "gpu.compute.major"} & set(found)
 
 
-def test_the_time_is_left_out_where_it_is_not_given() -> None:
-    assert "gfd.timestamp" not in labels(node(t4()), timestamp_s=None)
+OURS = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.product": "T4"}
+OTHERS = {"example.com/zone": "a", "nvidia.com/mig.config": "all-1g.5gb"}
+# sentence: (labels the node has, time they get in seconds)
+STAMPS = {
+    "nothing was there": ({}, "200"),
+    "the same was there": ({**OURS, TIMESTAMP: "100"}, "100"),
+    "the same was there beside others' labels": ({**OTHERS, **OURS, TIMESTAMP: "100"}, "100"),
+    "the same was there without a time": (OURS, "200"),
+    "a value differs": ({**OURS, "nvidia.com/gpu.count": "1", TIMESTAMP: "100"}, "200"),
+    "a label of ours is missing": ({"nvidia.com/gpu.count": "2", TIMESTAMP: "100"}, "200"),
+    "a stale label of ours is there": ({**OURS, "nvidia.com/gpu.memory": "9", TIMESTAMP: "100"}, "200"),
+}
+
+
+@pytest.mark.parametrize("case", STAMPS)
+def test_the_time_is_that_of_the_last_change(case: str) -> None:
+    present, want = STAMPS[case]
+    assert stamped(OURS, present, now_s=200) == {**OURS, TIMESTAMP: want}
+
+
+def test_a_node_without_labels_of_ours_has_no_time_of_their_change() -> None:
+    assert stamped({}, {**OURS, TIMESTAMP: "100"}, now_s=200) == {}
 
 
 def test_attributes_in_a_profiles_name_become_dots() -> None:
@@ -351,7 +371,7 @@ def test_labels_are_owned_and_others_are_not() -> None:
         for key in gpu_labels(
             node(a100(0, "all-1g.5gb")),
             effective(node(a100(0, "all-1g.5gb")), NodeSharing(strategy=strategy)),
-            Labelling(strategy=strategy, timestamp_s=1),
+            Labelling(strategy=strategy),
         ):
             assert owns(key), key
     for key in (

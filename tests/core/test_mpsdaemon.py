@@ -6,10 +6,23 @@ import msgspec
 import pytest
 
 from nodefacts import gpu, node
-from tessera.core.mps import MpsTarget
-from tessera.core.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Step, back_off_s, next_step, ready_keys
+from tessera.core.mig import Placement
+from tessera.core.mps import MpsTarget, mps_key
+from tessera.core.mpsdaemon import (
+    DaemonRecord,
+    DaemonSeen,
+    DaemonState,
+    Step,
+    back_off_s,
+    check_daemons,
+    next_step,
+    ready_keys,
+)
+from tessera.core.need import Isolation
 from tessera.core.nodesharing import Entry, GpuPolicy, NodeSharing, effective
 from tessera.core.sharing import AUTO, Mode
+from tessera.core.snapshot import Share
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
 RECORD = DaemonRecord(target=TARGET, pid=1, started="boot/1")
@@ -77,3 +90,64 @@ def test_who_may_offer_mps() -> None:
     assert ready_keys(gpus, states, available=True) == {"GPU-0", "GPU-2"}
     assert ready_keys(gpus, states, available=False) == {"GPU-0"}
     assert ready_keys(gpus, (), available=False) == frozenset()
+
+
+def share(index: int, mode: Mode = Mode.MPS, profile: str | None = None, start: int | None = None) -> Share:
+    return Share(
+        gpu=index,
+        mode=mode,
+        profile=profile,
+        start=start,
+        memory_mib=1024,
+        compute_percent=0,
+        isolation=Isolation.DRIVER,
+        resource="r",
+    )
+
+
+INVENTORY = node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb"))
+MIG_KEY = mps_key("GPU-1", Placement(4, 4, "3g.20gb"))
+RUNNING = (DaemonState(key="GPU-0", phase="running"), DaemonState(key=MIG_KEY, phase="running"))
+FAILED = (DaemonState(key="GPU-0", phase="failed", reason="no such program"),)
+REPLICA = share(1, Mode.MIG_MPS, "3g.20gb", 4)
+ALL_RUN: dict[str, list[Share]] = {
+    "nothing": [],
+    "a whole GPU and a replica on an instance": [share(0), REPLICA],
+    "shares that need no daemon": [share(1, Mode.MIG, "3g.20gb", 0), share(1, Mode.MEMORY_SHARE)],
+    "a GPU that is not there": [share(7)],
+}
+
+
+@pytest.mark.parametrize("case", ALL_RUN)
+def test_shares_whose_daemons_run(case: str) -> None:
+    check_daemons(ALL_RUN[case], INVENTORY, RUNNING, unable="")
+
+
+# sentence: (shares, states of daemons, why there is no MPS, error and its text)
+NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[TesseraError], str]] = {
+    "one daemon failed": (
+        [REPLICA, share(0)],
+        (*RUNNING[1:], *FAILED),
+        "",
+        Unavailable,
+        "GPU 0: found no such prog",
+    ),
+    "one drains": ([share(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "found no daemon"),
+    "none is there": ([share(0)], (), "", Unavailable, "found no daemon, wanted a running MPS daemon"),
+    "the node has no MPS": ([share(0)], (), "no nvidia-cuda-mps-control", Unavailable, "found no nvidia-cuda-mps-con"),
+    "another instance's runs": (
+        [share(1, Mode.MIG_MPS, "3g.20gb", 0)],
+        RUNNING,
+        "",
+        Unavailable,
+        "GPU 1: found no d",
+    ),
+    "no instance can be there": ([share(1, Mode.MIG_MPS, "9g.1gb", 0)], RUNNING, "", InvalidInput, "'9g.1gb' at 0"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RUNNING)
+def test_shares_whose_daemons_do_not_run(case: str) -> None:
+    shares, states, unable, error, want = NOT_RUNNING[case]
+    with pytest.raises(error, match=want):
+        check_daemons(shares, INVENTORY, states, unable=unable)

@@ -9,17 +9,13 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.holdings import used_keys
 from tessera.core.inventory import Inventory
 from tessera.core.memorycaps import memory_caps
-from tessera.core.mps import enforceable, mps_key, mps_targets
-from tessera.core.mpsdaemon import DaemonState, ready_keys
+from tessera.core.mps import enforceable, mps_targets
+from tessera.core.mpsdaemon import DaemonState, check_daemons, ready_keys
 from tessera.core.nodesharing import NodeSharing
-from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
-from tessera.errors import Unavailable
 from tessera.log import Logger
 
 __all__ = ["Enforcer"]
-
-_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 
 
 class Enforcer:
@@ -37,7 +33,7 @@ class Enforcer:
         self._mps = MpsSupervisor(driver, mps, log)
         self._memory = MemoryKeeper(driver, log)
         self._power = PowerKeeper(driver, state / "power.json", log)
-        self._daemons: dict[str, DaemonState] = {}
+        self._daemons: tuple[DaemonState, ...] = ()
         self.problems: tuple[str, ...] = ()
         """What of the declared sharing does not hold, one sentence each."""
 
@@ -48,7 +44,7 @@ class Enforcer:
         wanted = tuple(gpus)
         used = used_keys(await pods.held(inventory), inventory)
         states = await self._mps.apply(mps_targets(wanted, inventory, pods.shares), inventory, used)
-        self._daemons = {each.key: each for each in states}
+        self._daemons = tuple(states)
         unable = self._mps.unavailable()
         self.problems = (
             *(f"MPS of {each.key}: {each.reason}" for each in states if each.reason),
@@ -61,17 +57,8 @@ class Enforcer:
         """Return when the MPS daemons of these shares ran at the last `apply`.
 
         Raises:
-            Unavailable: one did not; says which and why.
+            InvalidInput: a share of a MIG instance that its GPU cannot have.
+            Unavailable: a daemon did not run; says which and why.
 
         """
-        gpus = {gpu.index: gpu for gpu in inventory.gpus}
-        for share in shares:
-            if share.mode not in _MPS or share.gpu not in gpus:
-                continue
-            facts = gpus[share.gpu]
-            placement = next((each for each in facts.layout or () if each.start == share.start), None)
-            state = self._daemons.get(mps_key(facts.uuid, placement))
-            if state is None or state.phase != "running":
-                found = (state.reason if state else self._mps.unavailable()) or "no daemon"
-                wanted = "a running MPS daemon, which limits its memory and compute"
-                raise Unavailable(f"MPS share of GPU {share.gpu}", found=found, wanted=wanted)
+        check_daemons(shares, inventory, self._daemons, unable=self._mps.unavailable())

@@ -35,7 +35,7 @@ from tessera.agent.partition import (
 )
 from tessera.agent.settings import Settings
 from tessera.api import documents, migparted
-from tessera.api.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns
+from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
@@ -44,10 +44,10 @@ from tessera.core.advertise import Offer, OfferOptions, offer
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
-from tessera.core.layouts import Group, Recorded, Wish, exact
+from tessera.core.layouts import Group, PolicyAttempt, Recorded, Wish, attempted, policy_targets, worth_trying
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
-from tessera.core.nodesharing import PluginOptions, Strategy, desired_layouts, effective, notes, withheld
+from tessera.core.nodesharing import PluginOptions, Strategy, effective, notes, withheld
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
 from tessera.errors import InvalidInput, TesseraError, Unavailable
@@ -90,10 +90,7 @@ class Agent:
         self._changes: list[Change] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
-        self._attempt: object = None
-        """Targets of the node policy and the GPUs when it was tried last."""
-        self._again_s = 0.0
-        """When the same may be tried again, on the loop's clock."""
+        self._attempt: PolicyAttempt | None = None
         self._begun = False
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._offering = asyncio.Lock()
@@ -210,15 +207,12 @@ class Agent:
         """Cut what the node policy wants, on a node whose label asks for nothing."""
         inventory = await self._driver.inventory()
         said = self._files.read(labels_of(self._node()), inventory.gpus).node_sharing
-        facts = {gpu.uuid: gpu for gpu in inventory.gpus}
-        targets = [exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, said)] if said else []
-        now_s = asyncio.get_running_loop().time()
-        attempt = (targets, inventory.gpus)
-        if not targets or (attempt == self._attempt and now_s < self._again_s):
-            return
-        failures = await self._partitioner.apply(targets, now_s + self._settings.limits.pending_s)
-        self._note("policy", failures)
-        self._attempt, self._again_s = attempt, now_s + self._settings.limits.retry_s if failures else 0.0
+        targets = policy_targets(inventory, said) if said else ()
+        now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
+        if worth_trying(targets, inventory, self._attempt, now_s=now_s):
+            failures = await self._partitioner.apply(targets, now_s + limits.pending_s)
+            self._note("policy", failures)
+            self._attempt = attempted(targets, inventory, failures, limits, began_s=now_s)
 
     def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
         path = self._settings.mig_config
@@ -337,13 +331,10 @@ class Agent:
             await self._record.report(Report(reason=reason, message=message, warning=not well))
 
     async def _label(self, inventory: Inventory, gpus: tuple[Gpu, ...], strategy: Strategy) -> None:
-        """Describe the GPUs by labels; the time is that of the last change of any of them."""
+        """Describe the GPUs by labels."""
         machine = await asyncio.to_thread(_first_line, self._settings.paths.machine)
         labels = gpu_labels(inventory, gpus, Labelling(strategy=strategy, machine=machine))
-        present = {key: value for key, value in labels_of(self._node()).items() if owns(key)}
-        stamp = present.pop(TIMESTAMP, "")
-        if labels:
-            labels[TIMESTAMP] = stamp if stamp and present == labels else str(int(time.time()))
+        labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
         await self._record.set_labels(labels, owned=owns)
 
     # What is seen

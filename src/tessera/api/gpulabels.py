@@ -18,7 +18,7 @@ from tessera.core.nodesharing import Strategy
 from tessera.core.sharing import GPU_RESOURCE, Device, Mode, mig_resource
 from tessera.core.snapshot import Gpu
 
-__all__ = ["TIMESTAMP", "Labelling", "gpu_labels", "owns"]
+__all__ = ["TIMESTAMP", "Labelling", "gpu_labels", "owns", "stamped"]
 
 _LONGEST = 63
 """Of a label's value. Source: Kubernetes, Labels and Selectors."""
@@ -70,8 +70,6 @@ class Labelling(msgspec.Struct, frozen=True, kw_only=True):
     """The node's MIG strategy."""
     machine: str = ""
     """The machine's product name, as its firmware tells it; empty where it does not."""
-    timestamp_s: int | None = None
-    """When the labels were first made this way, in seconds since 1970; None leaves that label out."""
 
 
 def owns(key: str) -> bool:
@@ -83,7 +81,7 @@ def owns(key: str) -> bool:
 
 
 def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) -> dict[str, str]:
-    """Return the labels of a node; none where it has no GPU.
+    """Return the labels of a node, without the time of their last change; none where it has no GPU.
 
     Args:
         inventory: what the driver shows.
@@ -103,12 +101,26 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
         **_versions(inventory),
         **_whole(inventory.gpus, offered),
     }
-    if labelling.timestamp_s is not None:
-        labels["gfd.timestamp"] = str(labelling.timestamp_s)
     if labelling.strategy != "none":
         labels["mig.strategy"] = labelling.strategy
         labels |= (_single if labelling.strategy == "single" else _mixed)(inventory.gpus, offered)
     return {f"nvidia.com/{key}": value for key, value in sorted(labels.items())}
+
+
+def stamped(labels: Mapping[str, str], present: Mapping[str, str], *, now_s: int) -> dict[str, str]:
+    """Return labels of `gpu_labels` with the time of their last change; none where there are none.
+
+    Args:
+        labels: as they shall be.
+        present: all labels the node has; where ours among them are the same, their time stays.
+        now_s: seconds since 1970.
+
+    """
+    if not labels:
+        return {}
+    stamp = present.get(TIMESTAMP, "")
+    ours = {key: value for key, value in present.items() if owns(key) and key != TIMESTAMP}
+    return {**labels, TIMESTAMP: stamp if stamp and ours == labels else str(now_s)}
 
 
 def _versions(inventory: Inventory) -> dict[str, str]:

@@ -21,15 +21,29 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.mps import MpsTarget
+from tessera.core.holdings import placement_of
+from tessera.core.inventory import Inventory
+from tessera.core.mps import MpsTarget, mps_key
 from tessera.core.sharing import Mode
-from tessera.core.snapshot import Gpu
+from tessera.core.snapshot import Gpu, Share
+from tessera.errors import Unavailable
 
-__all__ = ["DaemonRecord", "DaemonSeen", "DaemonState", "Phase", "Step", "back_off_s", "next_step", "ready_keys"]
+__all__ = [
+    "DaemonRecord",
+    "DaemonSeen",
+    "DaemonState",
+    "Phase",
+    "Step",
+    "back_off_s",
+    "check_daemons",
+    "next_step",
+    "ready_keys",
+]
 
 _PATIENCE = 3
 """How many times in a row a daemon may fail to answer before it is ended."""
 _FIRST_S, _LONGEST_S = 1.0, 60.0
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
 
 
 class Step(enum.StrEnum):
@@ -134,3 +148,30 @@ def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available:
     running = {key for key, phase in phases.items() if phase == "running"}
     amounts = {gpu.uuid for gpu in gpus if Mode.MPS in gpu.sharing.modes and gpu.sharing.open}
     return frozenset(running | (amounts - phases.keys() if available else set()))
+
+
+def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterable[DaemonState], *, unable: str) -> None:
+    """Return where the MPS daemon of each share that needs one runs; shares of GPUs that are not there need none.
+
+    Args:
+        shares: what one container gets.
+        inventory: what the driver shows.
+        states: of all daemons.
+        unable: why the node has no MPS; empty where it has.
+
+    Raises:
+        InvalidInput: a share of a MIG instance that its GPU cannot have.
+        Unavailable: a daemon does not run; says which and why.
+
+    """
+    gpus = {gpu.index: gpu for gpu in inventory.gpus}
+    daemons = {state.key: state for state in states}
+    for share in (each for each in shares if each.mode in _MPS and each.gpu in gpus):
+        facts = gpus[share.gpu]
+        state = daemons.get(mps_key(facts.uuid, placement_of(share, facts)))
+        if state is None or state.phase != "running":
+            raise Unavailable(
+                f"MPS share of GPU {share.gpu}",
+                found=(state.reason if state else unable) or "no daemon",
+                wanted="a running MPS daemon, which limits its memory and compute",
+            )

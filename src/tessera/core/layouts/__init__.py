@@ -16,6 +16,7 @@ from tessera.core.layouts.changes import (
     with_instance,
 )
 from tessera.core.layouts.configurations import Group, Target, as_groups, configuration_names, exact, resolve
+from tessera.core.layouts.policies import PolicyAttempt, attempted, policy_targets, worth_trying
 from tessera.core.layouts.preview import Action, preview
 from tessera.core.layouts.recorded import Recorded, lost_targets, record, recorded_targets
 from tessera.core.layouts.wish import (
@@ -51,6 +52,7 @@ __all__ = [
     "Limits",
     "NotRebooted",
     "Outlook",
+    "PolicyAttempt",
     "Recorded",
     "Seen",
     "SetMode",
@@ -62,12 +64,14 @@ __all__ = [
     "WishEvent",
     "advance",
     "as_groups",
+    "attempted",
     "change",
     "configuration_names",
     "differences",
     "exact",
     "lost_targets",
     "outlook",
+    "policy_targets",
     "preview",
     "record",
     "recorded_targets",
@@ -75,4 +79,5 @@ __all__ = [
     "resumed",
     "users_of",
     "with_instance",
+    "worth_trying",
 ]
