@@ -1,14 +1,18 @@
 """A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
 
-The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `running`.
+The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `runningpods`, and what
+agents and servers tell of nodes in GPUNode objects by `gpunodes`.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
+import msgspec
+
 from tessera.api.documents import Document
-from tessera.api.fields import Field, checked_name, objects
+from tessera.api.fields import Field, checked_name, identity, objects
+from tessera.api.gpunodes import KIND, read_gpu_node
 from tessera.api.gpusharing import auto, in_place, read_model, read_sharing
 from tessera.api.nodes import (
     CPU_MILLI,
@@ -19,33 +23,60 @@ from tessera.api.nodes import (
     read_taints,
 )
 from tessera.api.nodes import share_unit_mib as unit_mib
-from tessera.api.runningpods import read_pods
+from tessera.api.runningpods import Claims, Observed, read_pods
+from tessera.core.closing import without_new
 from tessera.core.gpumodels import GpuModel, model
-from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.core.gpunodestate import GpuNodeState
+from tessera.core.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read", "share_unit_mib", "short"]
+__all__ = ["read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
+_KINDS = ("Node", "Pod", KIND, "Fleet", None)
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
 
 
 def share_unit_mib(documents: Iterable[Document]) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem`: 1 where a Node object advertises more than its GPUs have GiB."""
-    return _share_unit_mib(field for document in documents for field in _objects(document))
+    """Return the MiB in one `aliyun.com/gpu-mem`: as agents tell it, or 1 where a node advertises more than its GiB."""
+    fields = [field for document in documents for field in _objects(document)]
+    return _share_unit_mib(fields, read_states(fields))
 
 
-def _share_unit_mib(fields: Iterable[Field]) -> int:
-    return min((unit_mib(field) for field in fields if field.get("kind").value == "Node"), default=1024)
+def _share_unit_mib(fields: Iterable[Field], states: Mapping[str, GpuNodeState]) -> int:
+    nodes = (field for field in fields if field.get("kind").value == "Node")
+    return min((unit_mib(field, states.get(_name(field))) for field in nodes), default=1024)
+
+
+def _name(field: Field) -> str:
+    return identity(field)[1]
+
+
+def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
+    """Return what GPUNode objects tell, by name of the node.
+
+    Raises:
+        InvalidInput: one that cannot be read, or two of one name.
+
+    """
+    states: dict[str, GpuNodeState] = {}
+    for field in fields:
+        if field.get("kind").value != KIND:
+            continue
+        name = _name(field)
+        if name in states:
+            raise field.refuse("each GPUNode once", found=f"GPUNode {name} again")
+        states[name] = in_place(field, partial(read_gpu_node, field.mapping()))
+    return states
 
 
 def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) -> Snapshot:
     """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
 
-    Accepted: fleet files (`nodes:`), Node objects, and lists of Node and Pod objects as `kubectl get nodes,pods -A -o
-    json` prints them. Objects of other kinds are left out and named in the notes.
+    Accepted: fleet files (`nodes:`), Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
+    nodes,pods,gpunodes -A -o json` prints them. Objects of other kinds are left out and named in the notes.
 
     Args:
         documents: the files, as `documents.read` returns them.
@@ -56,14 +87,36 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
 
     """
     fields = [field for document in documents for field in _objects(document)]
-    nodes: dict[str, Node] = {}
-    share_mib = share_unit_mib or _share_unit_mib(fields)
+    states = read_states(fields)
+    share_mib = share_unit_mib or _share_unit_mib(fields, states)
     notes: list[str] = []
+    nodes = _nodes(fields, states, notes)
+    if not nodes:
+        source = fields[0].place if fields else "fleet"
+        raise InvalidInput(
+            source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
+        )
+    notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
+    pods = read_pods(
+        [field for field in fields if field.get("kind").value == "Pod"],
+        nodes,
+        share_unit_mib=share_mib,
+        claims=_claims(states),
+    )
+    skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
+    notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
+    return Snapshot(
+        nodes=_well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+    )
+
+
+def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: list[str]) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
     for field in fields:
         if _is_fleet(field):
             found: Iterable[Node] = _fleet_nodes(field)
         elif field.get("kind").value == "Node":
-            node, node_notes = read_node(field)
+            node, node_notes = read_node(field, states.get(_name(field)))
             found = (node,)
             notes.extend(node_notes)
         else:
@@ -72,16 +125,28 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
             if node.name in nodes:
                 raise field.refuse("each node name once", found=f"node {node.name} again")
             nodes[node.name] = node
-    if not nodes:
-        source = fields[0].place if fields else "fleet"
-        raise InvalidInput(
-            source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
+    return nodes
+
+
+def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
+    return {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
+
+
+def _well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+    """Return the nodes with what is sick of them closed to new pods."""
+    sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
+    held: dict[tuple[str, int], list[Share]] = {}
+    for running in pods.running:
+        if running.assignment.node in sick:
+            for share in running.assignment.shares:
+                held.setdefault((running.assignment.node, share.gpu), []).append(share)
+    return tuple(
+        msgspec.structs.replace(
+            node, gpus=tuple(without_new(gpu, sick[name], held.get((name, gpu.index), ())) for gpu in node.gpus)
         )
-    pods = read_pods([field for field in fields if field.get("kind").value == "Pod"], nodes, share_unit_mib=share_mib)
-    skipped = sorted({field.label for field in fields if field.get("kind").value not in ("Node", "Pod", "Fleet", None)})
-    notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
-    return Snapshot(
-        nodes=tuple(nodes.values()), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+        if name in sick
+        else node
+        for name, node in nodes.items()
     )
 
 

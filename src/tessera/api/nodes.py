@@ -1,7 +1,8 @@
 """Kubernetes Node objects as core nodes: capacity, taints, and GPUs as labels and allocatable resources show them.
 
-GPUs are read from GPU feature discovery's labels, from GKE's, and from what the device plugins advertise. What labels
-do not show is filled in by rule: MIG instances lie on the lowest GPU indices, spread evenly where that is possible.
+Where an agent has reported the node's GPUs in its GPUNode object, they are taken from there. Otherwise they are read
+from GPU feature discovery's labels, from GKE's, and from what the device plugins advertise. What labels do not show is
+filled in by rule: MIG instances lie on the lowest GPU indices, spread evenly where that is possible.
 
 Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`, `internal/lm/*`; GKE documentation of GPU
 sharing; AliyunContainerService/gpushare-device-plugin.
@@ -17,6 +18,7 @@ from tessera.api.fields import Field, identity
 from tessera.api.gpusharing import auto, in_place, read_model
 from tessera.core import units
 from tessera.core.gpumodels import GpuModel, profile
+from tessera.core.gpunodestate import GpuNodeState
 from tessera.core.mig import Layout, place
 from tessera.core.sharing import GPU_RESOURCE, Mode, Sharing, mig_resource
 from tessera.core.snapshot import Gpu, Node, NodeName, Taint
@@ -69,8 +71,12 @@ class _Seen(msgspec.Struct, frozen=True):
         return self.labels.get(key, "")
 
 
-def read_node(field: Field) -> tuple[Node, tuple[str, ...]]:
+def read_node(field: Field, state: GpuNodeState | None = None) -> tuple[Node, tuple[str, ...]]:
     """Return the node a Node object describes, and what could not be seen or does not agree, one sentence each.
+
+    Args:
+        field: the Node object.
+        state: the node's GPUNode object; where an agent has reported GPUs in it, labels are not asked.
 
     Raises:
         InvalidInput: a GPU model Tessera does not know, labels or quantities that make no sense.
@@ -80,7 +86,8 @@ def read_node(field: Field) -> tuple[Node, tuple[str, ...]]:
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
     extended = {name: min(value.read(units.count), _MAX_COUNT) for name, value in capacity.members() if "/" in name}
-    gpus, notes = _gpus(_Seen(field, labels, extended, capacity.given))
+    seen = _Seen(field, labels, extended, capacity.given)
+    gpus, notes = (state.gpus, []) if state and state.reported else _gpus(seen)
     _, name = identity(field)
     return Node(
         name=NodeName(name),
@@ -106,8 +113,10 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
     ]
 
 
-def share_unit_mib(field: Field) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem` of a Node object: 1 where its GPUs have less GiB, else 1024."""
+def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
+    """Return the MiB in one `aliyun.com/gpu-mem` of a node: as its agent says, else 1 where its GPUs have less GiB."""
+    if state and state.reported:
+        return state.unit_mib
     total = field.get("status", "allocatable", SHARE_MEMORY).read(units.count, 0)
     if not total:
         return 1024

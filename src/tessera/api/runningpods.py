@@ -20,7 +20,7 @@ from tessera.core.pack.packer import Packer
 from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["Observed", "read_pods"]
+__all__ = ["Claims", "Observed", "read_pods"]
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,18 +29,27 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[Running, ...] = ()
     pending: tuple[Pod, ...] = ()
     """By creation time, then as written."""
+    recorded: Mapping[PodKey, tuple[Share, ...]] = {}
+    """Shares that annotations record, also those that the node cannot have given."""
     notes: tuple[str, ...] = ()
 
 
+Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
+"""By pod UID: node and shares that a server is about to bind the pod to."""
+
+
 class _Placed(msgspec.Struct, frozen=True):
-    """A pod on a node; its shares where they are recorded."""
+    """A pod and its node, empty for none; its shares where they are recorded."""
 
     pod: Pod
+    node: str
     shares: tuple[Share, ...] | None
 
 
-def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_mib: int = 1024) -> Observed:
-    """Return the pods of Pod objects; finished ones are left out.
+def read_pods(
+    fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_mib: int = 1024, claims: Claims | None = None
+) -> Observed:
+    """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
 
     A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.
 
@@ -60,11 +69,11 @@ def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_
         if is_finished(field):
             continue
         try:
-            placed = _read(field, key, share_unit_mib, notes)
+            placed = _read(field, key, share_unit_mib, notes, claims or {})
         except InvalidInput as error:
             notes.append(f"pod {key} is left out: {error}")
             continue
-        node = placed.pod.need.node_name
+        node = placed.node
         if not node:
             pending.append((field.get("metadata", "creationTimestamp").text("~"), placed.pod))
         elif node in nodes:
@@ -72,21 +81,25 @@ def read_pods(fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_
         else:
             notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
     running: list[Running] = []
+    recorded: dict[PodKey, tuple[Share, ...]] = {}
     for name, there in on_node.items():
         running.extend(_on(nodes[name], there, notes))
+        recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
     waiting = (pod for _, pod in sorted(pending, key=lambda item: item[0]))
-    return Observed(running=tuple(running), pending=tuple(waiting), notes=tuple(notes))
+    return Observed(running=tuple(running), pending=tuple(waiting), recorded=recorded, notes=tuple(notes))
 
 
-def _read(field: Field, key: PodKey, share_unit_mib: int, notes: list[str]) -> _Placed:
+def _read(field: Field, key: PodKey, share_unit_mib: int, notes: list[str], claims: Claims) -> _Placed:
     need = read_need(field, share_unit_mib=share_unit_mib)
     priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
     pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
+    if not need.node_name:
+        return _Placed(pod, *claims.get(field.get("metadata", "uid").text(""), ("", None)))
     try:
-        return _Placed(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+        return _Placed(pod, need.node_name, read_shares(field, need, share_unit_mib=share_unit_mib))
     except InvalidInput as error:
         notes.append(_unused(key, error))
-        return _Placed(pod, None)
+        return _Placed(pod, need.node_name, None)
 
 
 def _unused(key: PodKey, error: InvalidInput) -> str:
@@ -95,20 +108,13 @@ def _unused(key: PodKey, error: InvalidInput) -> str:
 
 def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
     """Return the running pods of one node, recorded devices first, each with what the node can have given it."""
-    running: list[Running] = []
-    rest: list[Pod] = []
-    for placed in sorted(there, key=lambda placed: placed.pod.key):
-        if placed.shares is None:
-            rest.append(placed.pod)
-            continue
-        held = _running(placed.pod, node.name, placed.shares)
-        try:
-            Fleet.of(Snapshot(nodes=(node,), running=(*running, held)))
-        except InvalidInput as error:
-            notes.append(_unused(placed.pod.key, error))
-            rest.append(placed.pod)
-        else:
-            running.append(held)
+    ordered = sorted(there, key=lambda placed: placed.pod.key)
+    rest = [placed.pod for placed in ordered if placed.shares is None]
+    recorded = [_running(each.pod, node.name, each.shares) for each in ordered if each.shares is not None]
+    running, refused = _believable(node, recorded, notes)
+    rest = sorted((*rest, *refused), key=lambda pod: pod.key)
+    if not any(pod.need.asks for pod in rest):
+        return [*running, *(_running(pod, node.name, ()) for pod in rest)]
     packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
     for pod in rest:
         asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
@@ -117,6 +123,31 @@ def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
             notes.append(f"pod {pod.key} holds devices that node {node.name} does not show; they are not counted")
         running.append(_running(pod, node.name, choice.shares if choice else ()))
     return running
+
+
+def _believable(node: Node, recorded: list[Running], notes: list[str]) -> tuple[list[Running], list[Pod]]:
+    """Return the pods whose records the node can have given together, and the others, each with a note."""
+    if _conflict(node, recorded) is None:
+        return recorded, []
+    kept: list[Running] = []
+    refused: list[Pod] = []
+    for held in recorded:
+        error = _conflict(node, [*kept, held])
+        if error is None:
+            kept.append(held)
+        else:
+            notes.append(_unused(held.pod.key, error))
+            refused.append(held.pod)
+    return kept, refused
+
+
+def _conflict(node: Node, running: list[Running]) -> InvalidInput | None:
+    """Return what the node cannot have given; None where it can have given all."""
+    try:
+        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
+    except InvalidInput as error:
+        return error
+    return None
 
 
 def _open(node: Node) -> Node:

@@ -1,0 +1,111 @@
+"""Objects of a cluster as the API server has them, for tests that read a whole cluster."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.assignments import write_shares
+from tessera.api.gpunodes import claims_field, new_object, status_fields, wanted_field
+from tessera.core.gpumodels import model
+from tessera.core.gpunodestate import GpuNodeState
+from tessera.core.mig import Layout, Placement
+from tessera.core.need import Isolation
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.snapshot import Gpu, NodeName, Share
+
+Object = dict[str, Any]
+
+
+def place(kind: str, profile: str, start: int) -> Placement:
+    """Return a MIG instance's place on a GPU of this model."""
+    return Placement(start, next(each.size for each in model(kind).profiles if each.name == profile), profile)
+
+
+def gpu(
+    index: int, kind: str = "A100-40GB", sharing: Sharing = AUTO, layout: Layout | None = None, *, node: str = "a"
+) -> Gpu:
+    """Return a GPU, left to Tessera unless told otherwise."""
+    known = model(kind)
+    shared = Sharing(modes=sharing.modes, layout=layout) if layout is not None else sharing
+    uuid = f"GPU-{node}-{index}"
+    return Gpu(index=index, model=known, memory_mib=known.memory_mib, sharing=shared, uuid=uuid)
+
+
+def share(gpu: int, mib: int, mode: Mode = Mode.MEMORY_SHARE, *, percent: int = 0, resource: str = "") -> Share:
+    """Return an amount of a GPU, or a whole one."""
+    default = "nvidia.com/gpu" if mode is Mode.WHOLE else "tessera.dev/gpu-memory"
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        memory_mib=mib,
+        compute_percent=percent,
+        isolation=mode.isolation,
+        resource=resource or default,
+        container="main",
+    )
+
+
+def cut(gpu: int, profile: str, start: int, kind: str = "A100-40GB", mode: Mode = Mode.MIG) -> Share:
+    """Return a MIG instance as a share."""
+    found = next(each for each in model(kind).profiles if each.name == profile)
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        profile=profile,
+        start=start,
+        memory_mib=found.memory_mib,
+        compute_percent=100 * found.compute_slices // model(kind).compute_slices,
+        isolation=Isolation.HARDWARE,
+        resource=f"nvidia.com/mig-{profile}",
+        container="main",
+    )
+
+
+def node(name: str = "a", allocatable: dict[str, str] | None = None, **labels: str) -> Object:
+    """Return a Node that shows GPUs by labels alone where it has any."""
+    capacity = {"cpu": "64", "memory": "256Gi", "pods": "110"} | (allocatable or {})
+    addresses = [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": f"10.0.0.{len(name)}"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+        "status": {
+            "allocatable": capacity,
+            "addresses": addresses,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
+    """Return the GPUNode of a node; `more` are fields of its state."""
+    state = GpuNodeState(name=NodeName(name), gpus=gpus, **more)
+    spec = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
+    return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}
+
+
+def pod(
+    name: str, limits: Mapping[str, str | int] | None = None, *shares: Share, node: str | None = "a", **more: Any
+) -> Object:
+    """Return a pod, running where it has a node; `more` are `phase`, `annotations`, `spec`, `metadata`, `status`."""
+    annotations = dict(more.pop("annotations", {}))
+    if shares:
+        annotations["tessera.dev/assignment"] = write_shares(shares)
+    container = {"name": "main", "resources": {"limits": {key: str(value) for key, value in (limits or {}).items()}}}
+    spec = {"containers": [container], "schedulerName": "tessera-scheduler"} | more.pop("spec", {})
+    if node:
+        spec["nodeName"] = node
+    phase = more.pop("phase", "Running" if node else "Pending")
+    metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": annotations}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata | more.pop("metadata", {}),
+        "spec": spec,
+        "status": {"phase": phase} | more.pop("status", {}),
+    }
+
+
+def kubectl(*items: Object) -> str:
+    """Return what `kubectl get ... -o json` prints of these objects."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)}, indent=1)
