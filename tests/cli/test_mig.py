@@ -10,7 +10,9 @@ from click.testing import CliRunner, Result
 
 from cards import at, card
 from tessera.cli import main
+from tessera.cli.mig.node import Means
 from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import DISRUPTION_BUDGETS, PODS, MemoryKube
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts
 from tessera.errors import Unavailable
@@ -36,11 +38,22 @@ class Node:
 
     def __init__(self, *gpus: GpuFacts, folder: Path) -> None:
         self.driver = MemoryDriver(gpus)
+        self.kube = MemoryKube()
         self.file = folder / "mig.yaml"
         self.file.write_text(FILE)
 
+    def pod(self, name: str, device: str, *, node: str = "n1", **labels: str) -> None:
+        """Make a pod that holds a device."""
+        metadata = {"name": name, "namespace": "ns", "labels": labels, "annotations": {"holds": device}}
+        run(self.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}))
+
+    async def held(self) -> list[tuple[str, list[str]]]:
+        pods = (await self.kube.list(PODS)).objects
+        return [(f"ns/{each['metadata']['name']}", [each["metadata"]["annotations"]["holds"]]) for each in pods]
+
     def run(self, *arguments: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(main, ["mig", *arguments, *NO_KUBELET], obj=self.driver)
+        means = Means(driver=self.driver, held=self.held, kube=self.kube)
+        result = CliRunner(env={"NODE_NAME": None}).invoke(main, ["mig", *arguments, *NO_KUBELET], obj=means)
         assert result.exit_code == code, result.output
         return result
 
@@ -128,6 +141,81 @@ def test_used_instances_are_refused(tmp_path: Path) -> None:
     result = node.run("apply", "-f", str(node.file), code=5)
     assert "1g.5gb at 1 is in use and holds unit 1, needed for 3g.20gb at 0; held by process 77" in result.stderr
     assert node.layouts() == [SEVEN]
+
+
+def test_pods_in_the_way_are_evicted_where_that_is_asked_for(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node.pod("p", "MIG-0-1")
+    node.pod("q", "MIG-0-6")
+    arguments = ("apply", "-f", str(node.file), "--evict", "--node", "n1")
+    plain = node.json(*arguments, "--dry-run")["gpus"][0]
+    assert plain["result"] == "planned"
+    pods = [{"pod": "ns/p"}, {"pod": "ns/q"}]
+    assert plain["steps"][:2] == [{"do": "evict", "disturbs": [each]} for each in pods]
+    assert "evict pod ns/p" in " ".join(node.run(*arguments, "--dry-run").stdout.split())
+    assert node.layouts() == [SEVEN]
+    done = node.json(*arguments)["gpus"][0]
+    assert (done["result"], done["reason"]) == ("done", "")
+    assert done["steps"] == plain["steps"]
+    assert node.layouts() == [HALVES]
+    assert run(node.kube.list(PODS)).objects == ()
+
+
+def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
+    """What nobody stands in the way of is done all the same."""
+    node = Node(card(layout=SEVEN), card(index=1, layout=SEVEN), folder=tmp_path)
+    node.pod("p", "MIG-0-1", app="web")
+    budget = {"metadata": {"name": "web", "namespace": "ns"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}
+    run(node.kube.create(DISRUPTION_BUDGETS, budget | {"status": {"disruptionsAllowed": 0}}))
+    arguments = ("apply", "-c", "all-3g.20gb", "--evict", "--node", "n1", "--timeout", "5")
+    result = node.run(*arguments, code=5)
+    assert "pod ns/p is not evicted: PodDisruptionBudget web without a disruption left" in result.stderr
+    assert node.layouts() == [SEVEN, HALVES]
+    node.driver.start_process("GPU-0", 77, SEVEN[5])
+    planned = node.json(*arguments, "--dry-run")["gpus"][0]
+    assert planned["result"] == "blocked"
+    assert "process 77" in planned["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "want"),
+    [
+        ((), 2, "--evict: found no name of this node, wanted that of its Node object; accepted: --node or NODE_NAME"),
+        (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
+    ],
+)
+def test_evictions_that_cannot_be(arguments: tuple[str, ...], code: int, want: str, tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN), folder=tmp_path)
+    node.pod("p", "MIG-0-1")
+    assert want in node.run("apply", "-c", "all-3g.20gb", "--evict", *arguments, code=code).stderr
+    assert node.layouts() == [SEVEN]
+    assert len(run(node.kube.list(PODS)).objects) == 1
+
+
+def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
+    node = Node(card(layout=SEVEN), folder=tmp_path)
+    arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
+    without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
+    assert "--evict: found no kubelet at /nowhere/kubelet.sock, wanted the kubelet's record" in without.stderr
+    missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
+    alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, held=node.held))
+    assert (without.exit_code, alone.exit_code) == (2, 2)
+    assert "kubeconfig" in alone.stderr
+
+
+def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
+    node = Node(card(layout=HALVES), card(index=1), card(index=2, layout=()), folder=tmp_path)
+    arguments = ("apply", "-c", "all-1g.5gb", "--mode-only")
+    assert node.json("assert", "-c", "all-1g.5gb", "--mode-only", code=1)["differences"] == [
+        {"index": 1, "uuid": "GPU-1", "found": "MIG off", "wanted": "MIG on"}
+    ]
+    planned = node.json(*arguments, "--dry-run")["gpus"]
+    assert [each["steps"] for each in planned] == [[], [{"do": "switch MIG on", "disturbs": []}], []]
+    assert [each["result"] for each in node.json(*arguments)["gpus"]] == ["unchanged", "done", "unchanged"]
+    assert node.layouts() == [HALVES, (), ()]
+    node.run("assert", "-c", "all-1g.5gb", "--mode-only")
+    node.run("apply", "-c", "all-disabled", "--mode-only")
+    assert node.layouts() == [None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,8 @@ def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_i
         it.driver.start_process("GPU-0", 77, SEVEN[4])
         it.budget = 99
         await it.follow("all-3g.20gb", 200)
-        assert it.told == [BLOCKED, HELD]
+        assert it.told == [BLOCKED, BLOCKED, HELD]
+        assert "pod ns/go is not evicted: a PodDisruptionBudget that forbids it" in it.follower.wish.reason
         assert "process 77 on 1g.5gb at 4" in it.follower.wish.reason
         assert await it.layout() == SEVEN
 

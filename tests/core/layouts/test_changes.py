@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,7 +186,7 @@ def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: st
     ],
 )
 def test_differences(gpu: GpuFacts, target: Target, mode_only: bool, want: tuple[str, str] | None) -> None:
-    got = differences(node(gpu), (target,), mode_only=mode_only)
+    got = differences(node(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
     assert [(each.found, each.wanted) for each in got] == ([want] if want else [])
 
 
@@ -229,7 +230,7 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target, Layout]:
     target = exact(facts, wanted)
     if draw(st.booleans()) and wanted is not None:
         target = Target(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, wanted))
-    return facts, target, used
+    return facts, msgspec.structs.replace(target, mode_only=draw(st.booleans())), used
 
 
 @settings(max_examples=300)

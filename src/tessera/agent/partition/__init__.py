@@ -2,6 +2,7 @@
 
 from tessera.agent.partition.cards import Partitioner, Remember
 from tessera.agent.partition.checkpoint import Checkpoint
+from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
 from tessera.agent.partition.outside import Driver, Evict, Held, Offer, Outside, Timing
 from tessera.agent.partition.reboot import RebootRecord, reboot
@@ -12,6 +13,7 @@ __all__ = [
     "Checkpoint",
     "Driver",
     "Evict",
+    "Evictions",
     "Follower",
     "Held",
     "Offer",

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from tessera.agent.partition.cards import Partitioner
+from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.outside import Evict
 from tessera.agent.partition.reboot import RebootRecord
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
     Attempted,
-    Blocked,
     Condition,
     Group,
     Limits,
@@ -34,9 +34,6 @@ __all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "Follower", "Policy"]
 
 MIG_CONFIG, MIG_CONFIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 """The labels that ask and answer. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
-
-_EVICT_S, _EVICT_MOST_S = 5.0, 60.0
-"""Pauses between two requests to evict one pod; they double while a PodDisruptionBudget forbids it."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +63,7 @@ class Follower:
         self._reported: Wish | None = None
         self._rebooting = False
         self._withdrawn: set[str] = set()
-        self._evictions: dict[str, tuple[float, float]] = {}
+        self._evictions = Evictions(policy.evict, self._outside.timing.look_s)
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
@@ -98,7 +95,7 @@ class Follower:
         event, inventory = await self._look(name)
         self.wish = advance(self.wish, event, _now(), self._policy.limits)
         if not self.wish.acts:
-            self._evictions.clear()
+            self._evictions.begin_anew()
         if isinstance(event, Seen):
             await self._withdraw(event.outlook, inventory)
             if self.wish.state is State.SUCCESS:
@@ -161,12 +158,13 @@ class Follower:
             configurations = self._policy.configurations()
         except InvalidInput as error:
             return Outlook(world=(), invalid=str(error), idle=not users)
-        return outlook(name, configurations, inventory, users)
+        seen = outlook(name, configurations, inventory, users)
+        refused = self._evictions.refusals(_in_the_way(seen))
+        return msgspec.structs.replace(seen, notes=refused) if refused else seen
 
     async def _act(self, seen: Seen) -> bool:
         """Make the changes that can be made, and ask pods in the way of others to go; return whether any failed."""
-        for _, blocked in seen.outlook.blocked:
-            await self._evict(blocked)
+        await self._evictions.ask(_in_the_way(seen.outlook))
         able = {gpu for gpu, _ in seen.outlook.feasible}
         chosen = (target for target in seen.outlook.targets if target.gpu in able)
         failures = await self._partitioner.apply(chosen, self.wish.until_s)
@@ -195,24 +193,6 @@ class Follower:
             if await self._outside.tell(uuid, None):
                 self._withdrawn.discard(uuid)
 
-    async def _evict(self, blocked: Blocked) -> None:
-        """Ask for the eviction of each pod in the way, less and less often while it is forbidden."""
-        if self._policy.evict is None:
-            return
-        for pod in dict.fromkeys(user.pod for user in blocked.users if user.pod):
-            next_s, pause_s = self._evictions.get(pod, (0.0, _EVICT_S))
-            if _now() < next_s:
-                continue
-            self._evictions[pod] = (_now() + pause_s, min(2 * pause_s, _EVICT_MOST_S))
-            namespace, _, name = pod.partition("/")
-            try:
-                async with asyncio.timeout(self._outside.timing.look_s):
-                    await self._policy.evict(name, namespace)
-            except (TesseraError, TimeoutError) as error:
-                self._log.info("eviction_waits", pod=pod, reason=str(error) or "no answer in time")
-            else:
-                self._log.info("pod_evicted", pod=pod, reason=blocked.reason)
-
     async def _report(self) -> None:
         if self._is_reported():
             return
@@ -226,6 +206,11 @@ class Follower:
 
     def _is_reported(self) -> bool:
         return self._reported is not None and _told(self.wish) == _told(self._reported)
+
+
+def _in_the_way(seen: Outlook) -> tuple[User, ...]:
+    """Return who must go before all can be as asked."""
+    return tuple(user for _, blocked in seen.blocked for user in blocked.users)
 
 
 def _told(wish: Wish) -> tuple[State | None, Condition | None]:

@@ -12,9 +12,8 @@ from rich.console import Console, RenderableType
 from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Outcome, Seen
+from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import output_option
-from tessera.clients.gpu import GpuDriver
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
     Target,
@@ -55,6 +54,9 @@ _kubelet_option = click.option(
     help="The kubelet's PodResources: who holds what. Where it does not exist, running processes alone tell.",
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and whom each disturbs; change nothing.")
+_mode_only_option = click.option(
+    "--mode-only", is_flag=True, help="Only MIG itself, on or off where it shall be; instances stay as they are."
+)
 _timeout_option = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -90,10 +92,10 @@ def mig() -> None:
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def list_(driver: GpuDriver | None, file: str | None, kubelet_socket: Path, output: str) -> None:
+def list_(means: Means | None, file: str | None, kubelet_socket: Path, output: str) -> None:
     """Show the GPUs with their instances and who uses them, and the configurations this node could have."""
     configurations = node.configurations_in(file)
-    seen = node.run(node.look, driver, kubelet_socket)
+    seen = node.run(node.look, means, kubelet_socket)
     names = configuration_names(configurations, seen.inventory)
     _print(output, tables.node_table(seen, names), tables.node_json(seen, names))
 
@@ -101,7 +103,21 @@ def list_(driver: GpuDriver | None, file: str | None, kubelet_socket: Path, outp
 @mig.command(epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n")
 @_file_option
 @_config_option
+@_mode_only_option
 @_dry_run_option
+@click.option("--evict", is_flag=True, help="Evict pods in the way first, as PodDisruptionBudgets allow.")
+@click.option(
+    "--node",
+    default="",
+    metavar="NAME",
+    envvar=["TESSERA_MIG_APPLY_NODE", "NODE_NAME"],
+    help="With --evict: the name of this node's object.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="With --evict: cluster and user; else KUBECONFIG or the service account.",
+)
 @click.option(
     "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
 )
@@ -109,7 +125,7 @@ def list_(driver: GpuDriver | None, file: str | None, kubelet_socket: Path, outp
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def apply(driver: GpuDriver | None, /, **given: Any) -> None:
+def apply(means: Means | None, /, **given: Any) -> None:
     """Give the GPUs a configuration, changing only what must change. Instances in use stay, and block it if they must.
 
     A step that fails leads back to the former layout. Exit code 5: somebody uses what must change, so nothing was done
@@ -117,14 +133,16 @@ def apply(driver: GpuDriver | None, /, **given: Any) -> None:
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
-    _bring(driver, lambda inventory: resolve(name, configurations, inventory), given)
+    _bring(
+        means, lambda inventory: _asked(resolve(name, configurations, inventory), mode_only=given["mode_only"]), given
+    )
 
 
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
 @_file_option
 @_config_option
 @click.option("--valid-config", is_flag=True, help="Only whether this node could have the configuration.")
-@click.option("--mode-only", is_flag=True, help="Only whether MIG is on and off where it shall be.")
+@_mode_only_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_context
@@ -138,7 +156,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    told = () if given["valid_config"] else differences(seen.inventory, targets, mode_only=given["mode_only"])
+    told = () if given["valid_config"] else differences(seen.inventory, _asked(targets, mode_only=given["mode_only"]))
     if given["output"] == "json" or told:
         plain = {"configuration": name, "applied": not told, "differences": tables.differences_json(told)}
         _print(given["output"], tables.differences_table(told), plain)
@@ -150,9 +168,9 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @_kubelet_option
 @output_option("yaml", "json")
 @click.pass_obj
-def export(driver: GpuDriver | None, config: str, kubelet_socket: Path, output: str) -> None:
+def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the present layouts as a mig-parted configuration file."""
-    seen = node.run(node.look, driver, kubelet_socket)
+    seen = node.run(node.look, means, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
@@ -164,9 +182,9 @@ def export(driver: GpuDriver | None, config: str, kubelet_socket: Path, output: 
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def checkpoint(driver: GpuDriver | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
+def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the present layouts down, with the place of every instance."""
-    seen = node.run(node.look, driver, kubelet_socket)
+    seen = node.run(node.look, means, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
@@ -181,27 +199,36 @@ def checkpoint(driver: GpuDriver | None, checkpoint: Path, kubelet_socket: Path,
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def restore(driver: GpuDriver | None, /, **given: Any) -> None:
+def restore(means: Means | None, /, **given: Any) -> None:
     """Bring back what was written down, each instance at its place. MIG UUIDs are new ones, as always."""
     path: Path = given["checkpoint"]
     if not path.exists():
         raise InvalidInput(str(path), found="no such file", wanted="a checkpoint of MIG layouts")
     recorded = Checkpoint(path).read()
-    _bring(driver, lambda inventory: recorded_targets(recorded, inventory), given | {"checkpoint": None})
+    _bring(means, lambda inventory: recorded_targets(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
-def _bring(driver: GpuDriver | None, targets_of: Callable[[Inventory], tuple[Target, ...]], given: Any) -> None:
+def _asked(targets: tuple[Target, ...], *, mode_only: bool) -> tuple[Target, ...]:
+    return tuple(msgspec.structs.replace(target, mode_only=mode_only) for target in targets)
+
+
+def _bring(means: Means | None, targets_of: Callable[[Inventory], tuple[Target, ...]], given: Any) -> None:
     """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
 
     async def work(outside: Outside) -> tuple[Outcome, ...]:
         seen: Seen = await node.look(outside)
         targets = targets_of(seen.inventory)
         if given["dry_run"]:
-            return node.planned(seen, targets)
+            return node.planned(seen, targets, evict=given["evict"])
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        return await node.bring(outside, targets, given["timeout"], file)
+        wanted = Wanted(targets=targets, timeout_s=given["timeout"], checkpoint=file)
+        if not given["evict"]:
+            return await node.bring(outside, wanted)
+        cluster = Cluster(kubeconfig=given["kubeconfig"], node=given["node"])
+        async with node.evicting(cluster, means, given["kubelet_socket"]) as evict:
+            return await node.bring(outside, msgspec.structs.replace(wanted, evict=evict))
 
-    outcomes = node.run(work, driver, given["kubelet_socket"])
+    outcomes = node.run(work, means, given["kubelet_socket"])
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
     if not given["dry_run"]:
         _raise_if_short(outcomes)

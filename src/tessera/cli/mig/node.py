@@ -1,4 +1,4 @@
-"""The node on which `tessera mig` runs: its driver, its kubelet where there is one, and what is asked of it."""
+"""The node on which `tessera mig` runs: its driver, kubelet and cluster, and what is asked of it."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.agent.partition import Checkpoint, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, Held, Outside, Partitioner
 from tessera.api import documents, migparted
 from tessera.cli.inputs import read_bytes
 from tessera.clients.gpu import GpuDriver, NvmlDriver
+from tessera.clients.kube import PODS, Kube, LightkubeKube
 from tessera.clients.kubelet import PodResources
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
@@ -27,11 +28,40 @@ from tessera.core.layouts import (
     record,
 )
 from tessera.core.mig import Layout
-from tessera.errors import InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 
-__all__ = ["Outcome", "Seen", "bring", "configuration_of", "configurations_in", "look", "planned", "run"]
+__all__ = [
+    "Cluster",
+    "Means",
+    "Outcome",
+    "Seen",
+    "Wanted",
+    "bring",
+    "configuration_of",
+    "configurations_in",
+    "evicting",
+    "look",
+    "planned",
+    "run",
+]
 
 _Result = TypeVar("_Result")
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What commands are given instead of the real things; nothing of it on a real node."""
+
+    driver: GpuDriver | None = None
+    held: Held | None = None
+    kube: Kube | None = None
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster of this node, by which pods are evicted."""
+
+    kubeconfig: Path | None
+    node: str
+    """Name of this node's object."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,21 +79,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     result: str
     """`unchanged`, `done`, `planned`, `blocked`, `needs reset`, `impossible`, `failed`."""
     reason: str = ""
+    evicts: tuple[str, ...] = ()
+    """The pods that are evicted first, `namespace/name`."""
 
 
-def run(work: Callable[[Outside], Awaitable[_Result]], driver: GpuDriver | None, socket: Path) -> _Result:
+def run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, socket: Path) -> _Result:
     """Do something on this node.
 
     Args:
         work: what to do.
-        driver: instead of NVML.
+        means: instead of NVML and the kubelet.
         socket: the kubelet's PodResources; where it does not exist, processes alone tell what is in use.
 
     """
 
     async def all_of_it() -> _Result:
-        async with _opened(driver) as gpus:
-            return await work(Outside(driver=gpus, held=_held(socket), offer=_offer))
+        given = means or Means()
+        async with _opened(given.driver) as gpus:
+            return await work(Outside(driver=gpus, held=given.held or _held(socket), offer=_offer))
 
     return asyncio.run(all_of_it())
 
@@ -86,6 +119,56 @@ def _held(socket: Path) -> Callable[[], Awaitable[Sequence[tuple[str, Sequence[s
         return [(f"{each.namespace}/{each.pod}", each.device_ids) for each in await kubelet.list()]
 
     return held
+
+
+@contextlib.asynccontextmanager
+async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> AsyncIterator[Evict]:
+    """Give what evicts pods of this node.
+
+    Raises:
+        InvalidInput: no node name, no kubelet that knows which pod has what, or no cluster.
+
+    """
+    given = means or Means()
+    _check(cluster, "" if given.held or _exists(socket) else f"no kubelet at {socket}")
+    if given.kube is not None:
+        yield _on_node(given.kube, cluster.node)
+        return
+    async with LightkubeKube.connect(cluster.kubeconfig) as kube:
+        yield _on_node(kube, cluster.node)
+
+
+def _check(cluster: Cluster, lack: str) -> None:
+    option = "--evict"
+    if not cluster.node:
+        raise InvalidInput(
+            option, found="no name of this node", wanted="that of its Node object", accepted="--node or NODE_NAME"
+        )
+    if lack:
+        wanted = "the kubelet's record of which pod has what"
+        raise InvalidInput(option, found=lack, wanted=wanted, accepted="--kubelet-socket")
+
+
+def _exists(socket: Path) -> bool:
+    return socket.exists()
+
+
+def _on_node(kube: Kube, node: str) -> Evict:
+    """Return what evicts a pod of this node, and no pod of its name elsewhere, as in another cluster."""
+
+    async def evict(name: str, namespace: str) -> None:
+        pod = await kube.get(PODS, name, namespace)
+        where = ((pod or {}).get("spec") or {}).get("nodeName")
+        if pod is None or where != node:
+            raise Conflict(
+                f"pod {namespace}/{name}",
+                found=f"it on node {where}" if pod else "no such pod in this cluster",
+                wanted=f"it on node {node}",
+                accepted="--node and --kubeconfig of this node and its cluster",
+            )
+        await kube.evict(name, namespace)
+
+    return evict
 
 
 async def _offer(_gpu: str, _layout: Layout | None) -> None:
@@ -137,17 +220,20 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: Seen, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Return what would be done to each GPU, and what stands in the way."""
+def planned(seen: Seen, targets: Sequence[Target], *, evict: bool = False) -> tuple[Outcome, ...]:
+    """Return what would be done to each GPU, and what stands in the way; pods do not where they are evicted."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
-    return tuple(_planned(gpus[target.gpu], target, seen.users) for target in targets)
+    return tuple(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in targets)
 
 
-def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Outcome:
+def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: bool) -> Outcome:
     actions = preview(gpu, target, users)
     match change(gpu, target, users):
-        case Blocked(reason=reason):
-            return Outcome(gpu=gpu, actions=actions, result="blocked", reason=reason)
+        case Blocked(reason=reason, users=holding):
+            pods = tuple(dict.fromkeys(user.pod for user in holding if user.pod)) if evict else ()
+            if pods and all(user.pod for user in holding):
+                return Outcome(gpu=gpu, actions=actions, result="planned", evicts=pods)
+            return Outcome(gpu=gpu, actions=actions, result="blocked", reason=reason, evicts=pods)
         case Impossible(reason=reason):
             return Outcome(gpu=gpu, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
@@ -158,32 +244,58 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Outcome:
             return Outcome(gpu=gpu, actions=actions, result="planned" if actions else "unchanged")
 
 
-async def bring(
-    outside: Outside, targets: Sequence[Target], timeout_s: float, checkpoint: Checkpoint | None = None
-) -> tuple[Outcome, ...]:
-    """Give GPUs their targets, and return what became of each.
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the node."""
 
-    Args:
-        outside: the node.
-        targets: what each GPU shall be.
-        timeout_s: when what is not done is given up.
-        checkpoint: where the layouts are written down if nothing failed.
+    targets: tuple[Target, ...]
+    timeout_s: float
+    """When what is not done is given up."""
+    checkpoint: Checkpoint | None = None
+    """Where the layouts are written down if nothing failed."""
+    evict: Evict | None = None
+    """Evicts pods in the way; None leaves them, and what they hold, alone."""
 
-    """
-    before = {each.gpu.uuid: each for each in planned(await look(outside), targets)}
+
+async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
+    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first."""
+    targets = wanted.targets
+    before = {each.gpu.uuid: each for each in planned(await look(outside), targets, evict=wanted.evict is not None)}
     partitioner = Partitioner(outside)
-    failures = await partitioner.apply(targets, asyncio.get_running_loop().time() + timeout_s)
+    by_s = asyncio.get_running_loop().time() + wanted.timeout_s
+    failures = await partitioner.apply(targets, by_s)
+    evictions = Evictions(wanted.evict, outside.timing.look_s)
+    if wanted.evict and await _make_way(outside, targets, evictions, by_s):
+        failures = await partitioner.apply(targets, by_s)
     seen = await look(outside)
     after = planned(seen, targets)
-    if checkpoint is not None and not failures:
-        await checkpoint.write(record(seen.inventory))
-    return tuple(_became(before[each.gpu.uuid], each, failures) for each in after)
+    if wanted.checkpoint is not None and not failures:
+        await wanted.checkpoint.write(record(seen.inventory))
+    refusals = evictions.refusals(seen.users)
+    return tuple(_became(before[each.gpu.uuid], each, failures, refusals) for each in after)
 
 
-def _became(before: Outcome, after: Outcome, failures: Sequence[str]) -> Outcome:
+async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
+    """Evict the pods in the way of targets until none is left; return whether any was there and all have gone."""
+    asked = False
+    while asyncio.get_running_loop().time() < by_s:
+        seen = await look(outside)
+        gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
+        changes = (change(gpus[target.gpu], target, seen.users) for target in targets)
+        pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
+        if not pods:
+            return asked
+        asked = True
+        await evictions.ask(pods)
+        await asyncio.sleep(outside.timing.poll_s)
+    return False
+
+
+def _became(before: Outcome, after: Outcome, failures: Sequence[str], refusals: Sequence[str]) -> Outcome:
     failed = next((each for each in failures if each.startswith(f"GPU {after.gpu.index}:")), "")
     if failed:
-        return Outcome(gpu=after.gpu, actions=before.actions, result="failed", reason=failed)
+        return msgspec.structs.replace(before, gpu=after.gpu, result="failed", reason=failed)
     if after.result == "unchanged" and before.result != "unchanged":
-        return Outcome(gpu=after.gpu, actions=before.actions, result="done")
+        return msgspec.structs.replace(before, gpu=after.gpu, result="done", reason="")
+    if after.result == "blocked":
+        return msgspec.structs.replace(after, reason="; ".join((after.reason, *refusals)))
     return after

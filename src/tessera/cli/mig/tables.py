@@ -109,6 +109,8 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
     for each in outcomes:
         colour = _GOOD.get(each.result, "yellow")
         table.add_row(str(each.gpu.index), each.gpu.model.name, Text(each.result, colour), "", "")
+        for pod in each.evicts:
+            table.add_row("", "", "", "evict", f"pod {pod}")
         for action in each.actions:
             table.add_row("", "", "", _step(action), _users(action.disturbs) or "nobody")
     reasons = [Text(each.reason, "yellow") for each in outcomes if each.reason]
@@ -129,12 +131,15 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "result": each.result,
             "reason": each.reason,
             "steps": [
-                {
-                    "do": action.what,
-                    **(_place_json(action.placement) if action.placement else {}),
-                    "disturbs": [_user_json(user) for user in action.disturbs],
-                }
-                for action in each.actions
+                *({"do": "evict", "disturbs": [{"pod": pod}]} for pod in each.evicts),
+                *(
+                    {
+                        "do": action.what,
+                        **(_place_json(action.placement) if action.placement else {}),
+                        "disturbs": [_user_json(user) for user in action.disturbs],
+                    }
+                    for action in each.actions
+                ),
             ],
         }
         for each in outcomes

@@ -97,7 +97,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str
 
 
-def differences(inventory: Inventory, targets: Iterable[Target], *, mode_only: bool = False) -> tuple[Difference, ...]:
+def differences(inventory: Inventory, targets: Iterable[Target]) -> tuple[Difference, ...]:
     """Return in what the node's GPUs are not their targets; nothing where the configuration is applied.
 
     A GPU without target is left as it is and so never differs. Instances are compared by profile and number; where the
@@ -107,13 +107,13 @@ def differences(inventory: Inventory, targets: Iterable[Target], *, mode_only: b
     found = []
     for target in targets:
         gpu = gpus.get(target.gpu)
-        told = ("no such GPU", "it") if gpu is None else _difference(gpu, target, mode_only=mode_only)
+        told = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
         if told:
             found.append(Difference(gpu=target.gpu, index=target.index, found=told[0], wanted=told[1]))
     return tuple(found)
 
 
-def _difference(gpu: GpuFacts, target: Target, *, mode_only: bool) -> tuple[str, str] | None:
+def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
     if gpu.lost:
         return "the GPU is lost", "one that the driver reaches"
     if gpu.mig is None:
@@ -121,7 +121,7 @@ def _difference(gpu: GpuFacts, target: Target, *, mode_only: bool) -> tuple[str,
     if gpu.mig.current != target.mig or gpu.mig.needs_reset:
         after = f", {_mode(on=gpu.mig.pending)} after a reset" if gpu.mig.needs_reset else ""
         return f"{_mode(on=gpu.mig.current)}{after}", _mode(on=target.mig)
-    if mode_only or not target.mig or _is_there(gpu, target):
+    if not target.mig or _is_there(gpu, target):
         return None
     present = tuple(each.placement for each in gpu.instances)
     broken = f", incomplete: {_places(gpu.incomplete)}" if gpu.incomplete else ""
@@ -210,6 +210,8 @@ def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) ->
 
 def _is_there(gpu: GpuFacts, target: Target) -> bool:
     """Return whether a GPU with MIG on has the instances of its target, all of them complete."""
+    if target.mode_only:
+        return True
     present = tuple(each.placement for each in gpu.instances)
     if gpu.incomplete:
         return False

@@ -39,6 +39,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Instances by profile, in the order of the model's profiles; none where MIG is off."""
     layout: Layout | None = None
     """The placements, where they are fixed too; otherwise any that have these counts serve."""
+    mode_only: bool = False
+    """Whether any instances serve, so that only MIG itself is switched."""
 
 
 def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:

@@ -93,6 +93,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What each of them needs, by UUID."""
     idle: bool = True
     """Whether nobody uses any GPU of the node."""
+    notes: tuple[str, ...] = ()
+    """More for people on what stands in the way, such as why a pod is not evicted."""
 
     @property
     def done(self) -> bool:
@@ -119,7 +121,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         """What stands in the way, for people; empty where nothing does."""
         index = {target.gpu: target.index for target in self.targets}
         told = (_told(index[gpu], each) for gpu, each in self.changes)
-        return self.invalid or "; ".join(filter(None, told))
+        return self.invalid or "; ".join(filter(None, (*told, *self.notes)))
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):

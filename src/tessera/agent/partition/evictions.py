@@ -1,0 +1,65 @@
+"""Pods in the way are asked to go through the Eviction API, less and less often while that is refused."""
+
+import asyncio
+from collections.abc import Iterable
+
+from tessera.agent.partition.outside import Evict
+from tessera.core.layouts import User
+from tessera.errors import TesseraError
+from tessera.log import logger
+
+__all__ = ["Evictions"]
+
+_PAUSE_S, _PAUSE_MOST_S = 5.0, 60.0
+"""Between two requests to evict one pod; they double while a PodDisruptionBudget forbids it."""
+
+
+class Evictions:
+    """What was asked of which pod, and what the answer was.
+
+    Args:
+        evict: asks for one eviction; None where nobody is to be evicted, and then nobody is asked.
+        deadline_s: for an answer.
+
+    """
+
+    def __init__(self, evict: Evict | None, deadline_s: float) -> None:
+        self._evict = evict
+        self._deadline_s = deadline_s
+        self._due: dict[str, tuple[float, float]] = {}
+        self._refused: dict[str, str] = {}
+        self._log = logger()
+
+    async def ask(self, users: Iterable[User]) -> None:
+        """Ask for the eviction of each pod among these users for which it is time; processes cannot be asked."""
+        now = asyncio.get_running_loop().time
+        for pod in _pods(users) if self._evict else ():
+            next_s, pause_s = self._due.get(pod, (0.0, _PAUSE_S))
+            if now() >= next_s:
+                self._due[pod] = (now() + pause_s, min(2 * pause_s, _PAUSE_MOST_S))
+                await self._ask(pod)
+
+    async def _ask(self, pod: str) -> None:
+        assert self._evict is not None
+        namespace, _, name = pod.partition("/")
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._evict(name, namespace)
+        except (TesseraError, TimeoutError) as error:
+            self._refused[pod] = error.found if isinstance(error, TesseraError) else "no answer in time"
+            self._log.info("eviction_waits", pod=pod, reason=str(error) or "no answer in time")
+        else:
+            self._refused.pop(pod, None)
+            self._log.info("pod_evicted", pod=pod)
+
+    def refusals(self, users: Iterable[User]) -> tuple[str, ...]:
+        """Return why pods among these users were not evicted when that was asked last, a sentence for each."""
+        return tuple(f"pod {pod} is not evicted: {self._refused[pod]}" for pod in _pods(users) if pod in self._refused)
+
+    def begin_anew(self) -> None:
+        """Let each pod be asked at once the next time."""
+        self._due.clear()
+
+
+def _pods(users: Iterable[User]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(user.pod for user in users if user.pod))
