@@ -52,7 +52,9 @@ def test_a_process_that_does_not_listen_is_killed(processes: Processes) -> None:
 def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
     child = processes.start("child", ["sleep", "60"], inside=["sh", "-c", '"$@" & wait', "sh"])
     until("sleep", lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", timeout_s=10)
+    assert processes.get("child") == child
     processes.stop("child")
+    assert not child.alive
 
 
 def test_a_start_that_fails_tells_what_was_said(processes: Processes) -> None:

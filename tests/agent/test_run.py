@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tessera.agent.bell import Bell
 from tessera.agent.configuration import APPLIED, Sources
@@ -125,6 +126,16 @@ class Machine(msgspec.Struct, kw_only=True):
         """Let the kubelet start a pod's container, and return its environment."""
         await self.kubelet.admit("default", name, Container(name="c", limits=((resource, count),)))
         return dict((await self.kubelet.create("default", name, "c")).env)
+
+
+async def until_logged(logs: Sequence[Mapping[str, Any]], event: str, **fields: object) -> None:
+    """Return as soon as an event with these fields is logged."""
+    wanted = {"event": event, **fields}.items()
+    for _ in range(1000):
+        if any(wanted <= each.items() for each in logs):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"after 20 s: {logs}")
 
 
 @pytest.fixture
@@ -246,9 +257,18 @@ async def test_a_sharing_file_takes_effect_when_its_content_changes(machine: Mac
         (machine.folder / "sharing" / "default").write_text(SHARING.replace("3", "4"))
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 8)
         await machine.until(lambda node: annotations_of(node)[APPLIED] != applied)
-        (machine.folder / "sharing" / "default").write_text("version: v9")
-        await asyncio.sleep(0.6)
-        assert machine.kubelet.allocatable("nvidia.com/gpu") == 8
+
+
+async def test_a_sharing_file_that_is_no_good_leaves_the_former_in_force(machine: Machine) -> None:
+    (machine.folder / "sharing" / "default").write_text(SHARING)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+        with capture_logs() as logs:
+            (machine.folder / "sharing" / "default").write_text("version: v9")
+            await until_logged(logs, "impaired", what="configuration")
+        machine.driver.report(GpuEvent(gpu=(await machine.driver.inventory()).gpus[0].uuid, xid=79))
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 3)
+        assert machine.kubelet.capacity("nvidia.com/gpu") == 6
 
 
 async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> None:
@@ -305,10 +325,7 @@ async def test_the_layout_survives_a_reboot(machine: Machine) -> None:
         machine.driver.reset(gpu.uuid)
     await machine.kubelet.start()
     async with machine.agent():
-        for _ in range(1000):
-            if "nvidia.com/mig-2g.10gb" in machine.kubelet.registrations:
-                break
-            await asyncio.sleep(0.02)
+        await machine.kubelet.until_allocatable("nvidia.com/mig-2g.10gb", 2)
         assert [gpu.layout for gpu in (await machine.driver.inventory()).gpus] == before
         assert "nvidia.com/gpu" not in machine.kubelet.registrations
 
@@ -359,9 +376,24 @@ async def test_a_reboot_that_changes_nothing_is_not_asked_for_again_by_the_next_
     assert mark.read_text() == "now\n"
 
 
-async def test_nothing_is_offered_before_all_answer(machine: Machine) -> None:
+async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: Machine) -> None:
+    machine.kube.stop()
     for _ in range(3):
         machine.driver.fail("inventory", Unavailable("driver", found="no answer", wanted="an answer"))
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "look_again", what="follow")
+            assert machine.kubelet.registrations == []
+            machine.kube.start()
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+    told = [(each["event"], each.get("what")) for each in logs]
+    assert told.count(("look_again", "start")) == 3
+    begun = max(place for place, each in enumerate(told) if each == ("look_again", "start"))
+    assert ("resource_advertised", None) in told[begun:]
+    assert ("resource_advertised", None) not in told[:begun]
+
+
+async def test_what_is_offered_is_offered_to_a_kubelet_that_starts_anew(machine: Machine) -> None:
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
         await machine.kubelet.restart()

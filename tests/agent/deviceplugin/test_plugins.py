@@ -50,6 +50,8 @@ class Node:
         """The pods as the agent's watch shows them."""
         self.late: list[tuple[tuple[str, str], dict[str, Any]]] | None = None
         """Changes that the watch does not show yet; None where it shows all at once."""
+        self.looked = asyncio.Event()
+        """Whether the agent looked at its pods."""
         self.version = 100
         self.silent = False
         """Whether the API server does not answer."""
@@ -74,10 +76,13 @@ class Node:
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
-        outside = Outside(
-            pods=self.watched.values, record=self.record.list, correct=self.correct, instance=self.instance
-        )
+        outside = Outside(pods=self.seen, record=self.record.list, correct=self.correct, instance=self.instance)
         return Plugins(paths, outside, logger())
+
+    def seen(self) -> Iterable[dict[str, Any]]:
+        """Return the pods to the agent."""
+        self.looked.set()
+        return self.watched.values()
 
     async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> dict[str, Any] | None:
         """Change a pod; whoever watches is told at once, or later."""
@@ -542,8 +547,9 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
 
 async def test_an_assignment_that_comes_late_is_waited_for(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
+    node.looked.clear()
     running = asyncio.create_task(node.run("p", NEED, 2))
-    await asyncio.sleep(0.2)
+    await asyncio.wait_for(node.looked.wait(), 10)
     node.assign("p", 2, share(0, 2048))
     assert node.spec(await running)
 
