@@ -5,9 +5,9 @@ import pytest
 
 from gpunodes import at, facts, offered, sevenths, shared
 from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, OfferOptions, offer
-from tessera.core.gpumodels import model
+from tessera.core.gpumodels import CATALOGUE, model
 from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.mig import Layout
+from tessera.core.mig import Layout, Placement, maximal_counts
 from tessera.core.sharing import AUTO, Mode, Sharing
 
 SEVEN = sevenths()
@@ -62,9 +62,9 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
         [(facts(0), AUTO)],
         dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024),
     ),
-    "instances that are offered take their memory from the units": (
+    "a GPU left to Tessera has units of all its memory, whatever it is cut into": (
         [(facts(0, layout=SEVEN[:1]), Sharing(layout=SEVEN[:1]))],
-        {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, (A100_MIB - 4864) // 1024),
+        {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024),
     ),
     "modes differ from GPU to GPU": (
         [(facts(0), WHOLE), (facts(1, layout=SEVEN), cut(SEVEN)), (facts(2, "T4"), MEMORY)],
@@ -220,7 +220,7 @@ def test_an_instance_that_a_pod_holds_by_assignment_is_not_offered_again() -> No
     options = OfferOptions(given=frozenset({(gpu.uuid, SEVEN[0])}))
     found = offer([shared(gpu, sharing)], Inventory(gpus=(gpu,)), options)
     sizes = {resource.name: len(resource.devices) for resource in found.resources}
-    assert sizes == {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, (A100_MIB - 4864) // 1024)
+    assert sizes == {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024)
     assert found.withheld == ()
 
 
@@ -228,3 +228,47 @@ def test_whether_one_request_must_be_for_one() -> None:
     mps = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
     assert offered((facts(0), mps))["nvidia.com/gpu"].single_request
     assert not offered((facts(0), SLICED))["nvidia.com/gpu"].single_request
+
+
+UUID = facts(0).uuid
+NO_WHOLE = Sharing(modes=(Mode.MPS, Mode.MEMORY_SHARE))
+
+# sentence: (GPU with its sharing, what is chosen of it, devices by resource beside the units)
+CHOSEN: dict[str, tuple[tuple[GpuFacts, Sharing], dict[str, frozenset[Placement | None]], dict[str, int]]] = {
+    "nothing is chosen": ((facts(0, layout=SEVEN), Sharing(layout=SEVEN)), {UUID: frozenset()}, {}),
+    "two of seven instances": (
+        (facts(0, layout=SEVEN), Sharing(layout=SEVEN)),
+        {UUID: frozenset(SEVEN[:2])},
+        {"nvidia.com/mig-1g.5gb": 2},
+    ),
+    "an instance that is not there": (
+        (facts(0, layout=SEVEN[:1]), Sharing(layout=SEVEN[:1])),
+        {UUID: frozenset(SEVEN[1:2])},
+        {},
+    ),
+    "the whole GPU": ((facts(0), AUTO), {UUID: frozenset({None})}, {"nvidia.com/gpu": 1}),
+    "the whole GPU while MIG is on": ((facts(0, layout=()), Sharing(layout=())), {UUID: frozenset({None})}, {}),
+    "the whole GPU while it is withheld": ((facts(0), NO_WHOLE), {UUID: frozenset({None})}, {}),
+    "nothing is said of this GPU": (
+        (facts(0, layout=SEVEN), Sharing(layout=SEVEN)),
+        {"GPU-x": frozenset()},
+        {"nvidia.com/mig-1g.5gb": 7},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_of_gpus_left_to_tessera_only_what_is_chosen_is_offered(case: str) -> None:
+    pair, chosen, want = CHOSEN[case]
+    found = offered(pair, options=OfferOptions(chosen=chosen))
+    sizes = {name: len(resource.devices) for name, resource in found.items()}
+    assert sizes == want | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024)
+
+
+def test_units_are_enough_for_every_pod_that_the_ledger_admits() -> None:
+    """A MIG instance given for an amount counts as the units that were asked, never more than it has memory."""
+    for known in CATALOGUE:
+        units = known.memory_mib // 1024
+        memory_mib = {profile.name: profile.memory_mib for profile in known.profiles}
+        for counts in maximal_counts(known) if known.profiles else ():
+            assert sum(number * (memory_mib[name] // 1024) for name, number in counts) <= units, (known.name, counts)

@@ -331,3 +331,10 @@ def test_what_is_withheld_while_a_layout_changes() -> None:
     assert [len(each.devices) for each in got] == [1, 0, 1]
     assert got[0].devices[0].placement == first[1]
     assert withheld(gpus, {"GPU-0": first}) == gpus
+
+
+def test_a_gpu_left_to_tessera_keeps_its_units_while_its_layout_changes() -> None:
+    auto = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=AUTO),))
+    (got,) = withheld(effective(node(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
+    assert got.sharing.modes == (Mode.MPS, Mode.MEMORY_SHARE)
+    assert (got.devices, got.sharing.open) == ((), True)

@@ -4,14 +4,14 @@ Source: NVIDIA/k8s-device-plugin `internal/rm/{devices,device_map}.go` for names
 strategy `single` wants all MIG instances of a node alike; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.mig import Placement
-from tessera.core.sharing import Device, Mode
+from tessera.core.sharing import Device, Mode, Sharing, devices
 from tessera.core.snapshot import Gpu
 
 __all__ = [
@@ -86,6 +86,9 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A sick GPU makes its instances and replicas sick."""
     given: frozenset[DeviceKey] = frozenset()
     """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
+    chosen: Mapping[str, frozenset[Placement | None]] = {}
+    """By UUID of GPUs left to Tessera, the devices that alone are offered, None for the whole GPU; other GPUs offer
+    all they have."""
     enforced: frozenset[Mode] = frozenset(Mode)
     """Modes whose isolation the node can enforce now."""
 
@@ -93,8 +96,9 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
 def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> Offer:
     """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
 
-    A device is offered only where both agree; when in doubt less is offered. Units of memory stand for all memory of
-    the GPUs whose amounts may be shared, less what MIG instances offered as devices have.
+    A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
+    scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
+    GPU left to Tessera has units of all its memory, whatever it is cut into; its assignments say what is free of it.
     """
     facts_of = {facts.uuid: facts for facts in inventory.gpus}
     found: dict[str, list[PluginDevice]] = {}
@@ -106,13 +110,14 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> O
         if facts is None or reason:
             withheld.append(f"GPU {gpu.index} ({gpu.uuid or 'without UUID'}): {reason}")
             continue
-        devices = [device for device in gpu.devices if _offered(device, facts, options)]
-        withheld += _missing(gpu, facts, devices, options)
-        single |= {device.resource for device in devices if device.single_request}
-        for device in devices:
+        wanted = _chosen(gpu, options)
+        able = [device for device in wanted if _offered(device, facts, options)]
+        withheld += _missing(gpu, facts, [device for device in wanted if device not in able], options)
+        single |= {device.resource for device in able if device.single_request}
+        for device in able:
             found.setdefault(device.resource, []).extend(_clients(device, facts, options))
         for resource in SHARE_RESOURCES if _has_units(gpu, options) else ():
-            found.setdefault(resource, []).extend(_units(gpu, facts, devices, options))
+            found.setdefault(resource, []).extend(_units(gpu, facts, options))
     kept = []
     for name, members in sorted(found.items()):
         problem = _problem(members)
@@ -139,16 +144,26 @@ def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
     return ""
 
 
+def _chosen(gpu: Gpu, options: OfferOptions) -> tuple[Device, ...]:
+    """Return the devices of a GPU that are to be offered."""
+    chosen = options.chosen.get(gpu.uuid)
+    if chosen is None:
+        return gpu.devices
+    if gpu.sharing.layout is None and None in chosen and Mode.WHOLE in gpu.sharing.modes:
+        return devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
+    return tuple(device for device in gpu.devices if device.placement in chosen)
+
+
 def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
     if device.mode not in options.enforced or (facts.uuid, device.placement) in options.given:
         return False
     return device.placement is None or any(each.placement == device.placement for each in facts.instances)
 
 
-def _missing(gpu: Gpu, facts: GpuFacts, offered: list[Device], options: OfferOptions) -> Iterator[str]:
-    """Return why devices of a GPU are not among the offered; those that pods hold by assignment need no reason."""
-    for device in gpu.devices:
-        if device in offered or (facts.uuid, device.placement) in options.given:
+def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOptions) -> Iterator[str]:
+    """Return why devices of a GPU are not offered; those that pods hold by assignment need no reason."""
+    for device in missing:
+        if (facts.uuid, device.placement) in options.given:
             continue
         name = device.placement.profile if device.placement else "the GPU"
         place = f" at {device.placement.start}" if device.placement else ""
@@ -180,11 +195,11 @@ def _has_units(gpu: Gpu, options: OfferOptions) -> bool:
     return gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS)
 
 
-def _units(gpu: Gpu, facts: GpuFacts, devices: list[Device], options: OfferOptions) -> Iterator[PluginDevice]:
+def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
     """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
-    memory_mib = min(gpu.memory_mib, facts.memory_mib) - sum(device.memory_mib * device.clients for device in devices)
+    memory_mib = min(gpu.memory_mib, facts.memory_mib)
     mode = next(mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
-    for number in range(max(0, memory_mib) // options.unit_mib):
+    for number in range(memory_mib // options.unit_mib):
         yield PluginDevice(
             id=f"{facts.uuid}-_-{number}",
             healthy=not (facts.lost or facts.uuid in options.unhealthy),

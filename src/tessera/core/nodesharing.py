@@ -40,6 +40,7 @@ ListStrategy: TypeAlias = Literal["envvar", "volume-mounts", "cdi-annotations", 
 
 _MIG_MODES = {Mode.TIME_SLICING: Mode.MIG_TIME_SLICING, Mode.MPS: Mode.MIG_MPS}
 _MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+_AMOUNTS = frozenset({Mode.MPS, Mode.MEMORY_SHARE})
 _AS_GPU = frozenset({Mode.WHOLE, Mode.TIME_SLICING, Mode.MPS})
 """Modes in which a GPU without MIG is advertised as `nvidia.com/gpu`."""
 _VOLTA = (7, 0)
@@ -150,7 +151,11 @@ def _fixes_layout(sharing: Sharing) -> bool:
 
 
 def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
-    """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU."""
+    """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU.
+
+    Units of memory of GPUs left to Tessera stay: they say nothing of the GPU they come from, and were there fewer for a
+    while, the kubelet would refuse pods assigned to other GPUs for good.
+    """
     return tuple(
         msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, kept[gpu.uuid])) if gpu.uuid in kept else gpu
         for gpu in gpus
@@ -158,6 +163,8 @@ def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]
 
 
 def _only(sharing: Sharing, kept: Layout) -> Sharing:
+    if sharing.layout is None and sharing.undecided:
+        return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode in _AMOUNTS))
     if sharing.layout is None:
         return _nothing(None)
     return _without(sharing, (each for each in sharing.layout if each not in kept))

@@ -108,6 +108,11 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
         return not fixed and (self.layout is None or self.recut)
 
     @property
+    def undecided(self) -> bool:
+        """Whether the GPU is left to Tessera: several modes to choose from, and what is cut may be cut anew."""
+        return self.open and self.recut and len(self.modes) > 1
+
+    @property
     def cuttable(self) -> bool:
         """Whether MIG instances may be cut here; under strategy `single` all must be alike, so they may not."""
         return self.open and Mode.MIG in self.modes and self.recut and self.strategy != "single"
