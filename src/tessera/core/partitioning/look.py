@@ -1,0 +1,271 @@
+"""One look at the cluster: what is planned for the batch that waits, and what shall be wanted of each GPU then."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from tessera.core.fit import Fleet
+from tessera.core.gpunodestate import Wanted
+from tessera.core.need import Form, Need, Pod, PodKey
+from tessera.core.partitioning.cards import (
+    Card,
+    cards_of,
+    device_of,
+    is_open,
+    reserved,
+    shown,
+    wanted_of,
+    with_guesses,
+)
+from tessera.core.partitioning.records import Decision, Device, Limits, Memory, Observed, Told
+from tessera.core.plan import Waiting, plan
+from tessera.core.sharing import Sharing
+from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.errors import InvalidInput
+
+__all__ = ["advance"]
+
+_CLOSED = Sharing(modes=())
+_RESERVED = "wanted devices of GPU {}"
+
+
+def advance(memory: Memory, observed: Observed, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
+    """Return what is to be remembered and done after a look at the cluster.
+
+    The same look again changes nothing once what was decided is done. Cost: one plan a batch, two where needs wait.
+    """
+    return _Look(memory, observed, now_s, limits).decide()
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    """What a plan gives of one GPU."""
+
+    exact: frozenset[Device] = frozenset()
+    other: tuple[Share, ...] = ()
+    urgent: bool = False
+    """Whether a pod that starves gets some of it."""
+
+
+class _Look:
+    def __init__(self, memory: Memory, observed: Observed, now_s: float, limits: Limits) -> None:
+        self.observed = with_guesses(observed)
+        self.before = memory
+        self.now_s = now_s
+        self.limits = limits
+        self.cards = {card.gpu.uuid: card for card in cards_of(self.observed)}
+        self.arrived = {pod.key: memory.arrived.get(pod.key, now_s) for pod in observed.pending}
+        self.since = {each: memory.wanted.get(each, now_s) for card in self.cards.values() for each in card.present}
+        self.idle = {each: memory.idle.get(each, now_s) for card in self.cards.values() for each in card.idle}
+        self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
+        self.again = list(self.left_alone.values())
+        self.told: list[Told] = []
+
+    def decide(self) -> tuple[Memory, Decision]:
+        self._leave_alone()
+        over = self._batch_is_over()
+        planned, waiting = self._planned() if over else ({}, None)
+        after = {gpu: self._after(card, planned.get(gpu, _Planned())) for gpu, card in self.cards.items()}
+        new = {gpu: devices for gpu, devices in after.items() if devices != self.cards[gpu].present}
+        changed = self._limited(self._rested(new, {gpu for gpu, each in planned.items() if each.urgent}))
+        self._tell(changed)
+        since = {each: self.since.get(each, self.now_s) for gpu in self.cards for each in self._now(changed, gpu)}
+        memory = Memory(
+            arrived=self.arrived,
+            idle={each: since_s for each, since_s in self.idle.items() if each in since},
+            wanted=since,
+            left_alone=self.left_alone,
+            planned_s=self.now_s if over else self.before.planned_s,
+        )
+        later = min((moment for moment in self.again if moment > self.now_s), default=None)
+        decision = Decision(wanted=self._written(changed), told=tuple(self.told), waiting=waiting, again_s=later)
+        return memory, decision
+
+    # The batch
+
+    def _batch_is_over(self) -> bool:
+        """Return whether to plan now: at once for pods that were planned for before, at the end of a batch for new."""
+        new = [since_s for since_s in self.arrived.values() if since_s > self.before.planned_s]
+        if not new:
+            return bool(self.arrived)
+        over_s = min(max(new) + self.limits.idle_s, min(new) + self.limits.longest_s)
+        self.again.append(over_s)
+        return self.now_s >= over_s
+
+    def _planned(self) -> tuple[dict[str, _Planned], tuple[Waiting, ...]]:
+        """Plan for pods with exact requests, and for those others that idle wanted devices alone keep out."""
+        pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
+        snapshot = self._snapshot(lambda pod: pod.key in pods)
+        made = plan(snapshot, policy=self.limits.policy)
+        asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
+        uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
+        exact: dict[str, set[Device]] = defaultdict(set)
+        other: dict[str, list[Share]] = defaultdict(list)
+        urgent = set()
+        for assignment in made.assignments:
+            for ask, share in zip(asks[assignment.pod], assignment.shares, strict=True):
+                gpu = uuids[assignment.node, share.gpu]
+                if gpu in self.cards:
+                    if ask.form is Form.EXACT:
+                        exact[gpu].add(device_of(self.cards[gpu].gpu, share))
+                    else:
+                        other[gpu].append(share)
+                    urgent |= {gpu} if self._starves(assignment.pod) else set()
+        gpus = exact.keys() | other.keys()
+        found = {gpu: _Planned(frozenset(exact[gpu]), tuple(other[gpu]), gpu in urgent) for gpu in gpus}
+        return found, made.waiting
+
+    def _kept_out(self) -> set[PodKey]:
+        """Return the pods without exact requests that do not fit beside all that is wanted."""
+        held = tuple(
+            Running(
+                pod=Pod(key=PodKey(_RESERVED.format(card.gpu.uuid)), need=Need()),
+                assignment=Assignment(pod=PodKey(""), node=card.node, shares=reserved(card)),
+            )
+            for card in self.cards.values()
+            if card.idle and card.gpu.uuid not in self.left_alone
+        )
+        others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
+        if not held or not others:
+            return set()
+        alone = self._snapshot(lambda pod: pod.key in others)
+        made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
+        return others - {assignment.pod for assignment in made.assignments}
+
+    def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
+        """Return the cluster as it is planned upon, with these pods pending."""
+        nodes = tuple(
+            msgspec.structs.replace(node, gpus=tuple(self._as_planned(node, gpu) for gpu in node.gpus))
+            for node in self.observed.nodes
+        )
+        closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
+        running = tuple(_without(each, closed) for each in self.observed.running)
+        pending = tuple(self._ranked(pod) for pod in self.observed.pending if chosen(pod))
+        return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
+
+    def _as_planned(self, node: Node, gpu: Gpu) -> Gpu:
+        """Return a GPU with wanted devices as existing ones; one that is sick or left alone offers nothing."""
+        card = self.cards.get(gpu.uuid)
+        if card is None:
+            return msgspec.structs.replace(gpu, sharing=_CLOSED) if is_open(gpu) else gpu
+        sick = any(
+            each.gpu == gpu.uuid for state in self.observed.states if state.name == node.name for each in state.sick
+        )
+        if sick or gpu.uuid in self.left_alone:
+            return msgspec.structs.replace(gpu, sharing=_CLOSED)
+        return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=card.standing))
+
+    def _ranked(self, pod: Pod) -> Pod:
+        """Return the pod, before others of its priority where it starves."""
+        return msgspec.structs.replace(pod, priority=2 * pod.priority + self._starves(pod.key))
+
+    def _starves(self, pod: PodKey) -> bool:
+        return self.now_s - self.arrived[pod] >= self.limits.starving_s
+
+    # What becomes of a GPU
+
+    def _leave_alone(self) -> None:
+        """Give up for a while on GPUs that did not get what was wanted."""
+        for gpu, card in self.cards.items():
+            if gpu in self.left_alone or not card.lacking:
+                continue
+            late_s = max(self.since[each] for each in card.lacking) + self.limits.stuck_s
+            if late_s <= self.now_s:
+                late_s = self.left_alone[gpu] = self.now_s + self.limits.stuck_s
+                message = f"GPU {card.gpu.index} has not got {shown(card.lacking)}; it is left alone for a while"
+                self.told.append(Told(node=card.node, reason="DevicesNotMade", message=message, warning=True))
+            self.again.append(late_s)
+
+    def _after(self, card: Card, planned: _Planned) -> frozenset[Device]:
+        """Return what shall be wanted of a GPU: what is held and planned, and idle devices that may stay."""
+        kept = card.held | planned.exact
+        may_stay = card.idle - kept
+        if card.gpu.uuid in self.left_alone:
+            may_stay -= card.lacking
+        for each in sorted(may_stay, key=lambda each: (self.since[each], shown((each,)))):
+            until_s = self.idle[each] + self.limits.keep_s
+            if until_s > self.now_s and card.agrees((*kept, each), (*card.other, *planned.other)):
+                self.again.append(until_s)
+                kept |= {each}
+        return kept
+
+    def _rested(self, new: Mapping[str, frozenset[Device]], urgent: set[str]) -> dict[str, frozenset[Device]]:
+        """Return the changes without those that would take away what has just become wanted."""
+        rested = {}
+        for gpu, devices in new.items():
+            gone = self.cards[gpu].present - devices
+            rest_s = max((self.since[each] for each in gone), default=0.0) + self.limits.rest_s
+            if not gone or gpu in urgent or gpu in self.left_alone or rest_s <= self.now_s:
+                rested[gpu] = devices
+            else:
+                self.again.append(rest_s)
+        return rested
+
+    def _limited(self, new: Mapping[str, frozenset[Device]]) -> dict[str, frozenset[Device]]:
+        """Return as many of the changes as may be under way at once, those that add most first."""
+        if not self.limits.most_changing:
+            return dict(new)
+        room = max(0, self.limits.most_changing - sum(bool(card.lacking) for card in self.cards.values()))
+        order = sorted(new, key=lambda gpu: (-len(new[gpu] - self.cards[gpu].present), gpu))
+        if len(order) > room:
+            self.again.append(self.now_s + self.limits.idle_s)
+        return {gpu: new[gpu] for gpu in order[:room]}
+
+    # What is said
+
+    def _now(self, changed: Mapping[str, frozenset[Device]], gpu: str) -> frozenset[Device]:
+        return changed.get(gpu, self.cards[gpu].present)
+
+    def _written(self, changed: Mapping[str, frozenset[Device]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
+        names = dict.fromkeys(self.cards[gpu].node for gpu in self.cards if gpu in changed)
+        wanted: dict[NodeName, list[Wanted]] = {name: [] for name in names}
+        for gpu, card in self.cards.items():
+            devices = self._now(changed, gpu)
+            if card.node in wanted and devices:
+                wanted[card.node].append(wanted_of(gpu, devices))
+        return tuple((name, tuple(each)) for name, each in wanted.items())
+
+    def _tell(self, changed: Mapping[str, frozenset[Device]]) -> None:
+        for gpu, devices in changed.items():
+            card = self.cards[gpu]
+            came, gone = devices - card.present, card.present - devices
+            instead = f" instead of {shown(gone)}" if gone else ""
+            if came:
+                reason, message = "DevicesWanted", f"GPU {card.gpu.index}: {shown(came)}{instead}, for pods that wait"
+            else:
+                reason, message = "DevicesReleased", f"GPU {card.gpu.index}: {shown(gone)}, which nobody holds"
+            self.told.append(Told(node=card.node, reason=reason, message=message))
+
+
+def _asks_exactly(need: Need) -> bool:
+    return any(ask.form is Form.EXACT for ask in need.asks)
+
+
+def _without(running: Running, closed: set[tuple[NodeName, int]]) -> Running:
+    """Return a pod without its shares of these GPUs."""
+    node = running.assignment.node
+    shares = tuple(share for share in running.assignment.shares if (node, share.gpu) not in closed)
+    return msgspec.structs.replace(running, assignment=msgspec.structs.replace(running.assignment, shares=shares))
+
+
+def _consistent(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without the nodes on which pods hold what cannot be held together."""
+    try:
+        Fleet.of(snapshot)
+    except InvalidInput:
+        there: dict[NodeName, list[Running]] = defaultdict(list)
+        for each in snapshot.running:
+            there[each.assignment.node].append(each)
+        sound = tuple(node for node in snapshot.nodes if _is_consistent(node, there[node.name]))
+        names = {node.name for node in sound}
+        running = tuple(each for each in snapshot.running if each.assignment.node in names)
+        return msgspec.structs.replace(snapshot, nodes=sound, running=running)
+    return snapshot
+
+
+def _is_consistent(node: Node, running: Iterable[Running]) -> bool:
+    try:
+        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
+    except InvalidInput:
+        return False
+    return True
