@@ -1,14 +1,86 @@
 """What every implementation of the Kubernetes client's Protocol does; each is run through it by a subclass."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tessera.clients.kube import CONFIG_MAPS, EVERYTHING, NODES, Kind, Kube, Object, Selection, Store, name_of
-from tessera.errors import Conflict, InvalidInput
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVERYTHING,
+    NODES,
+    PODS,
+    Kind,
+    Kube,
+    Object,
+    Selection,
+    Store,
+    annotations_of,
+    name_of,
+    version_of,
+)
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 NAMESPACE = "default"
 HERE = Selection(namespace=NAMESPACE, labels=(("suite", "kube"),))
+
+THINGS = Kind(group="suite.tessera.dev", version="v1alpha1", name="Thing", plural="things", namespaced=False)
+GHOSTS = Kind(group="suite.tessera.dev", version="v1alpha1", name="Ghost", plural="ghosts", namespaced=False)
+"""A kind that no implementation under test serves."""
+
+
+def definition(kind: Kind) -> Object:
+    """Return the CustomResourceDefinition of a kind with the fields that the suite uses."""
+    anything = {"x-kubernetes-preserve-unknown-fields": True}
+    numbers = {"type": "array", "items": {"type": "integer"}}
+    inner = {"type": "object", "properties": {"a": anything, "b": anything}}
+    spec = {"type": "object", "properties": {"inner": inner, "other": anything, "list": numbers}}
+    status = {"type": "object", "properties": {"seen": anything, "known": anything}}
+    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    version = {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Cluster",
+            "names": {"plural": kind.plural, "kind": kind.name},
+            "versions": [version],
+        },
+    }
+
+
+async def install(kube: Kube, kind: Kind) -> None:
+    """Install a kind where it is not, and return when it is served and empty."""
+    found = await kube.get(CUSTOM_RESOURCE_DEFINITIONS, f"{kind.plural}.{kind.group}")
+    if found is None:
+        await kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition(kind))
+    for _ in range(200):
+        try:
+            for each in (await kube.list(kind)).objects:
+                await kube.delete(kind, name_of(each)[1])
+        except (Unsupported, Unavailable):
+            await asyncio.sleep(0.1)
+        else:
+            return
+    pytest.fail(f"{kind.plural} is not served after 20 s")
+
+
+def thing(**fields: Any) -> Object:
+    return {"metadata": {"name": "one"}, **fields}
+
+
+def pod(name: str, **spec: Any) -> Object:
+    """Return a pod that no scheduler places."""
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": {"suite": "kube"}, "annotations": {"a": "1", "b": "2"}}
+    container = {"name": "c", "image": "none"}
+    return {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [container], **spec}}
 
 
 def config_map(name: str, **data: str) -> Object:
@@ -110,9 +182,179 @@ class KubeSuite:
             following.cancel()
 
     async def test_a_pod_is_evicted(self, kube: Kube) -> None:
-        pods = Kind(name="Pod", plural="pods")
-        container = {"name": "c", "image": "none"}
-        metadata = {"name": "suite-pod", "namespace": NAMESPACE, "labels": {"suite": "kube"}}
-        await kube.create(pods, {"metadata": metadata, "spec": {"containers": [container]}})
+        await kube.create(PODS, pod("suite-pod"))
         await kube.evict("suite-pod", NAMESPACE)
-        assert await kube.get(pods, "suite-pod", NAMESPACE) is None
+        assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
+
+    async def test_a_kind_that_is_not_installed_is_told_from_an_object_that_is_not_there(self, kube: Kube) -> None:
+        calls = {
+            "list": kube.list(GHOSTS),
+            "watch": anext(aiter(kube.watch(GHOSTS, "1"))),
+            "get": kube.get(GHOSTS, "one"),
+            "create": kube.create(GHOSTS, thing()),
+            "patch": kube.patch(GHOSTS, "one", {"spec": {}}),
+            "apply": kube.apply(GHOSTS, thing(), manager="suite"),
+            "delete": kube.delete(GHOSTS, "one"),
+        }
+        for call in calls.values():
+            with pytest.raises(Unsupported, match=r"ghosts\.suite\.tessera\.dev"):
+                await call
+
+    async def test_a_name_that_leads_elsewhere_is_refused(self, kube: Kube) -> None:
+        for name in ("", ".."):
+            with pytest.raises(TesseraError):
+                await kube.patch(CONFIG_MAPS, name, {"data": {}}, namespace=NAMESPACE)
+        assert await kube.get(CONFIG_MAPS, "../pods", NAMESPACE) is None
+
+    # Binding
+
+    async def test_a_binding_gives_the_node_and_annotations_in_one_write(self, kube: Kube) -> None:
+        made = await kube.create(PODS, pod("suite-pod"))
+        versions = []
+        annotations = {"b": "3", "tessera.dev/assignment": '[{"x": 1}]'}
+        await kube.bind("suite-pod", NAMESPACE, uid=made["metadata"]["uid"], node="suite-node", annotations=annotations)
+        found = await kube.get(PODS, "suite-pod", NAMESPACE)
+        assert found is not None
+        assert found["spec"]["nodeName"] == "suite-node"
+        assert annotations_of(found) == {"a": "1"} | annotations
+        conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
+        assert conditions["PodScheduled"] == "True"
+        async for event in kube.watch(PODS, version_of(made), HERE):
+            versions.append(event.object)
+            if version_of(event.object) == version_of(found):
+                break
+        assert len(versions) == 1
+
+    async def test_what_cannot_be_bound_is_refused_and_stays(self, kube: Kube) -> None:
+        """A pod of another uid, one bound already (to the same node too), a gated one, one that is not there."""
+        bound = (await kube.create(PODS, pod("bound")))["metadata"]["uid"]
+        await kube.bind("bound", NAMESPACE, uid=bound, node="suite-node", annotations={})
+        gated = await kube.create(PODS, pod("gated", schedulingGates=[{"name": "suite.tessera.dev/gate"}]))
+        await kube.create(PODS, pod("other"))
+        refused = {
+            "bound": bound,
+            "gated": gated["metadata"]["uid"],
+            "other": "00000000-0000-0000-0000-000000000000",
+            "absent": bound,
+        }
+        before = await kube.list(PODS, HERE)
+        for name, uid in refused.items():
+            with pytest.raises(Conflict, match=f"Pod default/{name}"):
+                await kube.bind(name, NAMESPACE, uid=uid, node="suite-node", annotations={"a": "9"})
+        assert (await kube.list(PODS, HERE)).objects == before.objects
+
+    async def test_two_bindings_at_once_bind_once(self, kube: Kube) -> None:
+        uid = (await kube.create(PODS, pod("suite-pod")))["metadata"]["uid"]
+        nodes = [f"suite-{number}" for number in range(8)]
+        binding = (
+            kube.bind("suite-pod", NAMESPACE, uid=uid, node=node, annotations={"tessera.dev/node": node})
+            for node in nodes
+        )
+        answers = await asyncio.gather(*binding, return_exceptions=True)
+        assert sum(answer is None for answer in answers) == 1
+        assert sum(isinstance(answer, Conflict) for answer in answers) == 7
+        found = await kube.get(PODS, "suite-pod", NAMESPACE)
+        assert found is not None
+        assert found["spec"]["nodeName"] == nodes[answers.index(None)] == annotations_of(found)["tessera.dev/node"]
+
+    async def test_a_binding_without_a_node_is_refused(self, kube: Kube) -> None:
+        with pytest.raises(InvalidInput, match="name of one"):
+            await kube.bind("suite-pod", NAMESPACE, uid="1", node="", annotations={})
+
+    # Custom resources and apply
+
+    async def test_a_generation_counts_changes_of_the_spec_alone(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        made = await kube.create(THINGS, thing(spec={"other": 1}, status={"seen": 1}))
+        assert "status" not in made
+        by_status = await kube.patch(THINGS, "one", {"status": {"seen": 2}, "spec": {"other": 9}}, subresource="status")
+        by_label = await kube.patch(THINGS, "one", {"metadata": {"labels": {"a": "b"}, "generation": 7}})
+        by_spec = await kube.patch(THINGS, "one", {"spec": {"other": 2}, "status": {"seen": 9}})
+        generations = [each["metadata"]["generation"] for each in (made, by_status, by_label, by_spec)]
+        assert generations == [1, 1, 1, 2]
+        assert (by_status["spec"], by_spec["status"]) == ({"other": 1}, {"seen": 2})
+
+    async def test_what_an_applier_leaves_out_is_removed(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        made = await kube.apply(THINGS, thing(spec={"inner": {"a": 1, "b": 2}, "list": [1, 2]}), manager="one")
+        assert (made["kind"], made["metadata"]["generation"]) == ("Thing", 1)
+        await kube.patch(THINGS, "one", {"spec": {"other": "theirs"}})
+        after = await kube.apply(THINGS, thing(spec={"inner": {"a": 1}}), manager="one")
+        assert after["spec"] == {"inner": {"a": 1}, "other": "theirs"}
+        nothing = await kube.apply(THINGS, thing(), manager="one")
+        assert nothing["spec"] == {"other": "theirs"}
+
+    async def test_applying_the_same_again_writes_nothing(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        made = await kube.apply(THINGS, thing(spec={"list": [1]}), manager="one")
+        assert await kube.apply(THINGS, thing(spec={"list": [1]}), manager="one") == made
+
+    async def test_a_field_of_another_with_another_value_is_a_conflict(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        await kube.apply(THINGS, thing(spec={"inner": {"a": 1, "b": 1}, "list": [1]}), manager="one")
+        for spec in ({"inner": {"a": 2}}, {"list": [1, 2]}, {"inner": {"b": {"deeper": 1}}}):
+            with pytest.raises(Conflict, match="one"):
+                await kube.apply(THINGS, thing(spec=spec), manager="two")
+        taken = await kube.apply(THINGS, thing(spec={"inner": {"a": 2}}), manager="two", force=True)
+        assert taken["spec"] == {"inner": {"a": 2, "b": 1}, "list": [1]}
+        with pytest.raises(Conflict, match="two"):
+            await kube.apply(THINGS, thing(spec={"inner": {"a": 1, "b": 1}, "list": [1]}), manager="one")
+
+    async def test_a_field_that_two_applied_stays_until_both_left_it_out(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        await kube.apply(THINGS, thing(spec={"inner": {"a": 1}}), manager="one")
+        await kube.apply(THINGS, thing(spec={"inner": {"a": 1}}), manager="two")
+        kept = await kube.apply(THINGS, thing(), manager="one")
+        assert kept["spec"] == {"inner": {"a": 1}}
+        assert "spec" not in await kube.apply(THINGS, thing(), manager="two")
+
+    async def test_a_patch_takes_a_field_from_its_applier(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        await kube.apply(THINGS, thing(spec={"inner": {"a": 1, "b": 1}}), manager="one")
+        await kube.patch(THINGS, "one", {"spec": {"inner": {"a": 2}}})
+        with pytest.raises(Conflict):
+            await kube.apply(THINGS, thing(spec={"inner": {"a": 1, "b": 1}}), manager="one")
+        left = await kube.apply(THINGS, thing(spec={"inner": {"b": 2}}), manager="one")
+        assert left["spec"] == {"inner": {"a": 2, "b": 2}}
+
+    async def test_what_was_created_without_apply_is_owned_by_its_creator(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        await kube.create(THINGS, thing(spec={"inner": {"a": 1, "b": 1}}))
+        with pytest.raises(Conflict):
+            await kube.apply(THINGS, thing(spec={"inner": {"a": 2}}), manager="one")
+        await kube.apply(THINGS, thing(spec={"inner": {"a": 1}}), manager="one")
+        after = await kube.apply(THINGS, thing(), manager="one")
+        assert after["spec"] == {"inner": {"a": 1, "b": 1}}
+
+    async def test_spec_and_status_are_applied_by_their_own_doors(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        with pytest.raises(Conflict, match="one"):
+            await kube.apply(THINGS, thing(status={"seen": 1}), manager="agent", subresource="status")
+        made = await kube.apply(THINGS, thing(spec={"other": 1}, status={"seen": 1}), manager="agent")
+        assert "status" not in made
+        both = thing(spec={"other": 2}, status={"seen": 1, "known": [1]})
+        after = await kube.apply(THINGS, both, manager="agent", subresource="status")
+        assert (after["spec"], after["status"]) == ({"other": 1}, {"seen": 1, "known": [1]})
+        after = await kube.apply(THINGS, thing(), manager="agent")
+        assert after["status"] == {"seen": 1, "known": [1]}
+        after = await kube.apply(THINGS, thing(status={"seen": 1}), manager="agent", subresource="status")
+        assert after["status"] == {"seen": 1}
+
+    async def test_an_apply_of_a_changed_object_is_refused(self, kube: Kube) -> None:
+        await install(kube, THINGS)
+        old = await kube.apply(THINGS, thing(spec={"other": 1}), manager="one")
+        await kube.patch(THINGS, "one", {"spec": {"list": [1]}})
+        stale = {"metadata": {"name": "one", "resourceVersion": version_of(old)}, "spec": {"other": 2}}
+        with pytest.raises(Conflict, match="Thing one"):
+            await kube.apply(THINGS, stale, manager="one")
+        other = {"metadata": {"name": "one", "uid": "other"}, "spec": {"other": 2}}
+        with pytest.raises(InvalidInput, match="Thing one"):
+            await kube.apply(THINGS, other, manager="one")
+
+    async def test_labels_and_annotations_are_owned_too(self, kube: Kube) -> None:
+        await kube.create(CONFIG_MAPS, config_map("one"))
+        labelled = {"name": "one", "namespace": NAMESPACE, "labels": {"x": "1"}, "annotations": {"y": "2"}}
+        after = await kube.apply(CONFIG_MAPS, {"metadata": labelled}, manager="one")
+        assert after["metadata"]["labels"] == {"suite": "kube", "x": "1"}
+        after = await kube.apply(CONFIG_MAPS, {"metadata": labelled | {"annotations": {}}}, manager="one")
+        assert annotations_of(after) == {}

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conformance.kubesuite import HERE, NAMESPACE, KubeSuite, config_map, until
+from conformance.kubesuite import GHOSTS, HERE, NAMESPACE, KubeSuite, config_map, until
 from tessera.clients.kube import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, Expired, Kube, MemoryKube, Store
 from tessera.errors import Unavailable
 
@@ -13,7 +13,9 @@ from tessera.errors import Unavailable
 class TestMemoryKube(KubeSuite):
     @pytest.fixture
     def kube(self) -> Kube:
-        return MemoryKube()
+        kube = MemoryKube()
+        kube.uninstall(GHOSTS)
+        return kube
 
 
 @pytest.fixture

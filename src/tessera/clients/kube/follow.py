@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
-from tessera.clients.kube.protocol import EVERYTHING, Expired, Kind, Kube, Object, Selection, name_of
-from tessera.errors import Unavailable
+from tessera.clients.kube.protocol import EVERYTHING, Expired, Kind, Kube, Object, Selection, name_of, version_of
+from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["Change", "Store", "follow"]
 
@@ -18,9 +18,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """An object that is there, new or changed, or is no more; or the word that all have been told."""
 
     object: Object | None = None
-    """None when everything that existed has been told; this comes again after each recovery."""
+    """None when everything that existed has been told; this comes again after each recovery by a list."""
     gone: bool = False
     """Whether the object is no more; it is then as it was last seen."""
+    skipped: bool = False
+    """Whether versions of it may have come and gone untold before this one: it is told by a list, not by the watch.
+
+    Objects that a list shows unchanged are not told again: there was no version between.
+    """
 
 
 async def follow(
@@ -32,49 +37,81 @@ async def follow(
 ) -> AsyncIterator[Change]:
     """Yield every object there is, then every change, without end.
 
-    When the stream breaks, the objects are listed anew, after a pause that grows to 10 s, and the differences told:
-    those that vanished meanwhile too. `on_trouble` is told each error that was recovered from.
+    A stream that ends or breaks is taken up again where it ended, and nothing is skipped. Only where the server no
+    longer remembers that moment are the objects listed anew and the differences told: those that vanished meanwhile
+    too, and as two objects what came under the name of another. After trouble comes a pause that grows to 10 s, also
+    while the server does not know the kind. `on_trouble` is told each error that was recovered from.
     """
     known: dict[tuple[str, str], Object] = {}
-    pause_s = _FIRST_PAUSE_S
+    since, pauses = "", _Pauses()
     while True:
+        pauses.begin()
         try:
-            listing = await kube.list(kind, selection)
-            for change in _differences(known, listing.objects):
-                yield change
-            yield Change()
-            pause_s = _FIRST_PAUSE_S
-            async for event in kube.watch(kind, listing.resource_version, selection):
-                yield _take(known, event.object, gone=event.gone)
-        except Expired as error:
+            if not since:
+                listing = await kube.list(kind, selection)
+                for change in _differences(known, listing.objects):
+                    yield change
+                since = listing.resource_version
+                yield Change()
+            async for event in kube.watch(kind, since, selection):
+                pauses.progress()
+                since = version_of(event.object) or since
+                if not event.bookmark:
+                    yield _take(known, event.object, gone=event.gone)
+        except (Expired, Unsupported) as error:
+            since = ""
             on_trouble(error)
         except Unavailable as error:
             on_trouble(error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        await asyncio.sleep(pauses.next())
+
+
+class _Pauses:
+    """How long to wait before each attempt: not after progress, longer and longer without."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        self._began_s = asyncio.get_running_loop().time()
+
+    def progress(self) -> None:
+        self._pause_s = 0.0
+
+    def next(self) -> float:
+        if asyncio.get_running_loop().time() - self._began_s > _LONGEST_PAUSE_S:
+            self._pause_s = 0.0  # it went well for a while
+        pause_s = self._pause_s
+        self._pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        return pause_s
 
 
 def _differences(known: dict[tuple[str, str], Object], objects: tuple[Object, ...]) -> list[Change]:
     present = {name_of(each): each for each in objects}
-    vanished = [known[name] for name in known.keys() - present.keys()]
-    changed = [each for name, each in present.items() if _version(known.get(name)) != _version(each)]
+    vanished = [each for name, each in known.items() if _uid(each) != _uid(present.get(name))]
+    changed = [each for name, each in present.items() if _state(known.get(name)) != _state(each)]
     return [
-        *(_take(known, each, gone=True) for each in vanished),
-        *(_take(known, each, gone=False) for each in changed),
+        *(_take(known, each, gone=True, skipped=True) for each in vanished),
+        *(_take(known, each, gone=False, skipped=True) for each in changed),
     ]
 
 
-def _take(known: dict[tuple[str, str], Object], each: Object, *, gone: bool) -> Change:
+def _take(known: dict[tuple[str, str], Object], each: Object, *, gone: bool, skipped: bool = False) -> Change:
     if gone:
         known.pop(name_of(each), None)
     else:
         known[name_of(each)] = each
-    return Change(object=each, gone=gone)
+    return Change(object=each, gone=gone, skipped=skipped)
 
 
-def _version(each: Object | None) -> tuple[str, str]:
+def _uid(each: Object | None) -> str:
     metadata = (each or {}).get("metadata") or {}
-    return metadata.get("uid", ""), metadata.get("resourceVersion", "")
+    return str(metadata.get("uid", ""))
+
+
+def _state(each: Object | None) -> tuple[str, str]:
+    return _uid(each), version_of(each or {})
 
 
 class Store:
@@ -85,6 +122,8 @@ class Store:
         kind: their kind.
         selection: which of them.
         wake: called after each change, and when everything that existed has been told.
+        told: given each change after the store has taken it; whoever must know which versions may have been skipped
+            reads it there.
         on_trouble: told each error that was recovered from.
 
     """
@@ -96,10 +135,12 @@ class Store:
         selection: Selection = EVERYTHING,
         *,
         wake: Callable[[], None] = lambda: None,
+        told: Callable[[Change], None] = lambda _: None,
         on_trouble: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._source = follow(kube, kind, selection, on_trouble=on_trouble)
         self._wake = wake
+        self._told = told
         self._objects: dict[tuple[str, str], Object] = {}
         self._synced = asyncio.Event()
 
@@ -121,4 +162,5 @@ class Store:
                 self._objects.pop(name_of(change.object), None)
             else:
                 self._objects[name_of(change.object)] = change.object
+            self._told(change)
             self._wake()

@@ -1,59 +1,68 @@
-"""A Kubernetes API in this process: storage, watches and eviction as the API server does them.
+"""A Kubernetes API in this process: storage, watches, bindings, apply and eviction as the API server does them.
 
-For demos, the simulator and tests; without admission, defaults, validation of kinds, or garbage collection.
+For demos, the simulator and tests; without admission, defaults, validation of kinds, finalizers, or garbage collection.
 """
 
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
+from tessera.clients.kube.ownership import UNNAMED, Owner, Owners, applied, contested, fields_of, updated
 from tessera.clients.kube.protocol import (
+    CUSTOM_RESOURCE_DEFINITIONS,
     DISRUPTION_BUDGETS,
     EVERYTHING,
     PODS,
-    Expired,
     Kind,
     Listing,
     Object,
     Selection,
+    Subresource,
+    Unanswered,
     WatchEvent,
     labels_of,
     name_of,
+    not_served,
+    version_of,
 )
+from tessera.clients.kube.storage import Key, Storage
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 __all__ = ["MemoryKube"]
 
-_Key = tuple[str, str]
-
 
 class MemoryKube:
-    """A `Kube` whose objects live in this process."""
+    """A `Kube` whose objects live in this process. It serves every kind, until it is told not to.
 
-    def __init__(self) -> None:
-        self._kinds: dict[Kind, dict[_Key, Object]] = {}
-        self._history: list[tuple[int, Kind, WatchEvent, Object | None]] = []
-        """Version, kind, event, and the object before it."""
-        self._versions = itertools.count(1)
-        self._version = 0
-        self._oldest = 0
-        self._changed = asyncio.Event()
-        self._broken = 0
+    Args:
+        clock: the seconds since 1970, for the moment of creation of objects that bring none.
+
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._storage = Storage()
+        self._owners: dict[tuple[Kind, Key], Owners] = {}
+        """Of objects that were ever applied; all fields of others are owned by those who write without apply."""
+        self._numbers = itertools.count(1)
+        self._uninstalled: dict[str, Kind] = {}
+        """By the name of the CustomResourceDefinition that installs it again."""
         self._outage: Unavailable | None = None
+        self._lost_answers = 0
 
     # Faults on demand
 
     def forget_history(self) -> None:
         """Compact, as etcd does: whoever watches from an earlier moment is told that it expired."""
-        self._oldest = self._version
-        self._history.clear()
+        self._storage.compact()
 
     def break_watches(self) -> None:
         """End every watch under way, as a restart of the API server does."""
-        self._broken += 1
-        self._signal()
+        self._storage.break_watches()
 
     def stop(self) -> None:
         """Refuse every call from now on and end every watch, until `start`."""
@@ -64,144 +73,242 @@ class MemoryKube:
         """Answer again."""
         self._outage = None
 
+    def lose_answers(self, number: int) -> None:
+        """Carry out so many of the next writes and say that nobody knows."""
+        self._lost_answers = number
+
+    def uninstall(self, kind: Kind) -> None:
+        """Serve a custom kind no more, until its CustomResourceDefinition is created; its objects are gone."""
+        for each in self._storage.select(kind, EVERYTHING):
+            self._remove(kind, _key(kind, *reversed(name_of(each))))
+        self._uninstalled[f"{kind.plural}.{kind.group}"] = kind
+        self.break_watches()
+
     # Reading
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object; None where there is none."""
-        await self._reach()
-        return self._kinds.get(kind, {}).get(_key(kind, name, namespace))
+        await self._reach(kind)
+        return self._storage.get(kind, _key(kind, name, namespace))
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
         """Return the objects of a kind, sorted by namespace and name."""
-        await self._reach()
-        objects = self._kinds.get(kind, {})
-        chosen = tuple(objects[key] for key in sorted(objects) if _selects(selection, objects[key]))
-        return Listing(objects=chosen, resource_version=str(self._version))
+        await self._reach(kind)
+        objects = self._storage.select(kind, selection)
+        return Listing(objects=objects, resource_version=str(self._storage.version))
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a moment."""
-        await self._reach()
-        told, broken = int(since), self._broken
-        while True:
-            if told < self._oldest:
-                raise Expired(f"watch of {kind.plural}", found=f"version {told}", wanted=f"{self._oldest} or later")
-            events, told = self._after(told, kind, selection), self._version
-            for event in events:
-                yield event
-            if self._broken != broken:
-                raise Unavailable(f"watch of {kind.plural}", found="end of stream", wanted="changes")
-            if told == self._version:  # else something changed while the caller had the events
-                await self._changed.wait()
-
-    def _after(self, since: int, kind: Kind, selection: Selection) -> tuple[WatchEvent, ...]:
-        later = (each for each in self._history if each[0] > since and each[1] == kind)
-        seen = (_as_selected(event, before, selection) for _, _, event, before in later)
-        return tuple(event for event in seen if event)
+        await self._reach(kind)
+        async for event in self._storage.watch(kind, int(since), selection):
+            yield event
 
     # Changing
 
     async def create(self, kind: Kind, body: Object) -> Object:
-        """Create an object and return it as stored."""
-        await self._reach()
+        """Create an object and return it as stored; that of a custom kind without its status."""
+        await self._reach(kind)
         namespace, name = name_of(body)
         if not name and (prefix := (body.get("metadata") or {}).get("generateName")):
-            name = f"{prefix}{next(self._versions):05x}"
+            name = f"{prefix}{next(self._numbers):05x}"
         if not name or bool(namespace) != kind.namespaced:
             raise InvalidInput(f"{kind.name} to create", found=f"{namespace}/{name}", wanted="namespace and name")
         key = _key(kind, name, namespace)
-        if key in self._kinds.get(kind, {}):
+        if self._storage.get(kind, key) is not None:
             raise Conflict(_subject(kind, key), found="one that exists already", wanted="a new name")
-        stored = copy.deepcopy(body) | {"apiVersion": kind.api_version, "kind": kind.name}
-        stored["metadata"] |= {"name": name, "uid": f"uid-{next(self._versions)}"}
-        return self._put(kind, key, stored)
+        return self._answer(self._put(kind, key, self._new(kind, key, body)))
+
+    def _new(self, kind: Kind, key: Key, body: Object) -> Object:
+        """Return an object as the server begins it."""
+        own: Object = {
+            "name": key[1],
+            **({"namespace": key[0]} if key[0] else {}),
+            "uid": f"uid-{next(self._numbers)}",
+        } | ({"generation": 1} if kind.custom else {})
+        stored = copy.deepcopy({field: part for field, part in body.items() if field != "status" or not kind.custom})
+        if kind == CUSTOM_RESOURCE_DEFINITIONS:
+            self._uninstalled.pop(key[1], None)
+        metadata = {"creationTimestamp": self._now()} | _without_own(stored["metadata"]) | own
+        return stored | {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def patch(
-        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Literal["", "status"] = ""
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch into an object and return it as stored."""
-        await self._reach()
+        await self._reach(kind)
         key = _key(kind, name, namespace)
-        present = self._kinds.get(kind, {}).get(key)
+        present = self._storage.get(kind, key)
         if present is None:
-            raise Conflict(_subject(kind, key), found="no such object", wanted="one to patch")
-        wanted = (body.get("metadata") or {}).get("resourceVersion")
-        if wanted not in {None, present["metadata"]["resourceVersion"]}:
-            raise Conflict(_subject(kind, key), found="a changed object", wanted=f"resourceVersion {wanted}")
-        merged = _merged(present, _within(body, subresource))
-        if merged == present:
-            return present
-        return self._put(kind, key, merged)
+            raise _absent(kind, key)
+        _check_identity(kind, key, body, present)
+        return self._answer(self._change(kind, key, present, _merged(present, _within(kind, body, subresource))))
+
+    async def apply(
+        self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
+    ) -> Object:
+        """Make the fields in `body` as they are there, owned by the manager."""
+        await self._reach(kind)
+        key = _key(kind, *reversed(name_of(body)))
+        present = self._storage.get(kind, key)
+        if present is None and subresource:
+            raise _absent(kind, key)
+        owner, wanted = (manager, subresource), copy.deepcopy(_without_nulls(_within(kind, body, subresource)))
+        if present is None:
+            self._owners[kind, key] = {owner: fields_of(wanted)}
+            return self._answer(self._put(kind, key, self._new(kind, key, wanted)))
+        _check_identity(kind, key, body, present)
+        owners = self._owners.get((kind, key)) or {UNNAMED: fields_of(present)}
+        if not force and (others := contested(present, wanted, owners, owner)):
+            raise _owned(kind, key, others)
+        merged, owned = applied(present, wanted, owners, owner)
+        self._owners[kind, key] = owned
+        if merged == present and owned != owners:
+            return self._answer(self._put(kind, key, present))
+        return self._answer(self._store_change(kind, key, present, merged))
+
+    async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """Give a pod its node and merge annotations into it."""
+        await self._reach(PODS)
+        if not node:
+            raise InvalidInput(f"binding of pod {namespace}/{name}", found="no node", wanted="the name of one")
+        key = (namespace, name)
+        pod = self._storage.get(PODS, key)
+        if pod is None:
+            raise _absent(PODS, key)
+        found = _unbindable(pod, uid)
+        if found:
+            raise Conflict(_subject(PODS, key), found=found, wanted=f"the pod {uid} without a node")
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        rest = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] != "PodScheduled"]
+        bound = {
+            "metadata": {"annotations": dict(annotations)},
+            "spec": {"nodeName": node},
+            "status": {"conditions": [*rest, scheduled]},
+        }
+        self._answer(self._change(PODS, key, pod, _merged(pod, bound)))
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         """Delete an object at once, whatever the grace: nothing runs here that could use it."""
         del grace_s
-        await self._reach()
-        key = _key(kind, name, namespace)
-        present = self._kinds.get(kind, {}).pop(key, None)
-        if present is not None:
-            self._record(kind, copy.deepcopy(present), present, gone=True)
+        await self._reach(kind)
+        self._remove(kind, _key(kind, name, namespace))
+        self._confirm()
 
     async def evict(self, name: str, namespace: str) -> None:
         """Delete a pod, where every PodDisruptionBudget that selects it allows a disruption by its status."""
-        await self._reach()
-        pod = self._kinds.get(PODS, {}).get((namespace, name))
+        await self._reach(PODS)
+        pod = self._storage.get(PODS, (namespace, name))
         if pod is None:
             return
-        for budget in self._kinds.get(DISRUPTION_BUDGETS, {}).values():
+        for budget in self._storage.select(DISRUPTION_BUDGETS, Selection(namespace=namespace)):
             chosen = ((budget.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
-            if name_of(budget)[0] == namespace and chosen.items() <= labels_of(pod).items():
+            if chosen.items() <= labels_of(pod).items():
                 allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
                 if allowed < 1:
                     raise _forbidden(name, namespace, name_of(budget)[1])
-        await self.delete(PODS, name, namespace=namespace)
+        self._remove(PODS, (namespace, name))
+        self._confirm()
 
     async def close(self) -> None:
         """End every watch under way."""
         self.break_watches()
 
-    # Storage
+    # Within
 
-    async def _reach(self) -> None:
+    async def _reach(self, kind: Kind) -> None:
         await asyncio.sleep(0)
         if self._outage is not None:
             raise self._outage
+        if kind in self._uninstalled.values():
+            raise not_served(kind, f"{kind.plural} of the Kubernetes API in memory")
 
-    def _put(self, kind: Kind, key: _Key, stored: Object) -> Object:
-        before = self._kinds.setdefault(kind, {}).get(key)
-        self._record(kind, stored, before)
-        self._kinds[kind][key] = stored
+    def _answer(self, stored: Object) -> Object:
+        self._confirm()
         return stored
 
-    def _record(self, kind: Kind, stored: Object, before: Object | None, *, gone: bool = False) -> None:
-        self._version = next(self._versions)
-        stored["metadata"] = stored["metadata"] | {"resourceVersion": str(self._version)}
-        self._history.append((self._version, kind, WatchEvent(object=stored, gone=gone), before))
-        self._signal()
+    def _confirm(self) -> None:
+        if self._lost_answers:
+            self._lost_answers -= 1
+            raise Unanswered("Kubernetes API in memory", found="a lost answer", wanted="an answer")
 
-    def _signal(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
+        """Store what somebody unnamed made of an object."""
+        owners = self._owners.get((kind, key))
+        if owners is not None:
+            self._owners[kind, key] = updated(present, changed, owners)
+        return self._store_change(kind, key, present, changed)
+
+    def _store_change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
+        if changed == present:
+            return present
+        if kind.custom and _specified(changed) != _specified(present):
+            generation = present["metadata"]["generation"] + 1
+            changed = changed | {"metadata": changed["metadata"] | {"generation": generation}}
+        return self._put(kind, key, changed)
+
+    def _put(self, kind: Kind, key: Key, stored: Object) -> Object:
+        return self._storage.put(kind, key, stored)
+
+    def _remove(self, kind: Kind, key: Key) -> None:
+        self._owners.pop((kind, key), None)
+        self._storage.remove(kind, key)
 
 
-def _key(kind: Kind, name: str, namespace: str) -> _Key:
+def _key(kind: Kind, name: str, namespace: str) -> Key:
     return (namespace if kind.namespaced else "", name)
 
 
-def _subject(kind: Kind, key: _Key) -> str:
+def _subject(kind: Kind, key: Key) -> str:
     return f"{kind.name} {'/'.join(part for part in key if part)}"
+
+
+def _absent(kind: Kind, key: Key) -> Conflict:
+    return Conflict(_subject(kind, key), found="no such object", wanted="one that exists")
+
+
+def _owned(kind: Kind, key: Key, others: frozenset[tuple[Owner, tuple[str, ...]]]) -> Conflict:
+    fields = ", ".join(sorted(f".{'.'.join(path)} of {owner[0] or 'another client'}" for owner, path in others))
+    return Conflict(_subject(kind, key), found=fields, wanted="fields that nobody else owns", accepted="force")
 
 
 def _forbidden(name: str, namespace: str, budget: str) -> Unavailable:
     return Unavailable(
         f"eviction of pod {namespace}/{name}",
         found=f"PodDisruptionBudget {budget} without a disruption left",
-        wanted="one disruption allowed",
-        accepted="trying again later, or more replicas",
+        wanted="one that allows it",
+        accepted="waiting until more of its pods are healthy",
     )
 
 
+def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None:
+    wanted, uid = version_of(body), (body.get("metadata") or {}).get("uid")
+    if wanted and wanted != version_of(present):
+        raise Conflict(_subject(kind, key), found="a changed object", wanted=f"resourceVersion {wanted}")
+    if uid and uid != present["metadata"]["uid"]:
+        raise InvalidInput(_subject(kind, key), found=f"uid {uid}", wanted=f"its uid, {present['metadata']['uid']}")
+
+
+def _unbindable(pod: Object, uid: str) -> str:
+    """Return why a pod cannot be bound. Source: kubernetes pkg/registry/core/pod/storage, BindingREST."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    if metadata["uid"] != uid:
+        return f"another pod of that name, {metadata['uid']}"
+    if metadata.get("deletionTimestamp"):
+        return "a pod that is being deleted"
+    if spec.get("nodeName"):
+        return f"a pod that is assigned to node {spec['nodeName']} already"
+    return "a pod with scheduling gates" if spec.get("schedulingGates") else ""
+
+
+def _specified(each: Object) -> Object:
+    return {key: part for key, part in each.items() if key not in {"metadata", "status"}}
+
+
 def _merged(value: Any, patch: Any) -> Any:
-    """Return `value` with a merge patch applied. Source: RFC 7386, section 2."""
+    """Return a value with a merge patch in it, sharing what did not change. Source: RFC 7386."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     merged = dict(value) if isinstance(value, dict) else {}
@@ -213,31 +320,26 @@ def _merged(value: Any, patch: Any) -> Any:
     return merged
 
 
-def _within(body: Object, subresource: str) -> Object:
-    """Return the part of a patch that an endpoint takes: the main one all but the status, the other the status."""
-    if subresource == "status":
-        return {key: part for key, part in body.items() if key in {"status", "metadata"}}
-    return {key: part for key, part in body.items() if key != "status"}
+def _without_nulls(body: Object) -> Object:
+    return {
+        key: _without_nulls(part) if isinstance(part, dict) else part for key, part in body.items() if part is not None
+    }
 
 
-def _selects(selection: Selection, each: Object) -> bool:
-    namespace, _ = name_of(each)
-    if selection.namespace and selection.namespace != namespace:
-        return False
-    if not set(selection.labels) <= set(labels_of(each).items()):
-        return False
-    return all(_at(each, path) == value for path, value in selection.fields)
+def _within(kind: Kind, body: Object, subresource: str) -> Object:
+    """Return the part of a body that an endpoint takes: the main one all but the status, the other the status.
+
+    Metadata is taken by both, but for custom kinds.
+    """
+    if subresource and kind.custom:
+        return {key: part for key, part in body.items() if key == "status"}
+    taken = {key: part for key, part in body.items() if (key == "status") == bool(subresource) and key != "metadata"}
+    return taken | ({"metadata": _without_own(body["metadata"])} if body.get("metadata") else {})
 
 
-def _at(each: Object, path: str) -> str:
-    value: Any = each
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    return "" if value is None else str(value)
+_OWN = frozenset({"name", "namespace", "uid", "resourceVersion", "generation"})
+"""Metadata that the server alone writes."""
 
 
-def _as_selected(event: WatchEvent, before: Object | None, selection: Selection) -> WatchEvent | None:
-    """Return the event as a watcher of a selection sees it: an object that left it is gone."""
-    was = before is not None and _selects(selection, before)
-    stays = not event.gone and _selects(selection, event.object)
-    return WatchEvent(object=event.object, gone=not stays) if was or stays else None
+def _without_own(metadata: Object) -> Object:
+    return {key: part for key, part in metadata.items() if key not in _OWN}

@@ -5,29 +5,44 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tessera.errors import Conflict
+from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = [
     "CONFIG_MAPS",
+    "CUSTOM_RESOURCE_DEFINITIONS",
     "DISRUPTION_BUDGETS",
     "EVENTS",
     "EVERYTHING",
+    "GPU_NODES",
+    "GPU_POLICIES",
+    "LEASES",
     "NODES",
     "PODS",
+    "PRIORITY_CLASSES",
     "Expired",
     "Kind",
     "Kube",
     "Listing",
     "Object",
     "Selection",
+    "Subresource",
+    "Unanswered",
     "WatchEvent",
     "annotations_of",
     "labels_of",
     "name_of",
+    "not_served",
+    "version_of",
 ]
 
 Object = dict[str, Any]
-"""A Kubernetes object, or a merge patch of one, as JSON. What is read is shared: never change it in place."""
+"""A Kubernetes object, or a part of one, as JSON. What is read is shared: never change it in place.
+
+What is read has no `metadata.managedFields`: nothing here needs it, and it is a third of a pod.
+"""
+
+Subresource = Literal["", "status"]
+"""The door to an object: the main one, or that of its status alone."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +60,24 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         """The field `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def custom(self) -> bool:
+        """Whether a CustomResourceDefinition defines it, rather than Kubernetes itself."""
+        return "." in self.group and not self.group.endswith(".k8s.io")
+
 
 NODES = Kind(name="Node", plural="nodes", namespaced=False)
 PODS = Kind(name="Pod", plural="pods")
 CONFIG_MAPS = Kind(name="ConfigMap", plural="configmaps")
 EVENTS = Kind(name="Event", plural="events")
 DISRUPTION_BUDGETS = Kind(group="policy", name="PodDisruptionBudget", plural="poddisruptionbudgets")
+LEASES = Kind(group="coordination.k8s.io", name="Lease", plural="leases")
+PRIORITY_CLASSES = Kind(group="scheduling.k8s.io", name="PriorityClass", plural="priorityclasses", namespaced=False)
+CUSTOM_RESOURCE_DEFINITIONS = Kind(
+    group="apiextensions.k8s.io", name="CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False
+)
+GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
+GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,20 +106,31 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One change of one object."""
 
     object: Object
-    """As it is now; if it is gone, as it was last."""
+    """As it is now; if it is gone, as it was last. Its version is the moment of the change."""
     gone: bool = False
     """Whether it was deleted, or no longer meets the conditions of the selection."""
+    bookmark: bool = False
+    """Whether nothing changed: the object is but the version up to which everything has been told."""
 
 
 class Expired(Conflict):
     """The moment to watch from is too long ago (HTTP 410); list anew."""
 
 
+class Unanswered(Unavailable):
+    """No clear answer came: what was asked may have been done or not. Look before asking again."""
+
+
 class Kube(Protocol):
     """The Kubernetes API.
 
-    Every call has a deadline. Raised are `Unavailable` when the server does not answer or refuses for now, also for
-    want of rights; `Conflict` when the object changed or exists already; `InvalidInput` when it refuses for good.
+    Every call has a deadline. Raised are
+
+    - `Unavailable` when the server refuses for now, also for want of rights, or could not be reached: nothing was done;
+      `Unanswered`, one of its kind, when nobody knows whether it was;
+    - `Conflict` when the object changed, is no more, or exists already;
+    - `InvalidInput` when the server refuses for good;
+    - `Unsupported` when it does not serve the kind; the error names what to install.
     """
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -100,11 +138,13 @@ class Kube(Protocol):
         ...
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
-        """Return the objects of a kind."""
+        """Return the objects of a kind as they are now: every write that was answered before this call is in it."""
         ...
 
     def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
-        """Yield the changes after a moment; use `follow`, which recovers from all that ends this.
+        """Yield every change after a moment, until the server ends the stream; use `follow`, which goes on.
+
+        No version is left out. Whoever watches again from the version of the last event, bookmarks too, misses nothing.
 
         Raises:
             Expired: the moment is too long ago.
@@ -118,7 +158,7 @@ class Kube(Protocol):
         ...
 
     async def patch(
-        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Literal["", "status"] = ""
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch (RFC 7386) into an object and return it as stored.
 
@@ -126,6 +166,40 @@ class Kube(Protocol):
 
         Raises:
             Conflict: the object is another by now, or gone.
+
+        """
+        ...
+
+    async def apply(
+        self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
+    ) -> Object:
+        """Make the fields in `body` as they are there (server-side apply) and return the object as stored.
+
+        The manager owns these fields from now on. Fields that it applied before and that are not in `body` are removed
+        where nobody else owns them, and objects that this leaves empty; to remove all of an object's fields leave the
+        object out: an empty one is refused. An object that does not exist is created, though not by its status. A list
+        is one field unless the kind says otherwise. Applying the same again writes nothing.
+
+        Args:
+            kind: its kind.
+            body: `metadata.name`, `metadata.namespace` where the kind has one, and the fields; with
+                `metadata.resourceVersion` the object must still be the one that was read.
+            manager: who applies, at most 128 characters.
+            force: take fields that others own with other values away from them.
+            subresource: which door.
+
+        Raises:
+            Conflict: another owns one of the fields with another value; or the object is another by now.
+
+        """
+        ...
+
+    async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """Give a pod its node and merge annotations into it, both in one write.
+
+        Raises:
+            Conflict: the pod has a node already, is being deleted or gone, or is another of that name; nothing changed.
+            Unanswered: it may be bound or not.
 
         """
         ...
@@ -162,3 +236,19 @@ def labels_of(each: Mapping[str, Any]) -> dict[str, str]:
 def annotations_of(each: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of an object."""
     return (each.get("metadata") or {}).get("annotations") or {}
+
+
+def version_of(each: Mapping[str, Any]) -> str:
+    """Return the version of an object (`metadata.resourceVersion`); opaque, but for equality."""
+    return (each.get("metadata") or {}).get("resourceVersion") or ""
+
+
+def not_served(kind: Kind, subject: str) -> Unsupported:
+    """Return the error that the server does not know a kind; it says what to install."""
+    definition = f"the CustomResourceDefinition {kind.plural}.{kind.group}; kubectl apply -f deploy/crds"
+    return Unsupported(
+        subject,
+        found=f"an API server that does not serve {kind.plural} of {kind.api_version}",
+        wanted=f"the kind {kind.name}",
+        accepted=definition if kind.custom else f"a Kubernetes version with {kind.api_version}",
+    )

@@ -1,17 +1,19 @@
-"""The Kubernetes API over HTTPS, by lightkube; the one importer of lightkube and its HTTP library."""
+"""The Kubernetes API over HTTPS; the one importer of lightkube, which finds cluster and user, and its HTTP library."""
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self
+from urllib.parse import quote
 
 import httpx2
-from lightkube import ALL_NS, ApiError, AsyncClient, ConfigError, KubeConfig
-from lightkube.core.resource import ApiInfo, GlobalResource, NamespacedResourceG, ResourceDef
-from lightkube.generic_resource import Generic, create_api_info
-from lightkube.types import PatchType
+import msgspec
+from lightkube import ConfigError, KubeConfig
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
 
 from tessera.clients.kube.protocol import (
     EVERYTHING,
@@ -21,33 +23,46 @@ from tessera.clients.kube.protocol import (
     Listing,
     Object,
     Selection,
+    Subresource,
+    Unanswered,
     WatchEvent,
     name_of,
+    not_served,
 )
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, shown
 
 __all__ = ["LightkubeKube"]
 
-Answer = TypeVar("Answer")
-
 _DEADLINE_S = 30.0
+_CONNECT_S = 10.0
 _WATCH_S = 240
 """The server ends a watch after this time and the client begins it anew, so that a dead connection is noticed."""
-_SILENCE_S = 300.0
-"""A watch without a change for so long is given up and the objects are listed anew."""
+_SILENCE_S = 150.0
+"""A watch without a word for so long is given up: the server sends a bookmark each minute."""
 _CHUNK = 500
 """Objects a response, as kubectl asks."""
+_CONNECTIONS = 256
+"""That are kept for the next request."""
+_IDLE_S = 60.0
+"""An unused connection is kept so long; the API server keeps it for 90 s."""
+
+_LONGEST_MESSAGE = 500
+
+_JSON = "application/json"
+_MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
+"""JSON is YAML."""
 
 
 class LightkubeKube:
     """A `Kube` that speaks to an API server.
 
     Args:
-        client: lightkube's client.
+        client: knows the server and the user.
 
     """
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     @classmethod
@@ -62,8 +77,8 @@ class LightkubeKube:
         accepted = "a kubeconfig file, by option or KUBECONFIG"
         try:
             config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-            return cls(AsyncClient(config=config.get(context)))
-        except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return cls(_client(config.get(context)))
+        except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
 
     async def __aenter__(self) -> Self:
@@ -78,117 +93,271 @@ class LightkubeKube:
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object; None where there is none."""
-        asked = self._client.get(_resource(kind), name, namespace=namespace or None)
-        found = await _absent_is_none(_answer(asked, f"get {_subject(kind, name, namespace)}"))
-        return None if found is None else dict(found)
+        try:
+            return await self._ask("GET", _Asked(f"get {_subject(kind, name, namespace)}", kind, name, namespace))
+        except _Absent:
+            return None
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
         """Return the objects of a kind, asked for in chunks."""
-        return await _answer(self._list(kind, selection), f"list {kind.plural}")
+        try:
+            return await self._list(kind, selection, {"limit": str(_CHUNK)})
+        except Expired:  # the moment of the first chunk was forgotten before the last: all at once
+            return await self._list(kind, selection, {})
 
-    async def _list(self, kind: Kind, selection: Selection) -> Listing:
-        pages = self._client.list(_resource(kind), chunk_size=_CHUNK, **_conditions(kind, selection))
-        head = {"apiVersion": kind.api_version, "kind": kind.name}
-        objects = tuple([head | each async for each in pages])
-        return Listing(objects=objects, resource_version=pages.resourceVersion)
+    async def _list(self, kind: Kind, selection: Selection, limit: dict[str, str]) -> Listing:
+        asked = _Asked(f"list {kind.plural}", kind, namespace=selection.namespace)
+        parameters = _conditions(selection) | limit
+        head: Object = {"apiVersion": kind.api_version, "kind": kind.name}
+        objects: list[Object] = []
+        while True:
+            page = await self._ask("GET", asked, parameters=parameters)
+            objects.extend(_without_managers(head | each) for each in page.get("items") or ())
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(objects=tuple(objects), resource_version=metadata.get("resourceVersion", ""))
+            parameters |= {"continue": metadata["continue"]}
 
     async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
         """Yield the changes after a moment."""
-        events = aiter(
-            self._client.watch(
-                _resource(kind), resource_version=since, server_timeout=_WATCH_S, **_conditions(kind, selection)
-            )
-        )
-        while True:
-            change, body = await _answer(anext(events), f"watch {kind.plural}", deadline_s=_SILENCE_S)
-            if change in {"ADDED", "MODIFIED", "DELETED"}:
-                yield WatchEvent(object=dict(body), gone=change == "DELETED")
+        asked = _Asked(f"watch {kind.plural}", kind, namespace=selection.namespace)
+        parameters = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(_WATCH_S)}
+        parameters |= {"resourceVersion": since} | _conditions(selection)
+        async with self._streamed(asked, parameters) as lines:
+            async for line in lines:
+                yield _event(line, asked)
 
     async def create(self, kind: Kind, body: Object) -> Object:
         """Create an object and return it as stored."""
         namespace, name = name_of(body)
-        where: dict[str, Any] = {"namespace": namespace} if kind.namespaced else {}
-        made = self._client.create(_resource(kind)(body), **where)
-        return dict(await _answer(made, f"create {_subject(kind, name, namespace)}"))
+        asked = _Asked(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
+        if bool(namespace) != kind.namespaced:
+            raise InvalidInput(asked.subject, found=f"namespace {namespace!r}", wanted=f"one: {kind.namespaced}")
+        return await self._ask("POST", asked, body=_headed(kind, body))
 
     async def patch(
-        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Literal["", "status"] = ""
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         """Merge a patch into an object and return it as stored."""
-        resource = _resource(kind, subresource)
-        made = self._client.patch(resource, name, body, namespace=namespace or None, patch_type=PatchType.MERGE)
-        return dict(await _answer(made, f"patch {_subject(kind, name, namespace)}"))
+        asked = _Asked(f"patch {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        return await self._ask("PATCH", asked, body=body, content_type=_MERGE)
+
+    async def apply(
+        self, kind: Kind, body: Object, *, manager: str, force: bool = False, subresource: Subresource = ""
+    ) -> Object:
+        """Make the fields in `body` as they are there, owned by the manager."""
+        namespace, name = name_of(body)
+        asked = _Asked(f"apply {_subject(kind, name, namespace)}", kind, name, namespace, subresource)
+        parameters = {"fieldManager": manager, "force": "true" if force else "false"}
+        return await self._ask("PATCH", asked, body=_headed(kind, body), content_type=_APPLY, parameters=parameters)
+
+    async def bind(self, name: str, namespace: str, *, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """Give a pod its node and merge annotations into it."""
+        asked = _Asked(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
+        if not node:
+            raise InvalidInput(asked.subject, found="no node", wanted="the name of one")
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "annotations": dict(annotations)}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        await self._ask("POST", asked, body=body)
 
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         """Delete an object, at once with a grace of 0; nothing happens where there is none."""
-        asked = self._client.delete(_resource(kind), name, namespace=namespace or None, grace_period=grace_s)
-        await _absent_is_none(_answer(asked, f"delete {_subject(kind, name, namespace)}"))
+        asked = _Asked(f"delete {_subject(kind, name, namespace)}", kind, name, namespace)
+        try:
+            await self._ask("DELETE", asked, parameters={} if grace_s is None else {"gracePeriodSeconds": str(grace_s)})
+        except _Absent:
+            return
 
     async def evict(self, name: str, namespace: str) -> None:
         """Ask that a pod be evicted; nothing happens where there is none."""
-        eviction = _resource(PODS, "eviction")(
-            {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        )
-        asked = self._client.create(eviction, name, namespace=namespace)
-        await _absent_is_none(_answer(asked, f"evict {_subject(PODS, name, namespace)}"))
+        asked = _Asked(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
+        metadata = {"name": name, "namespace": namespace}
+        try:
+            await self._ask("POST", asked, body={"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
+        except _Absent:
+            return
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.close()
+        await self._client.aclose()
+
+    async def _ask(
+        self,
+        method: str,
+        asked: "_Asked",
+        *,
+        body: Object | None = None,
+        content_type: str = _JSON,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Object:
+        """Return what the server answers, its errors as ours."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": content_type} if content else None
+        async with _translated(asked.subject, _DEADLINE_S):
+            answer = await self._client.request(method, asked.path, params=parameters, content=content, headers=headers)
+            _check(answer, asked)
+            return _without_managers(msgspec.json.decode(answer.content, type=dict))
+
+    @asynccontextmanager
+    async def _streamed(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Give the lines of an answer that goes on."""
+        request = self._client.build_request("GET", asked.path, params=parameters)
+        async with _translated(asked.subject, _DEADLINE_S):
+            answer = await self._client.send(request, stream=True)
+        try:
+            if not answer.is_success:
+                async with _translated(asked.subject, _DEADLINE_S):
+                    await answer.aread()
+                _check(answer, asked)
+            yield _lines(answer.aiter_raw(), asked)
+        finally:
+            await answer.aclose()
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a request is about."""
+
+    subject: str
+    kind: Kind
+    name: str | None = None
+    namespace: str = ""
+    subresource: str = ""
+
+    @property
+    def path(self) -> str:
+        """Its path on the server.
+
+        Raises:
+            InvalidInput: a name would lead elsewhere.
+
+        """
+        kind = self.kind
+        parts = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
+        parts += ["namespaces", self.namespace] if kind.namespaced and (self.namespace or self.name is not None) else []
+        parts += [
+            kind.plural,
+            *([] if self.name is None else [self.name]),
+            *([self.subresource] if self.subresource else []),
+        ]
+        if any(part in {"", ".", ".."} for part in parts):
+            raise InvalidInput(self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", wanted="names")
+        return "/" + "/".join(quote(part, safe=":") for part in parts)
 
 
 class _Absent(Conflict):
     """There is no such object (HTTP 404)."""
 
 
-@functools.cache
-def _resource(kind: Kind, subresource: str = "") -> Any:
-    """Return lightkube's class for a kind, whose objects are dictionaries."""
-    scope = NamespacedResourceG if kind.namespaced else GlobalResource
-    info = create_api_info(kind.group, kind.version, kind.name, kind.plural)
-    if subresource:
-        parent = ResourceDef(kind.group, kind.version, kind.name)
-        info = ApiInfo(parent, kind.plural, ["post", "patch"], parent=parent, action=subresource)
-    return type(f"{kind.name}{subresource.title()}", (scope, Generic), {"_api_info": info})
+def _client(config: SingleConfig | None) -> httpx2.AsyncClient:
+    """Return an HTTP client that keeps its connections: a new one costs more than a request."""
+    if config is None or config.user is None:
+        raise ConfigError("no such context, or one without a user")
+    context: ssl.SSLContext = verify_cluster(config.cluster, config.user, config.abs_file)
+    return httpx2.AsyncClient(
+        base_url=config.cluster.server,
+        verify=context,
+        auth=user_auth(config.user),
+        timeout=httpx2.Timeout(None, connect=_CONNECT_S),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_S),
+        # Not compressed, as Kubernetes' own components ask: compression costs both sides more than it saves.
+        headers={"Accept-Encoding": "identity", "User-Agent": "tessera"},
+    )
 
 
-def _conditions(kind: Kind, selection: Selection) -> dict[str, Any]:
-    conditions: dict[str, Any] = {"labels": dict(selection.labels), "fields": dict(selection.fields)}
-    return conditions | ({"namespace": selection.namespace or ALL_NS} if kind.namespaced else {})
+def _conditions(selection: Selection) -> dict[str, str]:
+    conditions = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
+    return {name: ",".join(f"{key}={value}" for key, value in pairs) for name, pairs in conditions.items() if pairs}
+
+
+def _headed(kind: Kind, body: Object) -> Object:
+    return body | {"apiVersion": kind.api_version, "kind": kind.name}
 
 
 def _subject(kind: Kind, name: str, namespace: str) -> str:
     return f"{kind.name} {namespace}/{name}" if namespace else f"{kind.name} {name}"
 
 
-async def _absent_is_none(answer: Awaitable[Answer]) -> Answer | None:
+def _without_managers(each: Object) -> Object:
+    metadata = each.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return each
+
+
+async def _lines(chunks: AsyncIterator[bytes], asked: _Asked) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream; it is given up when it is silent for too long."""
+    begun = b""
+    while True:
+        async with _translated(asked.subject, _SILENCE_S):
+            chunk = await anext(chunks, None)
+        if chunk is None:
+            return
+        *lines, begun = (begun + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+def _event(line: bytes, asked: _Asked) -> WatchEvent:
     try:
-        return await answer
-    except _Absent:
-        return None
+        told = msgspec.json.decode(line, type=_Line)
+    except msgspec.DecodeError as error:
+        raise Unavailable(asked.subject, found=shown(line), wanted="a change") from error
+    if told.type == "ERROR":
+        raise _refused(told.object.get("code", 0), _message(told.object), asked)
+    _without_managers(told.object)
+    return WatchEvent(object=told.object, gone=told.type == "DELETED", bookmark=told.type == "BOOKMARK")
 
 
-async def _answer(asked: Awaitable[Answer], subject: str, *, deadline_s: float = _DEADLINE_S) -> Answer:
-    """Return what the server answers, its errors as ours."""
+class _Line(msgspec.Struct, frozen=True):
+    type: str
+    object: dict[str, Any]
+
+
+@asynccontextmanager
+async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
+    """Give a call so long, and raise its errors as ours."""
     try:
         async with asyncio.timeout(deadline_s):
-            return await asked
-    except ApiError as error:
-        raise _refused(error, subject) from error
+            yield
     except TimeoutError as error:
-        raise Unavailable(subject, found=f"no answer in {deadline_s:g} s", wanted="an answer") from error
-    except (httpx2.HTTPError, StopAsyncIteration, OSError, ValueError) as error:
-        found = shown(error) if str(error) else type(error).__name__
-        raise Unavailable(subject, found=found, wanted="an answer of the API server") from error
+        raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", wanted="an answer") from error
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, ConfigError) as error:
+        raise Unavailable(subject, found=_told(error), wanted="a connection to the API server") from error
+    except (httpx2.HTTPError, msgspec.DecodeError, OSError) as error:
+        raise Unanswered(subject, found=_told(error), wanted="an answer of the API server") from error
 
 
-_TOO_OLD, _ABSENT, _RIGHTS, _CHANGED = 410, 404, frozenset({401, 403}), 409
+def _told(error: Exception) -> str:
+    return shown(error) if str(error) else type(error).__name__
+
+
+_TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
+_RIGHTS = frozenset({401, 403})
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
-def _refused(error: ApiError, subject: str) -> TesseraError:
+def _check(answer: httpx2.Response, asked: _Asked) -> None:
+    if answer.is_success:
+        return
+    try:
+        status = msgspec.json.decode(answer.content, type=dict)
+    except msgspec.DecodeError as error:
+        # A path that leads nowhere is answered in plain text; an object that is not there with a Status.
+        if answer.status_code == _ABSENT:
+            raise not_served(asked.kind, asked.subject) from error
+        status = {"message": answer.text}
+    raise _refused(answer.status_code, _message(status), asked)
+
+
+def _message(status: Object) -> str:
+    """Return what the server says, longer than `shown`: what a validation wants is at the end of a sentence."""
+    return repr(str(status.get("message") or status.get("reason") or "no message")[:_LONGEST_MESSAGE])
+
+
+def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
     """Return our error for a status of the server. Source: Kubernetes API conventions, HTTP status codes."""
-    code, found = error.status.code, shown(error.status.message or error.status.reason or "no message")
+    subject = asked.subject
     if code == _TOO_OLD:
         return Expired(subject, found=found, wanted="a moment the server remembers")
     if code == _ABSENT:
@@ -197,5 +366,5 @@ def _refused(error: ApiError, subject: str) -> TesseraError:
         return Conflict(subject, found=found, wanted="an object nobody else changed")
     if code in _RIGHTS:
         return Unavailable(subject, found=found, wanted="the right to do so", accepted="a role that grants it")
-    kind = InvalidInput if code in _FOR_GOOD else Unavailable
+    kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
     return kind(subject, found=f"HTTP {code}, {found}", wanted="success")

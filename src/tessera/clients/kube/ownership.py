@@ -1,0 +1,132 @@
+"""Which fields of an object each manager owns, as server-side apply keeps it: what is merged, taken and removed.
+
+A field is a path of keys to a value that is no object; lists are one field, and so is an empty object.
+
+Source: Kubernetes, "Server-Side Apply"; sigs.k8s.io/structured-merge-diff (conflicts, removal). Where a kind declares
+lists that merge by key, the API server knows more.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tessera.clients.kube.protocol import Object
+
+__all__ = ["UNNAMED", "Owner", "Owners", "applied", "contested", "fields_of", "updated"]
+
+Path = tuple[str, ...]
+Fields = frozenset[Path]
+Owner = tuple[str, str]
+"""A manager, and the door it came by: `("tessera-controller", "status")`."""
+Owners = Mapping[Owner, Fields]
+
+UNNAMED: Owner = ("", "")
+"""Whoever writes without apply."""
+
+_NOT_OWNED = frozenset({("apiVersion",), ("kind",)})
+_OWN_METADATA = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
+"""The rest of the metadata belongs to the server."""
+
+
+def fields_of(each: Object) -> Fields:
+    """Return the fields of an object that can be owned."""
+    return frozenset(_values(each))
+
+
+def contested(live: Object, body: Object, owners: Owners, owner: Owner) -> frozenset[tuple[Owner, Path]]:
+    """Return the fields that others own and that applying `body` would change, with their owners."""
+    changed = {path for path in fields_of(body) if not _holds(_at(live, path), _at(body, path))}
+    return frozenset(
+        (other, theirs)
+        for other, fields in owners.items()
+        if other != owner
+        for theirs in fields
+        if any(_touch(path, theirs) for path in changed)
+    )
+
+
+def applied(live: Object, body: Object, owners: Owners, owner: Owner) -> tuple[Object, dict[Owner, Fields]]:
+    """Return the object and who owns what after an owner applied `body`, taking what is contested."""
+    lost = contested(live, body, owners, owner)
+    others = {other: fields - {path for loser, path in lost if loser == other} for other, fields in owners.items()}
+    former, fields = others.pop(owner, frozenset()), fields_of(body)
+    theirs = frozenset[Path]().union(*others.values())
+    unwanted = {
+        path
+        for path in former
+        if not any(each[: len(path)] == path for each in fields) and not any(_touch(path, each) for each in theirs)
+    }
+    merged = live
+    for path in sorted(unwanted):
+        merged = _without(merged, path)
+    for path in sorted(fields):
+        merged = _with(merged, path, _at(body, path))
+    others[owner] = fields
+    return merged, {each: owned for each, owned in others.items() if owned}
+
+
+def updated(before: Object, after: Object, owners: Owners) -> dict[Owner, Fields]:
+    """Return who owns what after somebody unnamed made `after` of `before`: what changed is theirs alone."""
+    was, now = _values(before), _values(after)
+    written = {path for path, value in now.items() if path not in was or was[path] != value}
+    touched = written | (was.keys() - now.keys())
+    rest = {
+        owner: frozenset(path for path in fields if not any(_touch(path, each) for each in touched))
+        for owner, fields in owners.items()
+    }
+    rest[UNNAMED] = rest.get(UNNAMED, frozenset()) | written
+    return {owner: fields for owner, fields in rest.items() if fields}
+
+
+def _values(each: Object) -> dict[Path, Any]:
+    owned = {key: part for key, part in each.items() if key != "metadata"}
+    metadata = {key: part for key, part in (each.get("metadata") or {}).items() if key in _OWN_METADATA}
+    return {
+        path: value
+        for path, value in _leaves(owned | ({"metadata": metadata} if metadata else {}), ())
+        if path not in _NOT_OWNED
+    }
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict) and value:
+        for key, part in value.items():
+            yield from _leaves(part, (*path, key))
+    elif path:
+        yield path, value
+
+
+_NOWHERE = object()
+
+
+def _at(value: Any, path: Iterable[str]) -> Any:
+    for key in path:
+        value = value.get(key, _NOWHERE) if isinstance(value, dict) else _NOWHERE
+    return value
+
+
+def _holds(live: Any, wanted: Any) -> bool:
+    """Return whether a field is as wanted; an object that shall be there, whatever is in it, is."""
+    return bool(live == wanted) or (wanted == {} and isinstance(live, dict))
+
+
+def _touch(one: Path, other: Path) -> bool:
+    """Return whether one field is the other or holds it."""
+    return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
+
+
+def _with(value: Any, path: Path, wanted: Any) -> Any:
+    if not path:
+        return value if _holds(value, wanted) else wanted
+    held = value if isinstance(value, dict) else {}
+    return held | {path[0]: _with(held.get(path[0]), path[1:], wanted)}
+
+
+def _without(value: Any, path: Path) -> Any:
+    """Return a value without a field, and without the objects that it leaves empty."""
+    if not isinstance(value, dict) or path[0] not in value:
+        return value
+    rest = {key: part for key, part in value.items() if key != path[0]}
+    if len(path) == 1:
+        return rest
+    inner = _without(value[path[0]], path[1:])
+    return rest if inner == {} and value[path[0]] else value | {path[0]: inner}
