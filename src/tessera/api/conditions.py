@@ -1,0 +1,65 @@
+"""Conditions in the status of Tessera's objects, as Kubernetes writes them (metav1.Condition)."""
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = ["Condition", "Finding", "settled"]
+
+_REASON_CHARACTERS = 1024
+_MESSAGE_CHARACTERS = 32768
+"""Source: kubernetes/apimachinery `pkg/apis/meta/v1/types.go` (`Condition`)."""
+
+Status = Literal["True", "False", "Unknown"]
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One aspect of an object's state."""
+
+    type: Annotated[str, msgspec.Meta(max_length=316)]
+    """What it is about, in CamelCase."""
+    status: Status
+    observed_generation: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Generation of the object that this was found for; an older one than the object's own is out of date."""
+    last_transition_time: Annotated[str, msgspec.Meta(max_length=32)]
+    """When the status was last another one, RFC 3339 in UTC."""
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=_REASON_CHARACTERS)]
+    """One word in CamelCase."""
+    message: Annotated[str, msgspec.Meta(max_length=_MESSAGE_CHARACTERS)]
+    """What was found and what to do about it, in a sentence."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found now about one aspect."""
+
+    type: str
+    status: Status
+    reason: str
+    message: str = ""
+
+
+def settled(
+    former: Iterable[Condition], found: Iterable[Finding], now: dt.datetime, *, generation: int
+) -> tuple[Condition, ...]:
+    """Return the conditions after what was found, in the order found; those that nothing was found about are kept.
+
+    The time of a transition stays where the status is the same, so that finding the same again changes nothing.
+    """
+    before = {each.type: each for each in former}
+    moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    after = {
+        each.type: Condition(
+            type=each.type,
+            status=each.status,
+            observed_generation=generation,
+            last_transition_time=before[each.type].last_transition_time
+            if each.type in before and before[each.type].status == each.status
+            else moment,
+            reason=each.reason[:_REASON_CHARACTERS],
+            message=each.message[:_MESSAGE_CHARACTERS],
+        )
+        for each in found
+    }
+    return (*after.values(), *(each for kind, each in before.items() if kind not in after))
