@@ -21,9 +21,9 @@ from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
-from testbed.agent import ACCOUNT, NAMESPACE, access
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
+from testbed.deploy import NAMESPACE, objects
 from testbed.namespaces import Namespaces, build_waiter, environment, make
 from testbed.node import Node, Shape
 from testbed.pki import Pki
@@ -235,6 +235,8 @@ class Cluster:
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
+        report("Tessera's kinds and rights")
+        self.install()
         for one in self.nodes:
             words = partial(self.processes.last_words, f"{one.name}-kubelet")
             until(f"node {one.name}", partial(self._node_ready, one.name), timeout_s=_READY_S, found=words)
@@ -248,13 +250,27 @@ class Cluster:
             one.start_agent(self.agent_kubeconfig())
 
     def agent_kubeconfig(self) -> Path:
-        """Return a kubeconfig for agents on nodes, made once: it has the agent's rights and no more."""
-        path = self.pki.folder / "agent.kubeconfig"
+        """Return a kubeconfig for agents on nodes, made once: it has the rights of deploy/rbac/agent.yaml alone."""
+        return self.account_kubeconfig("agent")
+
+    def account_kubeconfig(self, part: str) -> Path:
+        """Return a kubeconfig for a part of Tessera, made once: it has the rights of its file in deploy/rbac alone.
+
+        Args:
+            part: `agent`, `server`, `controller` or `scheduler`.
+
+        """
+        path = self.pki.folder / f"tessera-{part}.kubeconfig"
         if path.exists():
             return path
-        self.apply(*access())
-        token = self.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}", "--duration=24h").strip()
-        return self.pki.token_kubeconfig("agent", token, controlplane.inside_url())
+        said = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h")
+        return self.pki.token_kubeconfig(path.stem, said.strip(), controlplane.inside_url())
+
+    def install(self) -> None:
+        """Install Tessera's kinds and the rights of its parts, or bring them to what this checkout has."""
+        self.apply(*objects("crds", "rbac"))
+        names = ("crd/gpupolicies.tessera.dev", "crd/gpunodes.tessera.dev")
+        self.kubectl("wait", "--for=condition=Established", *names, f"--timeout={_READY_S}s")
 
     def _start_control_plane(
         self, settings: Settings, outer: Namespaces, wanted: Wanted, report: Callable[[str], None]

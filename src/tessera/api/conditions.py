@@ -31,7 +31,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What was found and what to do about it, in a sentence."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """What was found now about one aspect."""
 
     type: str

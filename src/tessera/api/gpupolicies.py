@@ -66,6 +66,7 @@ class Selected(
     key: _Label
     """Name of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """Whether the label has one of the values, none of them, is there, or is not."""
     values: Annotated[tuple[_LabelValue, ...], msgspec.Meta(max_length=64)] = ()
     """At least one for `In` and `NotIn`, none for the others."""
 
@@ -78,6 +79,7 @@ class LabelSelector(
     match_labels: Annotated[dict[_Label, _LabelValue], msgspec.Meta(max_length=32)] = {}
     """Labels with exactly these values."""
     match_expressions: Annotated[tuple[Selected, ...], msgspec.Meta(max_length=32)] = ()
+    """Other conditions."""
 
 
 class LayoutFields(
@@ -121,7 +123,9 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Frequencies between which the clock of a GPU's graphics engine is kept, in MHz."""
 
     lowest: _MHz
+    """MHz."""
     highest: _MHz
+    """MHz; the lowest one for a clock that does not move."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):

@@ -1,0 +1,135 @@
+"""GPUPolicy specs, good and bad, with what is said of the bad ones: to readers and to a real API server alike."""
+
+from typing import Any
+
+__all__ = ["BAD", "GOOD", "gpu_policy"]
+
+
+def gpu_policy(spec: dict[str, Any], name: str = "test") -> dict[str, Any]:
+    return {"apiVersion": "tessera.dev/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+def shared(**sharing: Any) -> dict[str, Any]:
+    return {"gpus": [{"sharing": sharing}]}
+
+
+LAYOUT = {"configuration": "all-balanced"}
+
+GOOD: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "nodes by labels": {
+        "nodeSelector": {"matchLabels": {"pool": "a"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]}
+    },
+    "auto, narrowed": shared(mode="auto", modes=["whole", "mig"]),
+    "auto by default": {"gpus": [{"sharing": {}}]},
+    "a layout by name": shared(mode="mig", layout=LAYOUT),
+    "a layout by counts, to begin with": shared(mode="mig", layout={"counts": {"1g.5gb": 7}}, recut=True),
+    "a layout by placements, shared": shared(mode="mig-mps", layout={"placements": ["3g.20gb@4"]}, replicas=2),
+    "replicas by profile": shared(
+        mode="mig-time-slicing", layout=LAYOUT, replicasByProfile={"1g.5gb": 4}, renamed=True
+    ),
+    "time-slicing": shared(mode="time-slicing", replicas=10, renamed=True),
+    "devices, then models, then all": {
+        "gpus": [
+            {"devices": ["0", "GPU-0a1b"], "sharing": {"mode": "whole"}, "powerLimitWatts": 250},
+            {"models": ["A100-40GB"], "clocksMHz": {"lowest": 300, "highest": 300}, "isolation": "driver"},
+            {"sharing": {"mode": "memory-share"}},
+        ]
+    },
+    "a budget in GPUs": {"disruption": {"budget": 2, "evict": True}},
+    "a budget of all": {"disruption": {"budget": "100%"}},
+    "no repartition": {"repartition": {"allowed": False}},
+    "everything else": {
+        "priority": -3,
+        "unit": "MiB",
+        "migStrategy": "single",
+        "isolation": "hardware",
+        "strategy": "fgd",
+    },
+}
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    # spec, what the API server says, what the reader says
+    "GPUs chosen in two ways": (
+        {"gpus": [{"devices": ["0"], "models": ["A100-40GB"]}]},
+        "choose GPUs in one way: by devices or by models",
+        "choose GPUs in one way: by devices or by models",
+    ),
+    "auto with a layout": (
+        shared(mode="auto", layout=LAYOUT),
+        "a fixed layout and mode auto exclude each other",
+        "a fixed layout and mode auto exclude each other",
+    ),
+    "MIG without a layout": (
+        shared(mode="mig"),
+        "a fixed layout and mode auto exclude each other: give a layout with mode mig",
+        "a fixed layout and mode auto exclude each other: give a layout with mode mig",
+    ),
+    "a layout said twice": (
+        shared(mode="mig", layout={"configuration": "all-1g.5gb", "counts": {"1g.5gb": 7}}),
+        "say the layout in exactly one way",
+        "say the layout in exactly one way",
+    ),
+    "an empty layout": (
+        shared(mode="mig", layout={}),
+        "say the layout in exactly one way",
+        "say the layout in exactly one way",
+    ),
+    "time-slicing without replicas": (shared(mode="time-slicing"), "give replicas", "give replicas"),
+    "whole with replicas": (shared(mode="whole", replicas=2), "give replicas", "give replicas"),
+    "replicas said twice": (
+        shared(mode="mig-mps", layout=LAYOUT, replicas=2, replicasByProfile={"1g.5gb": 2}),
+        "not both",
+        "not both",
+    ),
+    "replicas by profile of a whole GPU": (
+        shared(mode="mps", replicasByProfile={"1g.5gb": 2}),
+        "give replicas for whole GPUs",
+        "give replicas for whole GPUs",
+    ),
+    "modes beside whole": (
+        shared(mode="whole", modes=["mig"]),
+        "take it out for the others",
+        "take it out for the others",
+    ),
+    "recut beside replicas": (
+        shared(mode="mig-mps", layout=LAYOUT, replicas=2, recut=True),
+        "recut goes with mode mig",
+        "recut goes with mode mig",
+    ),
+    "renamed without replicas": (
+        shared(mode="whole", renamed=True),
+        "renamed is about replicas",
+        "renamed is about replicas",
+    ),
+    "one replica": (shared(mode="mps", replicas=1), "should be greater than or equal to 2", "`int` >= 2"),
+    "an unknown mode": (shared(mode="fast"), 'Unsupported value: "fast"', "Invalid enum value 'fast'"),
+    "clocks the wrong way round": (
+        {"gpus": [{"clocksMHz": {"lowest": 900, "highest": 300}}]},
+        "the lowest clock must not be above the highest",
+        "the lowest clock must not be above the highest",
+    ),
+    "a device that is no index": ({"gpus": [{"devices": ["first"]}]}, "should match", "matching regex"),
+    "an empty list of devices": ({"gpus": [{"devices": []}]}, "at least 1 items", "length >= 1"),
+    "more than all": ({"disruption": {"budget": "101%"}}, "from 1% to 100%", "matching regex"),
+    "nothing in percent": ({"disruption": {"budget": "0%"}}, "from 1% to 100%", "matching regex"),
+    "a budget of none": ({"disruption": {"budget": 0}}, "a number of GPUs from 1 on", "`int` >= 1"),
+    "a batch that waits longer than it may": (
+        {"repartition": {"idleSeconds": 61}},
+        "idleSeconds must not be above longestSeconds",
+        "idleSeconds must not be above longestSeconds",
+    ),
+    "another unit": ({"unit": "GB"}, 'supported values: "GiB", "MiB"', "Invalid enum value 'GB'"),
+    "an unknown strategy": ({"strategy": "random"}, 'Unsupported value: "random"', "Invalid enum value 'random'"),
+    "In without values": (
+        {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "In"}]}},
+        "In and NotIn need at least one of values",
+        "In and NotIn need at least one of values",
+    ),
+    "Exists with values": (
+        {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "Exists", "values": ["a"]}]}},
+        "take values out for Exists",
+        "take values out for Exists",
+    ),
+    "a text as priority": ({"priority": "high"}, "must be of type integer", "Expected `int`, got `str`"),
+}
