@@ -5,11 +5,12 @@ Resources and GPUs are not looked at here: everything in this module is fixed fo
 
 import enum
 import re
+from collections.abc import Mapping
 
 from tessera.core.need import Need, Requirement, SelectorTerm, Toleration
 from tessera.core.snapshot import Node, Taint
 
-__all__ = ["Refusal", "refusal"]
+__all__ = ["Refusal", "matches", "refusal"]
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """The taint that stands for `spec.unschedulable`. Source: kube-scheduler plugin NodeUnschedulable."""
@@ -50,7 +51,7 @@ def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
     for key, value in need.node_selector:
         if labels.get(key) != value:
             return Refusal.SELECTOR, f"{key}={value}"
-    if need.affinity is not None and not any(_matches(term, labels, node.name) for term in need.affinity):
+    if need.affinity is not None and not any(matches(term, labels, node.name) for term in need.affinity):
         return Refusal.AFFINITY, ""
     return None
 
@@ -72,14 +73,15 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return _compares(toleration.operator, taint.value, toleration.value)
 
 
-def _matches(term: SelectorTerm, labels: dict[str, str], name: str) -> bool:
+def matches(term: SelectorTerm, labels: Mapping[str, str], name: str) -> bool:
+    """Return whether a node of this name with these labels meets a term; one without any condition meets none."""
     if not term.expressions and not term.fields:
         return False
     fields = {"metadata.name": name}
     return all(_holds(r, labels) for r in term.expressions) and all(_holds(r, fields) for r in term.fields)
 
 
-def _holds(requirement: Requirement, labels: dict[str, str]) -> bool:
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     """Source: k8s.io/apimachinery labels.Requirement.Matches: an absent label satisfies NotIn and DoesNotExist only."""
     value = labels.get(requirement.key)
     match requirement.operator:

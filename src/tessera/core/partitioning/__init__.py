@@ -13,6 +13,18 @@ in use is never destroyed, and an assignment of a pod wins over a wanted device.
 """
 
 from tessera.core.partitioning.look import advance
+from tessera.core.partitioning.policies import Budget, Policy, advance_all, applying
 from tessera.core.partitioning.records import Decision, Limits, Memory, Observed, Told
 
-__all__ = ["Decision", "Limits", "Memory", "Observed", "Told", "advance"]
+__all__ = [
+    "Budget",
+    "Decision",
+    "Limits",
+    "Memory",
+    "Observed",
+    "Policy",
+    "Told",
+    "advance",
+    "advance_all",
+    "applying",
+]

@@ -76,6 +76,7 @@ class _Look:
             wanted=since,
             left_alone=self.left_alone,
             planned_s=self.now_s if over else self.before.planned_s,
+            left=self.before.left & self.arrived.keys() if waiting is None else frozenset(each.pod for each in waiting),
         )
         later = min((moment for moment in self.again if moment > self.now_s), default=None)
         decision = Decision(wanted=self._written(changed), told=tuple(self.told), waiting=waiting, again_s=later)

@@ -67,6 +67,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Until when a GPU that did not get what was wanted of it is left alone."""
     planned_s: float = -math.inf
     """When a batch was planned last."""
+    left: frozenset[PodKey] = frozenset()
+    """Pods that the last plan did not place."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
