@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nodefacts import gpu, node
 from tessera.core.gpumodels import model
-from tessera.core.holdings import PodDevices, given, holdings, placement_of, used_keys
+from tessera.core.holdings import PodDevices, assigned, given, held_by_name, holdings, placement_of, used_keys
 from tessera.core.inventory import GpuFacts, MigMode
 from tessera.core.matching import Due, DueKey, Held
 from tessera.core.mig import Placement, placements
@@ -140,6 +140,21 @@ def test_what_pods_were_given_by_assignment(case: str) -> None:
     assert given(dues, NODE) == want
 
 
+def test_assignments_name_instances_and_gpus() -> None:
+    dues = [due("p", share(0), share(2, "1g.5gb", 6)), due("q", share(1, "3g.20gb", 4)), due("r", share(9))]
+    want = {"GPU-0", ("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
+    assert assigned(dues, NODE) == want
+
+
+def test_devices_that_pods_asked_for_by_name() -> None:
+    record = [
+        held("a", "nvidia.com/gpu", "GPU-0::3", "GPU-gone"),
+        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
+        held("c", NEED, "GPU-2-_-0"),
+    ]
+    assert held_by_name(record, NODE) == {"GPU-0", ("GPU-1", MADE)}
+
+
 def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
     record = [
         held("a", "nvidia.com/gpu", "GPU-0", "GPU-0"),
@@ -148,12 +163,16 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
         held("c", NEED, "GPU-0-_-2"),
         held("d", NEED, "GPU-0-_-3"),
     ]
+    record += [held("e", NEED, "GPU-0-_-4"), held("f", NEED, "GPU-0-_-5")]
     dues = [due("b", share(1, "3g.20gb", 4)), due("c", share(1, "1g.5gb", 6)), due("nobody", share(2))]
+    dues += [due("e", share(0)), due("f", share(1))]
     assert holdings(record, dues, NODE) == (
         PodDevices(pod="default/a", devices=("GPU-0",)),
         PodDevices(pod="default/b", devices=("MIG-1-1", "MIG-1-0")),
-        PodDevices(pod="default/c", devices=("GPU-0-_-2",)),
+        PodDevices(pod="default/c", devices=()),
         PodDevices(pod="default/d", devices=("GPU-0-_-3",)),
+        PodDevices(pod="default/e", devices=("GPU-0",)),
+        PodDevices(pod="default/f", devices=()),
     )
 
 

@@ -12,7 +12,7 @@ from tessera.core.mps import mps_key
 from tessera.core.snapshot import Share
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["PodDevices", "given", "holdings", "placement_of", "used_keys"]
+__all__ = ["PodDevices", "assigned", "given", "held_by_name", "holdings", "placement_of", "used_keys"]
 
 
 class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +74,28 @@ def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
     return there if possible is None else [*there, possible]
 
 
+def assigned(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return what assignments name: MIG instances, made already or not, and the GPUs that they name without one."""
+    everything = tuple(dues)
+    uuids = {facts.index: facts.uuid for facts in inventory.gpus}
+    shares = (share for due in everything for share in due.shares if share.gpu in uuids)
+    whole = (uuids[share.gpu] for share in shares if share.profile is None and share.start is None)
+    return given(everything, inventory).union(whole)
+
+
+def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return the GPUs and MIG instances that pods asked for by name and hold, by the kubelet's record."""
+    devices: dict[str, DeviceKey] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus}
+    devices |= {each.uuid: (gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
+    named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
+    return frozenset(devices[uuid] for ids in named for each in ids if (uuid := each.partition("::")[0]) in devices)
+
+
 def holdings(held: Iterable[Held], dues: Iterable[Due], inventory: Inventory) -> tuple[PodDevices, ...]:
-    """Return what each pod holds; who has an assignment holds what that says.
+    """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
+
+    An instance that is not made yet is not held, nor is an amount of a GPU on which MIG is on: it cannot be used before
+    MIG is off. Device ids of units say nothing of the GPU; only those of pods without assignment stand for theirs.
 
     Args:
         held: the kubelet's record.
@@ -83,24 +103,25 @@ def holdings(held: Iterable[Held], dues: Iterable[Due], inventory: Inventory) ->
         inventory: what the driver shows.
 
     """
-    assigned = _assigned(dues, inventory)
+    named = _assigned(dues, inventory)
     pods: dict[str, list[str]] = {}
     for each in held:
         pod = f"{each.namespace}/{each.pod}"
-        named = assigned.get(pod, ()) if each.resource in SHARE_RESOURCES else ()
-        pods.setdefault(pod, []).extend(named or each.device_ids)
+        of_units = each.resource in SHARE_RESOURCES and pod in named
+        pods.setdefault(pod, []).extend(named[pod] if of_units else each.device_ids)
     return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
 
 
 def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
     """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
-    uuids: dict[tuple[int, int | None], str] = {(gpu.index, None): gpu.uuid for gpu in inventory.gpus}
+    whole = (gpu for gpu in inventory.gpus if gpu.layout is None)
+    uuids: dict[tuple[int, int | None], str] = {(gpu.index, None): gpu.uuid for gpu in whole}
     uuids |= {(gpu.index, each.placement.start): each.uuid for gpu in inventory.gpus for each in gpu.instances}
-    assigned: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for due in dues:
         found = [uuids.get((share.gpu, share.start)) for share in due.shares]
-        assigned.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
-    return assigned
+        named.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
+    return named
 
 
 def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:

@@ -306,12 +306,78 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
         await partitioner.add("GPU-0", place, 200)
         await partitioner.add("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
-        with pytest.raises(Conflict, match="a used instance in its way"):
+        with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use .*, needed for 4g.20gb at 0; held by pod ns/a"):
             await partitioner.add("GPU-0", at(A100, ("4g.20gb", 0))[0], 200)
-        with pytest.raises(Unavailable, match="lost, gone, or with MIG off"):
+        with pytest.raises(Unavailable, match="lost, gone, or without MIG"):
             await partitioner.add("GPU-1", place, 200)
 
     run(add())
+
+
+def test_mig_is_switched_on_for_one_more_instance() -> None:
+    machine = machine_of(card(), card(index=1))
+    machine.pods = {"ns/a": ("GPU-1", None)}
+
+    async def add() -> None:
+        partitioner = Partitioner(machine.outside)
+        await partitioner.add("GPU-0", HALVES[1], 20)
+        assert await machine.layouts() == {"GPU-0": HALVES[1:], "GPU-1": None}
+        with pytest.raises(Conflict, match="switching MIG on needs a GPU that nobody uses; it is in use by pod ns/a"):
+            await partitioner.add("GPU-1", HALVES[1], 20)
+        driver_of(machine).hold_mode_changes("GPU-1")
+        machine.pods = {}
+        for _ in range(2):
+            with pytest.raises(Conflict, match="switches MIG with its next reset"):
+                await partitioner.add("GPU-1", HALVES[1], 100)
+
+    run(add())
+
+
+def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
+    machine = machine_of(card(layout=SEVEN), card(index=1, layout=HALVES), card(index=2))
+    machine.pods = {"ns/a": ("GPU-1", HALVES[0])}
+
+    async def free() -> None:
+        partitioner = Partitioner(machine.outside)
+        for _ in range(2):
+            await partitioner.free("GPU-0", 100)
+            assert await machine.layouts() == {"GPU-0": None, "GPU-1": HALVES, "GPU-2": None}
+        await partitioner.free("GPU-2", 100)
+        with pytest.raises(Conflict, match=r"in use by pod ns/a on 3g.20gb at 0"):
+            await partitioner.free("GPU-1", 100)
+        machine.pods = {}
+        driver_of(machine).fail("set_mig", FAULT)
+        with pytest.raises(Conflict, match="switching MIG off failed: a fault"):
+            await partitioner.free("GPU-1", 100)
+        assert (await machine.layouts())["GPU-1"] == HALVES
+        driver_of(machine).lose("GPU-1")
+        with pytest.raises(Unavailable, match="lost or gone"):
+            await partitioner.free("GPU-1", 100)
+
+    run(free())
+
+
+class Undone(Machine):
+    """A machine whose administrator undoes each change as soon as all is offered again."""
+
+    async def offer(self, gpu: str, layout: Layout | None) -> None:
+        await super().offer(gpu, layout)
+        (facts,) = (await self.driver.inventory()).gpus
+        if layout is None and facts.layout is None:
+            await self.driver.set_mig(gpu, enabled=True)
+        elif layout is None:
+            await self.driver.destroy_instance(gpu, facts.instances[-1].placement)
+
+
+def test_what_others_undo_meanwhile_is_told() -> None:
+    async def act() -> None:
+        partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).outside)
+        with pytest.raises(Conflict, match="another layout than was made"):
+            await partitioner.add("GPU-0", HALVES[1], 100)
+        with pytest.raises(Conflict, match="another layout than was made"):
+            await partitioner.free("GPU-0", 100)
+
+    run(act())
 
 
 def test_an_instance_is_waited_for_no_longer_than_asked() -> None:

@@ -9,12 +9,16 @@ from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.outside import Outside
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
+    AwaitReset,
+    Blocked,
     Cut,
+    Impossible,
     Recorded,
     SetMode,
     Target,
     User,
     change,
+    exact,
     lost_targets,
     record,
     with_instance,
@@ -89,25 +93,48 @@ class Partitioner:
         return tuple(failed for failed in outcomes if failed)
 
     async def add(self, gpu: str, placement: Placement, by_s: float) -> None:
-        """Make one instance, destroying unused ones that stand in its way; nothing happens where it is already.
+        """Make one instance, switching MIG on and destroying unused ones in its way; nothing happens where it is.
 
         Raises:
-            Conflict: a used instance stands in the way, or the former layout was restored because a step failed.
-            Unavailable: driver or kubelet does not answer, the GPU is lost or has MIG off, or its layout is being
+            Conflict: a used instance stands in the way, the GPU is used with MIG off or needs a reset, or the former
+                layout was restored because a step failed.
+            Unavailable: driver or kubelet does not answer, the GPU is lost or has no MIG, or its layout is being
                 changed until `by_s`.
 
         """
         where = f"GPU {gpu}, {placement.profile} at {placement.start}"
         async with self._alone(gpu, by_s):
             facts, users = await self._one(gpu)
-            if facts is None or facts.lost or facts.layout is None:
-                raise Unavailable(where, found="it lost, gone, or with MIG off", wanted="a GPU with MIG on")
+            if facts is None or facts.lost or facts.mig is None:
+                raise Unavailable(where, found="it lost, gone, or without MIG", wanted="a GPU with MIG")
             target = with_instance(facts, placement, users)
             failed = "" if target is None else await self._bring(target, by_s)
-            after, _ = await self._one(gpu)
+            after, users = await self._one(gpu)
         if after is None or placement not in {each.placement for each in after.instances}:
-            found = failed or "a used instance in its way"
+            found = failed or _why_not(after, target or exact(facts, (placement,)), users)
             raise Conflict(where, found=found, wanted="the instance", accepted="a new plan")
+
+    async def free(self, gpu: str, by_s: float) -> None:
+        """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
+
+        Raises:
+            Conflict: somebody uses an instance, the GPU needs a reset, or the switch failed.
+            Unavailable: as `add`.
+
+        """
+        where = f"GPU {gpu} without MIG"
+        async with self._alone(gpu, by_s):
+            facts, users = await self._one(gpu)
+            if facts is None or facts.lost:
+                raise Unavailable(where, found="it lost or gone", wanted="a GPU that the driver reaches")
+            if facts.layout is None:
+                return
+            target = exact(facts, None)
+            failed = await self._bring(target, by_s)
+            after, users = await self._one(gpu)
+        if after is None or after.layout is not None:
+            found = failed or _why_not(after, target, users)
+            raise Conflict(where, found=found, wanted="MIG off", accepted="a new plan")
 
     @contextlib.asynccontextmanager
     async def _alone(self, gpu: str, by_s: float) -> AsyncIterator[None]:
@@ -296,6 +323,16 @@ class Partitioner:
         except TesseraError as error:
             return f"{what} failed: {error.found}"
         return ""
+
+
+def _why_not(facts: GpuFacts | None, target: Target, users: Iterable[User]) -> str:
+    """Return why a GPU is not its target though no step failed."""
+    match None if facts is None else change(facts, target, users):
+        case Blocked(reason=reason) | Impossible(reason=reason):
+            return reason
+        case AwaitReset():
+            return "a GPU that switches MIG with its next reset"
+    return "another layout than was made"
 
 
 def _now() -> float:

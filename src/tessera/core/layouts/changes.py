@@ -194,12 +194,14 @@ def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
 def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:
     """Return the target that has one more instance: all used ones stay, and as many others as can.
 
-    None where used instances leave no room, and where MIG is off.
+    None where used instances leave no room, and where MIG is off on a GPU that somebody uses.
     """
     present = tuple(each.placement for each in gpu.instances)
     own = {user.placement for user in users if user.gpu == gpu.uuid}
     used = tuple(each for each in present if each in own)
-    if gpu.layout is None or not is_legal(gpu.model, (*(each for each in used if each != placement), placement)):
+    if (gpu.layout is None and own) or not is_legal(
+        gpu.model, (*(each for each in used if each != placement), placement)
+    ):
         return None
     layout = tuple(sorted({*used, placement}))
     for each in present:
