@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # No deadlines: a busy machine is not a defect. Where CI is set, the same examples each time, so that a change does not
@@ -26,6 +27,13 @@ def socket_folder() -> Iterator[Path]:
     """Give an empty folder whose path is short enough for unix sockets, which that of `tmp_path` is not."""
     with tempfile.TemporaryDirectory(prefix="tessera-") as name:
         yield Path(name)
+
+
+@pytest.fixture(autouse=True)
+def plain_logs() -> Iterator[None]:
+    """Take back what a test said about logs: who reads them would see none after one that wants errors alone."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)

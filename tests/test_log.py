@@ -2,18 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator
-
-import pytest
-import structlog
 
 from tessera.log import configure, logger
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def test_an_event_is_one_line_of_json() -> None:
