@@ -26,6 +26,14 @@ class Devices(NamedTuple):
     tiers: tuple[tuple[Way, ...], ...]
     """Ways of equal standing together, the tier to prefer first."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether `per_gpu` is the truth: one device a GPU, or devices of one way on each."""
+        if self.ask.form is not Form.EXACT or self.ask.count == 1:
+            return True
+        types = [gpu_type for tier in self.tiers for way in tier for gpu_type in way.by_type]
+        return len(types) == len(set(types))
+
     def per_gpu(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return an upper bound of the devices that each GPU could serve, `(gpus, len(nodes))`.
 
@@ -55,24 +63,29 @@ class Devices(NamedTuple):
 class Demand:
     """A need and all that is fixed about it on one fleet.
 
+    Args:
+        need: the need.
+        fleet: the fleet.
+        devices_only: whether cpu, memory, the number of pods and admission are judged elsewhere.
+
     Attributes:
         need: the need.
         request: cpu, memory and one pod, as a column to compare with `Fleet.room`.
-        admits: nodes that admit the pod whatever is free, `(nodes,)`.
+        admits: nodes that admit the pod whatever is free, `(nodes,)`; empty where only devices are judged.
         devices: its asks.
         exact: whether `fits` is the whole truth, and not only a necessary condition.
         sole: the only way to serve a pod for one device, where it takes a GPU or an amount of one; else None.
 
     """
 
-    def __init__(self, need: Need, fleet: Fleet) -> None:
+    def __init__(self, need: Need, fleet: Fleet, *, devices_only: bool = False) -> None:
         self.need = need
         self.request: Ints = np.array([[need.cpu_milli], [need.memory_mib], [1]], dtype=np.int64)
-        self.admits: NDArray[np.bool_] = np.array([r is None for r in refusals(need, fleet)], dtype=np.bool_)
+        refused = [] if devices_only else refusals(need, fleet)
+        self.admits: NDArray[np.bool_] = np.array([r is None for r in refused], dtype=np.bool_)
         self.devices = tuple(Devices(ask, ways_of(ask, fleet, need.models)) for ask in need.asks if ask.count)
-        self.exact = (
-            all(d.ask.form is not Form.EXACT or d.ask.count == 1 for d in self.devices[:1]) and not self.devices[1:]
-        )
+        self.exact = not self.devices[1:] and all(devices.exact for devices in self.devices)
+        self._devices_only = devices_only
         self._admits_all = bool(self.admits.all())
         self._ranked = tuple(devices for devices in self.devices if len(devices.tiers) > 1)
         self._one = sum(devices.ask.count for devices in self.devices) == 1
@@ -87,15 +100,21 @@ class Demand:
 
     def fits(self, fleet: Fleet, nodes: Ints, room: Room | None = None) -> NDArray[np.bool_]:
         """Return for each of `nodes` whether the pod fits, `(len(nodes),)`; see `exact`. `room` saves its work."""
-        fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
-        if not self._admits_all:
-            fits &= self.admits.take(nodes)
+        fits: NDArray[np.bool_] = np.ones(len(nodes), dtype=np.bool_)
+        if not self._devices_only:
+            fits = self._admitted(fleet, nodes)
         rooms = self.room(fleet, nodes) if room is None else room
         if self._one:
             fits &= np.logical_or.reduce(rooms[0])
             return fits
         for devices, per_gpu in zip(self.devices, rooms, strict=True):
             fits &= np.add.reduce(per_gpu) >= devices.ask.count
+        return fits
+
+    def _admitted(self, fleet: Fleet, nodes: Ints) -> NDArray[np.bool_]:
+        fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
+        if not self._admits_all:
+            fits = fits & self.admits.take(nodes)
         return fits
 
     def tiers(self, fleet: Fleet, nodes: Ints) -> Ints | None:

@@ -132,6 +132,28 @@ class Fleet:
         """Take one share back."""
         self._change(node, share, -1)
 
+    def clear(self, node: int, row: int) -> None:
+        """Take back all that is held on one GPU; it is as it was at first."""
+        gpu_type = self.types[self.kind[row, node]]
+        self.used[row, node] = self.clients[row, node] = 0
+        self._cuts.pop((row, node), None)
+        if gpu_type.devices:
+            self._held[row, node] = [0] * len(gpu_type.devices)
+        self._change_whole(row, node, gpu_type, -1)
+
+    def close(self, node: int, row: int) -> None:
+        """Let one GPU serve nothing new until it is cleared; nothing may be held or dropped on it meanwhile."""
+        self.clear(node, row)
+        self.clients[row, node] = 1
+        for array in (self.serves, self.compute_left, self.memory_left, self.left):
+            array[row, node] = 0
+        self.amounts[:, row, node] = -1
+        self.offers[:, row, node] = 0
+
+    def row_of(self, node: int, gpu: int) -> int | None:
+        """Return the row of the GPU of that index; None where the node has none."""
+        return self._column[node].get(gpu)
+
     def state(self, node: int) -> bytes:
         """Return all that decides what the GPUs of one node can still serve; equal states are interchangeable."""
         columns = self.serves, self.compute_left, self.memory_left, self.used, self.offers

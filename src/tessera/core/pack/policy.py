@@ -54,8 +54,8 @@ class Policy(Tightest):
         """Return which entry of a row of scores in rank order wins."""
         return int(row.argmax())
 
-    def changed(self, demand: Demand, node: int, pods: int) -> None:
-        """Take note that `pods` of this demand came to a node, or left it if negative."""
+    def changed(self, need: Need, node: int, pods: int) -> None:
+        """Take note that `pods` of this need came to a node, or left it if negative."""
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix; return whether kept scores are of no use any more.

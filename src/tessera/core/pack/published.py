@@ -107,19 +107,19 @@ class Clustering(Policy):
         if not room:
             return np.zeros(len(nodes), dtype=np.int64)
         used: Ints = self._gpu - self.fleet.left.take(nodes, 1).sum(0)
-        own = self._pods(demand).take(nodes)
+        own = self._pods(demand.need).take(nodes)
         every = sum(pods.take(nodes) for pods in self._sizes.values())
         holds = np.where(own > 0, np.where(own == every, 75, 50), np.where(every == 0, 25, 0))
         score: Ints = 25 * used // self._gpu + holds
         return score
 
-    def changed(self, demand: Demand, node: int, pods: int) -> None:
+    def changed(self, need: Need, node: int, pods: int) -> None:
         """Count the pods of each size on a node; see `Policy`."""
-        if demand.need.asks:
-            self._pods(demand)[node] += pods
+        if need.asks:
+            self._pods(need)[node] += pods
 
-    def _pods(self, demand: Demand) -> Ints:
-        whole = [ask.count for ask in demand.need.asks if ask.resource == GPU_RESOURCE]
+    def _pods(self, need: Need) -> Ints:
+        whole = [ask.count for ask in need.asks if ask.resource == GPU_RESOURCE]
         if sum(whole) not in self._sizes:
             self._sizes[sum(whole)] = np.zeros(len(self.fleet.nodes), dtype=np.int64)
         return self._sizes[sum(whole)]

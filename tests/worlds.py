@@ -1,0 +1,265 @@
+"""Small worlds of nodes and needs that mix all modes and all ask forms, and a judge of what pods may hold there.
+
+The judge is written independently of the program: it knows nothing of the fleet's arrays and tries every combination.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+from hypothesis import strategies as st
+
+from tessera.core.gpumodels import GpuModel, Profile
+from tessera.core.mig import Placement
+from tessera.core.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
+from tessera.core.sharing import Mode, Sharing
+from tessera.core.snapshot import Gpu, Node, NodeName, Share, Taint
+
+
+def profile(name: str, slices: int, size: int, starts: Sequence[int], memory_mib: int, *, me: bool = False) -> Profile:
+    return Profile(
+        name=name,
+        compute_slices=slices,
+        size=size,
+        starts=tuple(starts),
+        max_instances=1 if me else len(starts),
+        memory_mib=memory_mib,
+        media="me" if me else "default",
+        placement="observed",
+    )
+
+
+A100 = GpuModel(
+    name="A100",
+    arch="Ampere",
+    memory_mib=40_000,
+    units=8,
+    compute_slices=7,
+    profiles=(
+        profile("1g.5gb", 1, 1, range(7), 4_864),
+        profile("1g.5gb+me", 1, 1, range(7), 4_864, me=True),
+        profile("2g.10gb", 2, 2, (0, 2, 4), 9_856),
+        profile("3g.20gb", 3, 4, (0, 4), 19_968),
+        profile("7g.40gb", 7, 8, (0,), 40_000),
+    ),
+    at_most_one=("me",),
+)
+A30 = GpuModel(
+    name="A30",
+    arch="Ampere",
+    memory_mib=24_000,
+    units=4,
+    compute_slices=4,
+    profiles=(profile("1g.6gb", 1, 1, range(4), 5_800), profile("2g.12gb", 2, 2, (0, 2), 11_600)),
+)
+T4 = GpuModel(name="T4", arch="Turing", memory_mib=15_000)
+BALANCED = (
+    Placement(0, 1, "1g.5gb"),
+    Placement(1, 1, "1g.5gb"),
+    Placement(2, 2, "2g.10gb"),
+    Placement(4, 4, "3g.20gb"),
+)
+CARDS = (
+    (A100, Sharing()),
+    (A100, Sharing(layout=BALANCED)),
+    (A100, Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG,))),
+    (A100, Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG,), strategy="single")),
+    (
+        A100,
+        Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG_TIME_SLICING,), replicas=(("1g.5gb", 2), ("3g.20gb", 2))),
+    ),
+    (A100, Sharing(layout=BALANCED, modes=(Mode.MIG, Mode.MIG_MPS), replicas=(("3g.20gb", 2),), renamed=True)),
+    (A100, Sharing(modes=(Mode.MIG,))),
+    (A30, Sharing()),
+    (T4, Sharing(modes=(Mode.WHOLE,))),
+    (T4, Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))),
+    (T4, Sharing(modes=(Mode.MEMORY_SHARE,))),
+    (T4, Sharing(modes=(Mode.MPS,))),
+    (T4, Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))),
+    (T4, Sharing(modes=(Mode.MPS,), replicas=(("", 2),), renamed=True)),
+)
+
+
+def need_ask(memory_mib: int, isolation: Isolation, compute_percent: int = 0, count: int = 1) -> Ask:
+    return Ask(
+        resource="tessera.dev/gpu-memory",
+        form=Form.NEED,
+        count=count,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        isolation=isolation,
+    )
+
+
+def share_ask(memory_mib: int, compute_percent: int = 0, count: int = 1) -> Ask:
+    return Ask(
+        resource="aliyun.com/gpu-mem",
+        form=Form.SHARE,
+        count=count,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+    )
+
+
+ASKS: tuple[tuple[Ask, ...], ...] = (
+    (),
+    (Ask(resource="nvidia.com/gpu"),),
+    (Ask(resource="nvidia.com/gpu", count=2),),
+    (Ask(resource="nvidia.com/gpu.shared"),),
+    (Ask(resource="nvidia.com/mig-1g.5gb"),),
+    (Ask(resource="nvidia.com/mig-1g.5gb.me"),),
+    (Ask(resource="nvidia.com/mig-2g.10gb", count=2),),
+    (Ask(resource="nvidia.com/mig-3g.20gb"),),
+    (Ask(resource="nvidia.com/mig-3g.20gb.shared"),),
+    (share_ask(4_000),),
+    (share_ask(0, 47),),
+    (share_ask(9_000, 30),),
+    (share_ask(7_000, 10, count=2),),
+    (need_ask(4_000, Isolation.NONE),),
+    (need_ask(9_000, Isolation.DRIVER, 20),),
+    (need_ask(9_000, Isolation.HARDWARE),),
+    (need_ask(4_500, Isolation.HARDWARE, count=2),),
+    (need_ask(18_000, Isolation.HARDWARE, 40),),
+    (need_ask(35_000, Isolation.DRIVER),),
+    (Ask(resource="nvidia.com/gpu"), need_ask(4_000, Isolation.HARDWARE)),
+    (Ask(resource="nvidia.com/mig-1g.5gb"), Ask(resource="nvidia.com/mig-3g.20gb"), share_ask(3_000)),
+)
+POOL = Taint(key="pool", value="gpu", effect="NoSchedule")
+
+
+@st.composite
+def nodes_of(draw: st.DrawFn) -> tuple[Node, ...]:
+    cards = st.lists(st.sampled_from(CARDS), min_size=1, max_size=3)
+    return tuple(
+        Node(
+            name=NodeName(f"node-{i}"),
+            cpu_milli=draw(st.sampled_from((4_000, 64_000))),
+            memory_mib=draw(st.sampled_from((4_000, 64_000))),
+            max_pods=draw(st.sampled_from((3, 110))),
+            labels=(("zone", draw(st.sampled_from("ab"))),),
+            taints=draw(st.sampled_from(((), (POOL,)))),
+            gpus=tuple(
+                Gpu(index=2 * n, model=model, memory_mib=model.memory_mib, sharing=sharing)
+                for n, (model, sharing) in enumerate(draw(cards))
+            ),
+        )
+        for i in range(draw(st.integers(1, 3)))
+    )
+
+
+needs = st.builds(
+    Need,
+    cpu_milli=st.sampled_from((0, 500, 2_000)),
+    memory_mib=st.sampled_from((0, 1_000, 3_000)),
+    asks=st.sampled_from(ASKS),
+    models=st.sampled_from(((), (), ("A100",), ("T4", "A30"))),
+    node_selector=st.sampled_from(((), (), (("zone", "a"),))),
+    affinity=st.sampled_from(
+        (None, None, (SelectorTerm(expressions=(Requirement(key="zone", operator="In", values=("a", "b")),)),))
+    ),
+    tolerations=st.sampled_from(((Toleration(operator="Exists"),), (Toleration(operator="Exists"),), ())),
+)
+worlds = st.tuples(nodes_of(), st.lists(needs, min_size=2, max_size=4, unique=True), st.randoms(use_true_random=False))
+
+
+World = tuple[tuple[Node, ...], list[Need], random.Random]
+
+
+class Judge:
+    """What pods hold, and whether that is allowed; knows nothing of the fleet's arrays."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.held: dict[int, list[tuple[Need, tuple[Share, ...]]]] = {i: [] for i in range(len(nodes))}
+
+    def fits(self, node: int, need: Need) -> bool:
+        """Whether any shares at all would serve `need` here: tries every combination."""
+        return any(self.allows(node, need, shares) for shares in self.every(node, need))
+
+    def every(self, node: int, need: Need) -> Iterator[tuple[Share, ...]]:
+        devices = [ask for ask in need.asks for _ in range(ask.count)]
+        ways = [[s for gpu in self.nodes[node].gpus for s in shares_on(gpu, ask, need.models)] for ask in devices]
+        return itertools.product(*ways)
+
+    def allows(self, node: int, need: Need, shares: tuple[Share, ...]) -> bool:
+        spec = self.nodes[node]
+        zones = [("zone", "a")] if need.node_selector else [("zone", "a"), ("zone", "b")]
+        pods = [*self.held[node], (need, shares)]
+        return (
+            (not spec.taints or bool(need.tolerations))
+            and spec.labels[0] in zones
+            and sum(n.cpu_milli for n, _ in pods) <= spec.cpu_milli
+            and sum(n.memory_mib for n, _ in pods) <= spec.memory_mib
+            and len(pods) <= spec.max_pods
+            and serves(need, shares)
+            and all(legal(gpu, [s for _, own in pods for s in own if s.gpu == gpu.index]) for gpu in spec.gpus)
+        )
+
+
+def shares_on(gpu: Gpu, ask: Ask, models: Sequence[str]) -> Iterator[Share]:
+    for option in gpu.options(ask) if not models or gpu.model.name in models else ():
+        starts: Sequence[int | None] = [None]
+        if option.exists:
+            starts = [d.placement.start if d.placement else None for d in gpu.devices if resembles(d, option)]
+        elif option.profile:
+            starts = next(p.starts for p in gpu.model.profiles if p.name == option.profile)
+        for start in starts:
+            yield Share(
+                gpu=gpu.index,
+                mode=option.mode,
+                profile=option.profile,
+                start=start,
+                memory_mib=option.memory_mib,
+                compute_percent=option.compute_percent,
+                isolation=option.mode.isolation,
+                resource=option.resource or ask.resource,
+                container=ask.container,
+            )
+
+
+def resembles(device: object, other: object) -> bool:
+    names = ("mode", "resource", "memory_mib", "compute_percent")
+    return all(getattr(device, name) == getattr(other, name) for name in names)
+
+
+def serves(need: Need, shares: tuple[Share, ...]) -> bool:
+    left = list(shares)
+    for ask in need.asks:
+        own, left = left[: ask.count], left[ask.count :]
+        if len(own) < ask.count or (ask.form is not Form.EXACT and len({s.gpu for s in own}) < ask.count):
+            return False
+        for share in own:
+            if share.memory_mib < ask.memory_mib or share.compute_percent < ask.compute_percent:
+                return False
+            if not share.isolation.covers(ask.isolation):
+                return False
+    return not left
+
+
+def legal(gpu: Gpu, shares: Sequence[Share]) -> bool:
+    """Whether a GPU may give all these shares at once."""
+    if any(s.mode is Mode.WHOLE for s in shares):
+        return len(shares) == 1
+    standing = {(d.mode, d.placement.start if d.placement else None): d for d in gpu.devices}
+    devices = [s for s in shares if (s.mode, s.start) in standing or s.profile]
+    amounts = [s for s in shares if s not in devices]
+    if devices and amounts:
+        return False
+    if amounts:
+        return (
+            len({s.mode for s in amounts}) == 1
+            and sum(s.memory_mib for s in amounts) <= gpu.memory_mib
+            and sum(s.compute_percent for s in amounts) <= 100
+        )
+    fixed = not gpu.sharing.recut or (gpu.sharing.layout is None and bool(gpu.devices))
+    spots = {(s.mode, s.profile, s.start) for s in devices}
+    for mode, name, start in spots:
+        device = standing.get((mode, start))
+        same = device is not None and (name is None or (device.placement and device.placement.profile == name))
+        clients = device.clients if same and device else 0 if fixed else 1
+        if sum((s.mode, s.profile, s.start) == (mode, name, start) for s in devices) > clients:
+            return False
+    profiles = {p.name: p for p in gpu.model.profiles}
+    units = [u for _, n, start in spots if n for u in range(start or 0, (start or 0) + profiles[n].size)]
+    media = [profiles[n].media for _, n, _ in spots if n and profiles[n].media in gpu.model.at_most_one]
+    return len(units) == len(set(units)) and len(media) == len(set(media))
