@@ -253,8 +253,6 @@ class _Schemas:
     def of(self, info: kinds.Type) -> dict[str, Plain]:
         """Return the schema of a type."""
         match info:
-            case kinds.Metadata(type=inner):
-                return self.of(inner)
             case kinds.StructType():
                 return self._record(info)
             case kinds.UnionType(types=types):

@@ -420,7 +420,7 @@ def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
             return {sharing.mode: replicas, "renamed": sharing.renamed}
         case "mig":
             return {"mig": _layout(layout), "recut": sharing.recut}
-        case "mig-time-slicing" | "mig-mps":
+        case _:
             shared = sharing.mode.removeprefix("mig-")
             return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed}
 
