@@ -28,6 +28,9 @@ _UUID = {"minLength": 1, "maxLength": 64}
 _NAME = {"minLength": 1, "maxLength": 253}
 _MIB = {"minimum": 0, "maximum": 1 << 24}
 _LIST = "x-kubernetes-list-type"
+_MOST_CHARACTERS: Final = 1024
+_MOST_ITEMS: Final = 256
+"""Where a record has no bound of its own: the API server reckons with the largest value when it weighs a rule's cost."""
 _ATOMIC: Final[dict[str, Plain]] = {_LIST: "atomic"}
 
 _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
@@ -306,7 +309,7 @@ class _Schemas:
 def _scalar(info: kinds.Type) -> dict[str, Plain]:
     match info:
         case kinds.IntType(ge=least, le=most):
-            return {"type": "integer", "format": "int64", **_given(minimum=least, maximum=most)}
+            return {"type": "integer", "format": "int64", **_given(minimum=0 if least is None else least, maximum=most)}
         case kinds.BoolType():
             return {"type": "boolean"}
         case kinds.EnumType(cls=words):
@@ -314,7 +317,7 @@ def _scalar(info: kinds.Type) -> dict[str, Plain]:
         case kinds.LiteralType(values=values):
             return {"type": "string", "enum": [str(value) for value in values]}
         case kinds.StrType(min_length=least, max_length=most, pattern=pattern):
-            return {"type": "string", **_given(minLength=least, maxLength=most, pattern=pattern)}
+            return {"type": "string", **_given(minLength=least, maxLength=most or _MOST_CHARACTERS, pattern=pattern)}
     raise TypeError(f"a record with {info}, which no schema says")
 
 
