@@ -84,15 +84,21 @@ def main(context: click.Context, name: str) -> None:
 @click.option("--nodes", type=click.IntRange(min=0), default=1, show_default=True, help="Nodes with a kubelet.")
 @click.option("--gpus", multiple=True, help="Simulated GPUs of each node: 2xA100-40GB; may be repeated.")
 @click.option("--agent/--no-agent", default=True, show_default=True, help="Start tessera agent on nodes with GPUs.")
+@click.option(
+    "--scheduler/--no-scheduler",
+    default=True,
+    show_default=True,
+    help="Start tessera server, the scheduler tessera-scheduler that asks it, and tessera controller.",
+)
 @click.pass_obj
-def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool) -> None:
+def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool, scheduler: bool) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        testbed.up(
-            Wanted(nodes, gpus, agents=agent and bool(gpus) and "agent" in COMMANDS), _told(console, status.update)
-        )
+        agents = agent and bool(gpus) and "agent" in COMMANDS
+        wanted = Wanted(nodes, gpus, agents=agents, scheduler=scheduler and "server" in COMMANDS)
+        testbed.up(wanted, _told(console, status.update))
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
-from testbed import controlplane, node
+from testbed import controlplane, node, parts
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
@@ -48,10 +48,13 @@ class Wanted(msgspec.Struct, frozen=True):
     """Simulated GPUs of each node: `2xA100-40GB`."""
     agents: bool = False
     """Whether `up` starts Tessera's agent on each node."""
+    scheduler: bool = False
+    """Whether `up` starts Tessera's server, the scheduler `tessera-scheduler` that asks it, and the controller."""
 
     def __str__(self) -> str:
         """Return it in words."""
-        return f"{self.nodes} nodes with {' '.join(self.gpus) or 'no GPUs'}"
+        more = [word for word, there in (("agents", self.agents), ("tessera-scheduler", self.scheduler)) if there]
+        return ", ".join((f"{self.nodes} nodes with {' '.join(self.gpus) or 'no GPUs'}", *more))
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -176,7 +179,7 @@ class Cluster:
         record = self._record()
         if record is None:
             return ()
-        names = ["namespaces", *controlplane.COMPONENTS, "relay"]
+        names = ["namespaces", *controlplane.COMPONENTS, "relay", *(parts.names() if record.wanted.scheduler else ())]
         for number in range(1, record.wanted.nodes + 1):
             names += [f"node{number}", *(f"node{number}-{part}" for part in node.COMPONENTS)]
         names += [name for name in self.processes.names() if name not in names]
@@ -237,6 +240,9 @@ class Cluster:
         )
         report("Tessera's kinds and rights")
         self.install()
+        for name in parts.names() if wanted.scheduler else ():
+            report(name)
+            self.start_part(name)
         for one in self.nodes:
             words = partial(self.processes.last_words, f"{one.name}-kubelet")
             until(f"node {one.name}", partial(self._node_ready, one.name), timeout_s=_READY_S, found=words)
@@ -265,6 +271,24 @@ class Cluster:
             return path
         said = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h")
         return self.pki.token_kubeconfig(path.stem, said.strip(), controlplane.inside_url())
+
+    def start_part(self, name: str, *options: str) -> None:
+        """Start the server, the second scheduler or the controller where it does not run, and wait until it is well.
+
+        Args:
+            name: one of `parts.names()`.
+            options: of its command, besides those that the testbed gives it.
+
+        """
+        kubeconfig = self.account_kubeconfig(parts.account(name))
+        command = parts.command(name, self._settings(self.wanted), kubeconfig)
+        holder = self.processes.get("namespaces")
+        assert holder is not None, "the testbed does not run"
+        variables = {**environment(), "KUBECONFIG": str(kubeconfig)}
+        inside = Namespaces(holder).enter()
+        self.processes.start(name, (*command, *options), inside=inside, environment=variables)
+        words = partial(self.processes.last_words, name)
+        until(name, lambda: self._healthy(name), timeout_s=_READY_S, found=words)
 
     def install(self) -> None:
         """Install Tessera's kinds and the rights of its parts, or bring them to what this checkout has."""
@@ -341,6 +365,7 @@ class Cluster:
             "controller-manager": "https://127.0.0.1:10257/healthz",
             "scheduler": "https://127.0.0.1:10259/healthz",
             "kubelet": "http://127.0.0.1:10248/healthz",
+            **{name: url for name in parts.names() if (url := parts.health(name))},
         }
         return part not in urls or self._answers(name, urls[part])
 

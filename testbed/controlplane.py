@@ -8,11 +8,21 @@ import msgspec
 from testbed.addresses import API_PORT, CONTROL_PLANE, SERVICES
 from testbed.pki import Pki
 
-__all__ = ["COMPONENTS", "Settings", "api_server", "controller_manager", "etcd", "inside_url", "prepare", "scheduler"]
+__all__ = [
+    "COMPONENTS",
+    "REQUESTS_PER_S",
+    "Settings",
+    "api_server",
+    "controller_manager",
+    "etcd",
+    "inside_url",
+    "prepare",
+    "scheduler",
+]
 
 COMPONENTS = ("etcd", "apiserver", "controller-manager", "scheduler")
 """In order of start."""
-_REQUESTS_PER_S = 2000
+REQUESTS_PER_S = 2000
 """What controllers may ask of the API server; their own default makes a test of a hundred pods slow."""
 
 
@@ -61,8 +71,8 @@ def _scheduler_configuration(pki: Pki) -> dict[str, object]:
         "leaderElection": {"leaderElect": False},
         "clientConnection": {
             "kubeconfig": str(pki.folder / "scheduler.kubeconfig"),
-            "qps": _REQUESTS_PER_S,
-            "burst": 2 * _REQUESTS_PER_S,
+            "qps": REQUESTS_PER_S,
+            "burst": 2 * REQUESTS_PER_S,
         },
     }
 
@@ -124,7 +134,7 @@ def controller_manager(settings: Settings) -> tuple[str, ...]:
         f"--root-ca-file={pki.certificate('ca')}",
         f"--cluster-signing-cert-file={pki.certificate('ca')}",
         f"--cluster-signing-key-file={pki.key('ca')}",
-        *(f"--kube-api-qps={_REQUESTS_PER_S}", f"--kube-api-burst={2 * _REQUESTS_PER_S}"),
+        *(f"--kube-api-qps={REQUESTS_PER_S}", f"--kube-api-burst={2 * REQUESTS_PER_S}"),
         "--horizontal-pod-autoscaler-sync-period=5s",
         *controllers,
     )

@@ -30,7 +30,7 @@ _MIB = {"minimum": 0, "maximum": 1 << 24}
 _LIST = "x-kubernetes-list-type"
 _MOST_CHARACTERS: Final = 1024
 _MOST_ITEMS: Final = 256
-"""Where a record has no bound of its own: the API server reckons with the largest value when it weighs a rule's cost."""
+"""Where a record has no bound of its own: the API server reckons with the largest value to weigh a rule."""
 _ATOMIC: Final[dict[str, Plain]] = {_LIST: "atomic"}
 
 _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
