@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -140,11 +141,16 @@ def _table(components: tuple[Component, ...]) -> Table:
 @main.command()
 @click.pass_obj
 def shell(name: str) -> None:
-    """Start a shell in which kubectl finds the cluster and `tessera` is this checkout's."""
+    """Start a shell in which kubectl finds the cluster and `tessera` is this checkout's.
+
+    It is a shell of this machine, not of a node: what looks at GPUs, as `tessera mig list`, is for `run`.
+    """
     testbed = _running(name)
     path = os.pathsep.join((str(testbed.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     program = os.environ.get("SHELL") or shutil.which("bash") or "/bin/sh"
     click.echo(f"a shell with KUBECONFIG={testbed.kubeconfig}; leave it with exit", err=True)
+    tessera = shlex.quote(str(Path(sys.executable).with_name("tessera")))
+    click.echo(f"what looks at a node runs there: scripts/testbed --name {name} run -- {tessera} mig list", err=True)
     os.execve(program, [program], {**os.environ, "PATH": path, "KUBECONFIG": str(testbed.kubeconfig)})  # noqa: S606
 
 
