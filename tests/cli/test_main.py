@@ -1,6 +1,10 @@
 """The root command: help, exit codes, one line an error, environment names."""
 
 import errno
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import click
@@ -57,7 +61,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
         "error: the operating system: found No space left on device, wanted an answer\n",
     ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
-    "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 1, ""),
+    "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 141, ""),
 }
 
 
@@ -85,6 +89,16 @@ def test_an_error_is_one_line_and_an_exit_code(case: str, failing: Callable[[Bas
     failing(make())
     result = CliRunner().invoke(main, ["fail"], prog_name="tessera")
     assert (result.exit_code, result.stderr) == (want_code, want_text)
+
+
+@pytest.mark.parametrize("arguments", [["profiles"], ["profiles", "-o", "json"], ["--help"], ["plan", "--help"]])
+def test_a_command_ends_quietly_as_others_do_whose_output_is_read_no_more(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = [sys.executable, "-c", "from tessera.cli import main; main()", *arguments]
+    ended = subprocess.run(program, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_the_traceback_of_a_defect_is_printed_when_asked_for(failing: Callable[[BaseException], None]) -> None:

@@ -1,6 +1,8 @@
 """The composition root: one thin module per command. Reads arguments, wires, calls one function, prints."""
 
+import contextlib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,6 +32,8 @@ EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Un
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
+_NO_READER = 141
+"""What a shell tells of a program that SIGPIPE ended, as it ends `ls | head -1`; Python ignores that signal."""
 
 _EPILOG = """
 \b
@@ -41,6 +45,7 @@ Exit codes:
   4  something outside did not answer: try again later
   5  the world changed meanwhile: run again
   130  interrupted
+  141  whoever read the output wanted no more of it, as in `... | head`
 
 Every option has an environment name, which the command line overrides: TESSERA_PLAN_POLICY is `tessera plan --policy`.
 
@@ -50,6 +55,10 @@ Completion in your shell: eval "$(_TESSERA_COMPLETE=bash_source tessera)", or zs
 
 class _Defect(Exception):
     """An error that nobody expected, as one line."""
+
+
+class _NoReader(Exception):  # no error: `... | head` has read enough
+    """Nobody reads the output any more."""
 
 
 class _Root(click.Group):
@@ -86,6 +95,9 @@ class _Root(click.Group):
             code = run(*args, standalone_mode=False, **extra)
         except click.Abort:
             sys.exit(_INTERRUPTED)
+        except _NoReader:
+            _let_go_of_output()
+            sys.exit(_NO_READER)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(EXIT_CODES[InvalidInput])
@@ -97,11 +109,24 @@ class _Root(click.Group):
             _stop(str(error), _UNEXPECTED)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the command line; options that print and leave do so here."""
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError as error:
+            raise _NoReader from error
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what nobody expected becomes one line, with the traceback under `--debug`."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, BrokenPipeError, EOFError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, EOFError):
+            raise
+        except BrokenPipeError as error:
+            raise _NoReader from error
+        except SystemExit as leaving:
+            if isinstance(leaving.__context__, BrokenPipeError):  # so does rich leave
+                raise _NoReader from leaving
             raise
         except OSError as error:
             subject = str(error.filename or "the operating system")
@@ -118,6 +143,12 @@ def _usage(error: click.ClickException) -> str:
     text = error.format_message()
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{text.rstrip('.')}; try `{context.command_path} --help`" if context else text
+
+
+def _let_go_of_output() -> None:
+    """Send what is still buffered nowhere, so that the interpreter does not complain of it at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(text: str, code: int) -> NoReturn:
