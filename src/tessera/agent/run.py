@@ -40,7 +40,7 @@ from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import PodResources
-from tessera.core.advertise import Offer, OfferOptions, offer
+from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
@@ -263,7 +263,7 @@ class Agent:
             said = configuration.node_sharing
             if said is None:
                 self._note("configuration", (configuration.problem,))
-                return await self._plugins.offer(Offer(resources=()), inventory, PluginOptions())
+                return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
             if said.strategy is None:
                 said = msgspec.structs.replace(said, strategy=self._settings.strategy)
             problem = (configuration.problem,) if configuration.problem else ()

@@ -19,7 +19,7 @@ __all__ = [
     "MOST_DEVICES",
     "SHARE_RESOURCES",
     "DeviceKey",
-    "Offer",
+    "NodeOffer",
     "OfferOptions",
     "PluginDevice",
     "Resource",
@@ -68,7 +68,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
     """What a node offers, and what it holds back."""
 
     resources: tuple[Resource, ...]
@@ -93,7 +93,7 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Modes whose isolation the node can enforce now."""
 
 
-def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> Offer:
+def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> NodeOffer:
     """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
@@ -128,7 +128,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> O
             kept.append(
                 Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
             )
-    return Offer(resources=tuple(kept), withheld=tuple(withheld))
+    return NodeOffer(resources=tuple(kept), withheld=tuple(withheld))
 
 
 def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:

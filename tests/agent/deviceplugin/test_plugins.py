@@ -17,7 +17,7 @@ from gpunodes import facts, sevenths, shared
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
-from tessera.core.advertise import Offer, OfferOptions, offer
+from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.grant import Grant
 from tessera.core.holdings import given
 from tessera.core.inventory import GpuFacts, Instance, Inventory
@@ -121,7 +121,7 @@ class Node:
         )
         return self.inventory
 
-    def offered(self, *pairs: tuple[GpuFacts, Sharing], options: OfferOptions | None = None) -> Offer:
+    def offered(self, *pairs: tuple[GpuFacts, Sharing], options: OfferOptions | None = None) -> NodeOffer:
         self.inventory = Inventory(gpus=tuple(gpu for gpu, _ in pairs))
         return offer([shared(gpu, sharing) for gpu, sharing in pairs], self.inventory, options or OfferOptions())
 

@@ -21,7 +21,7 @@ from tessera.core.repartition import (
     Instruction,
     Look,
     Observed,
-    Offer,
+    OfferOnly,
     Phase,
     Procedure,
     Repartition,
@@ -79,7 +79,10 @@ NEW = Create(HALVES[0])
     [
         pytest.param((), Phase.OBSERVED, (), id="nothing happens before it begins"),
         pytest.param(
-            (Begin(),), Phase.DRAINING, (Offer(ONES[3:]), AwaitUnused(ONES[:3])), id="what must go is withdrawn first"
+            (Begin(),),
+            Phase.DRAINING,
+            (OfferOnly(ONES[3:]), AwaitUnused(ONES[:3])),
+            id="what must go is withdrawn first",
         ),
         pytest.param((Begin(), Drained()), Phase.DESTROYING, DOOMED[:1], id="then destroyed"),
         pytest.param((Begin(), Drained(), *done(*DOOMED[:2])), Phase.DESTROYING, DOOMED[2:], id="one after the other"),
@@ -88,20 +91,20 @@ NEW = Create(HALVES[0])
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), Observed(HALVES, HALVES[1:])),
             Phase.DONE,
-            (Offer(HALVES),),
+            (OfferOnly(HALVES),),
             id="and offers the target",
         ),
         pytest.param(
-            (Begin(), Taken(ONES[0])), Phase.RESTORED, (Offer(ONES),), id="a pod was quicker: nothing has changed"
+            (Begin(), Taken(ONES[0])), Phase.RESTORED, (OfferOnly(ONES),), id="a pod was quicker: nothing has changed"
         ),
-        pytest.param((Begin(), TimedOut()), Phase.RESTORED, (Offer(ONES),), id="users stay: nothing has changed"),
+        pytest.param((Begin(), TimedOut()), Phase.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"),
         pytest.param(
             (Begin(), Drained(), StepFailed(DOOMED[0], "busy")), Phase.RESTORING, (Look(),), id="a failure: look first"
         ),
         pytest.param(
             (Begin(), Drained(), StepFailed(DOOMED[0], "busy"), Observed(ONES, ())),
             Phase.RESTORED,
-            (Offer(ONES),),
+            (OfferOnly(ONES),),
             id="a failure that changed nothing",
         ),
         pytest.param(
@@ -116,7 +119,7 @@ NEW = Create(HALVES[0])
                 *(*done(Create(ONES[0]), Create(ONES[1])), Observed(ONES, ())),
             ),
             Phase.RESTORED,
-            (Offer(ONES),),
+            (OfferOnly(ONES),),
             id="and offered when a reading shows it",
         ),
         pytest.param(
@@ -128,34 +131,34 @@ NEW = Create(HALVES[0])
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), TimedOut(), Observed(HALVES, HALVES[:1])),
             Phase.RESTORED,
-            (Offer(HALVES),),
+            (OfferOnly(HALVES),),
             id="restoring spares a user that appeared meanwhile",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), TimedOut()), Phase.FAILED, (Offer(()),), id="the GPU cannot be read"
+            (Begin(), Drained(), TimedOut(), TimedOut()), Phase.FAILED, (OfferOnly(()),), id="the GPU cannot be read"
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), Observed(ONES[3:], ()), StepFailed(Create(ONES[0]), "no room")),
             Phase.FAILED,
-            (Offer(()),),
+            (OfferOnly(()),),
             id="restoring fails too",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), Observed(HALVES[:1] + ONES[:1], ())),
             Phase.FAILED,
-            (Offer(()),),
+            (OfferOnly(()),),
             id="what exists is not what this GPU can hold",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), Observed(ONES[:1], ONES[1:2])),
             Phase.FAILED,
-            (Offer(()),),
+            (OfferOnly(()),),
             id="a used instance is not seen",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), TimedOut(), Observed(ONES, ())),
             Phase.RESTORED,
-            (Offer(ONES),),
+            (OfferOnly(ONES),),
             id="a later look recovers from failed",
         ),
     ],
@@ -242,7 +245,7 @@ class Machine:
     def do(self, instruction: Instruction) -> Event | None:
         fate = next(self.fate, 0)
         match instruction:
-            case Offer(layout=layout):
+            case OfferOnly(layout=layout):
                 self.offered = set(layout)
                 return None
             case AwaitUnused(placements=doomed):

@@ -13,7 +13,7 @@ from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
-from tessera.core.advertise import Offer, PluginDevice, Resource
+from tessera.core.advertise import NodeOffer, PluginDevice, Resource
 from tessera.core.edits import Place, ShareEdits, edits
 from tessera.core.grant import Grant
 from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
@@ -118,7 +118,7 @@ class Plugins:
         self._unit_mib = unit_mib
         self._desk.count_in(unit_mib)
 
-    async def offer(self, offered: Offer, inventory: Inventory, options: PluginOptions) -> bool:
+    async def offer(self, offered: NodeOffer, inventory: Inventory, options: PluginOptions) -> bool:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
         Args:

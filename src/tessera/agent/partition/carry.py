@@ -19,7 +19,7 @@ from tessera.core.repartition import (
     Instruction,
     Look,
     Observed,
-    Offer,
+    OfferOnly,
     Phase,
     Procedure,
     Step,
@@ -115,7 +115,7 @@ class _Run:
         event: Event | None = None
         for instruction in instructions:
             match instruction:
-                case Offer(layout=layout):
+                case OfferOnly(layout=layout):
                     told = await self._outside.tell(self._gpu, layout)
                     if not told and len(instructions) > 1:
                         return TimedOut()

@@ -11,7 +11,7 @@ from tessera.core.layouts import User, users_of
 from tessera.core.mig import Layout, Placement
 from tessera.errors import TesseraError
 
-__all__ = ["Driver", "Evict", "Held", "Offer", "Outside", "Timing"]
+__all__ = ["Driver", "Evict", "Held", "OfferLayout", "Outside", "Timing"]
 
 
 class Driver(Protocol):
@@ -41,7 +41,7 @@ class Driver(Protocol):
 Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
 """Returns the pods of the kubelet's record, `namespace/name`, each with the ids of the devices it holds."""
 
-Offer = Callable[[str, Layout | None], Awaitable[None]]
+OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
 """From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
 None offers all that the GPU has. Returns when the kubelet has been told. What pods hold already stays theirs."""
 
@@ -73,7 +73,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
     driver: Driver
     held: Held
-    offer: Offer
+    offer: OfferLayout
     timing: Timing = Timing()
 
     async def look(self) -> tuple[Inventory, tuple[User, ...]]:

@@ -30,7 +30,7 @@ __all__ = [
     "Instruction",
     "Look",
     "Observed",
-    "Offer",
+    "OfferOnly",
     "Phase",
     "Procedure",
     "StepDone",
@@ -116,7 +116,7 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
 Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | Observed
 
 
-class Offer(msgspec.Struct, frozen=True, tag=True):
+class OfferOnly(msgspec.Struct, frozen=True, tag=True):
     """Offer exactly these instances to pods from now on; what pods hold already stays theirs."""
 
     layout: Layout
@@ -132,7 +132,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     """Read the layout from the driver and the used instances from the kubelet; report Observed or TimedOut."""
 
 
-Instruction = Offer | AwaitUnused | Step | Look
+Instruction = OfferOnly | AwaitUnused | Step | Look
 """A step is carried out with a deadline and reported as StepDone, StepFailed or TimedOut."""
 
 
@@ -239,8 +239,8 @@ def _begin(procedure: Procedure, _event: Event) -> Next:
     doomed = tuple(step.placement for step in procedure.todo if isinstance(step, Destroy))
     if doomed:
         kept = tuple(each for each in procedure.layout if each not in doomed)
-        return _enter(procedure, Phase.DRAINING, Offer(kept), AwaitUnused(doomed))
-    return _continue(procedure) if procedure.todo else _enter(procedure, Phase.DONE, Offer(procedure.layout))
+        return _enter(procedure, Phase.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
+    return _continue(procedure) if procedure.todo else _enter(procedure, Phase.DONE, OfferOnly(procedure.layout))
 
 
 def _continue(procedure: Procedure, *_event: Event) -> Next:
@@ -258,7 +258,7 @@ def _undrained(procedure: Procedure, event: Event) -> Next:
             raise _unexpected(procedure, event)
         used = tuple(sorted({*used, event.placement}))
     calm = msgspec.structs.replace(procedure, used=used, todo=())
-    return _enter(calm, Phase.RESTORED, Offer(procedure.layout))
+    return _enter(calm, Phase.RESTORED, OfferOnly(procedure.layout))
 
 
 def _step_done(procedure: Procedure, event: Event) -> Next:
@@ -294,7 +294,7 @@ def _verify(procedure: Procedure, event: Event) -> Next:
     if set(event.layout) != set(procedure.target):
         return _restore(procedure, event)
     seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
-    return _enter(seen, Phase.DONE, Offer(procedure.target))
+    return _enter(seen, Phase.DONE, OfferOnly(procedure.target))
 
 
 def _restore(procedure: Procedure, event: Event) -> Next:
@@ -305,12 +305,12 @@ def _restore(procedure: Procedure, event: Event) -> Next:
     goal = restorable(procedure.model, procedure.former, used)
     todo = steps_between(layout, goal)
     seen = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
-    return _enter(seen, Phase.RESTORING, todo[0]) if todo else _enter(seen, Phase.RESTORED, Offer(layout))
+    return _enter(seen, Phase.RESTORING, todo[0]) if todo else _enter(seen, Phase.RESTORED, OfferOnly(layout))
 
 
 def _give_up(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.FAILED, Offer(procedure.used))
+    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.FAILED, OfferOnly(procedure.used))
 
 
 _HANDLERS: Mapping[tuple[Phase, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
