@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from tessera.agent.bell import Bell
 from tessera.agent.configuration import APPLIED, Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.api.assignments import write_shares
+from tessera.bell import Bell
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, annotations_of, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet

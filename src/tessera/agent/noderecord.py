@@ -4,8 +4,8 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from tessera.api.nodereports import CONDITION, Report, condition, event, event_name
-from tessera.clients.kube import EVENTS, NODES, Kube, Object, annotations_of, labels_of
+from tessera.api.nodereports import CONDITION, Report, condition
+from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
@@ -108,16 +108,6 @@ class NodeRecord:
         write = self._log.warning if report.warning else self._log.info
         write("node_event", node=self._node, event_reason=report.reason, reason=report.message)
         try:
-            await self._write(report)
+            await record_event(self._kube, self._node, report, self._now())
         except (Conflict, Unavailable) as error:
             self._log.warning("event_not_written", node=self._node, reason=str(error))
-
-    async def _write(self, report: Report) -> None:
-        name = event_name(self._node, report)
-        former = await self._kube.get(EVENTS, name, "default")
-        new = event(self._node, report, self._now(), count=1 + int((former or {}).get("count") or 0))
-        if former is None:
-            await self._kube.create(EVENTS, new)
-        else:
-            again = {key: new[key] for key in ("count", "lastTimestamp")}
-            await self._kube.patch(EVENTS, name, again, namespace="default")

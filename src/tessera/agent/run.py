@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.bell import Bell
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.deviceplugin import Outside as PluginsOutside
 from tessera.agent.deviceplugin import Paths as PluginPaths
@@ -37,6 +36,7 @@ from tessera.agent.settings import Settings
 from tessera.api import documents, migparted
 from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
+from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import PodResources

@@ -37,7 +37,9 @@ def event_name(node: str, report: Report) -> str:
     return f"{node}.{digest}"
 
 
-def event(node: str, report: Report, now: dt.datetime, *, count: int = 1) -> dict[str, Any]:
+def event(
+    node: str, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
+) -> dict[str, Any]:
     """Return a core/v1 Event about a node, in namespace `default`, where kubectl looks for those of nodes.
 
     Source: kubernetes/client-go `tools/record/event.go` (`makeEvent`): a node's UID is given as its name.
@@ -49,8 +51,8 @@ def event(node: str, report: Report, now: dt.datetime, *, count: int = 1) -> dic
         "reason": report.reason,
         "message": report.message[:_MESSAGE_CHARACTERS],
         "type": "Warning" if report.warning else "Normal",
-        "source": {"component": _COMPONENT, "host": node},
-        "reportingComponent": _COMPONENT,
+        "source": {"component": component, "host": node},
+        "reportingComponent": component,
         "reportingInstance": node,
         "firstTimestamp": moment,
         "lastTimestamp": moment,

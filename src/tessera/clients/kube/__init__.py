@@ -1,5 +1,6 @@
 """The Kubernetes API: read, follow and change objects; real and in memory."""
 
+from tessera.clients.kube.events import record_event
 from tessera.clients.kube.follow import Change, Store, follow
 from tessera.clients.kube.memory import MemoryKube
 from tessera.clients.kube.protocol import (
@@ -59,5 +60,6 @@ __all__ = [
     "follow",
     "labels_of",
     "name_of",
+    "record_event",
     "version_of",
 ]
