@@ -30,7 +30,7 @@ from tessera.core.gpunodestate import GpuNodeState
 from tessera.core.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read", "read_states", "share_unit_mib", "short"]
+__all__ = ["read", "read_states", "share_unit_mib", "short", "well"]
 
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
@@ -106,7 +106,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
     skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
-        nodes=_well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+        nodes=well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
     )
 
 
@@ -132,7 +132,7 @@ def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
     return {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
 
 
-def _well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
     """Return the nodes with what is sick of them closed to new pods."""
     sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
     held: dict[tuple[str, int], list[Share]] = {}

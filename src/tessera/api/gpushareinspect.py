@@ -1,0 +1,68 @@
+"""Who holds what as gpushare's scheduler extender tells it: `GET /gpushare-scheduler/inspect` and `.../inspect/NODE`.
+
+Amounts are in units of `aliyun.com/gpu-mem` of the node; what pods hold otherwise (MIG instances, whole GPUs, shares by
+Tessera's own resource) counts with its memory, rounded up, so that nobody takes for free what is not.
+
+Source: AliyunContainerService/gpushare-scheduler-extender `pkg/scheduler/gpushare-inspect.go`, `inspect.go`.
+"""
+
+import msgspec
+
+from tessera.core.inspection import GpuInspection, Inspection, NodeInspection
+
+__all__ = ["gpushare_inspect"]
+
+
+class _Pod(msgspec.Struct, frozen=True, rename={"used": "usedGPU"}):
+    name: str
+    namespace: str
+    used: int
+
+
+class _Device(msgspec.Struct, frozen=True, rename={"total": "totalGPU", "used": "usedGPU"}):
+    id: int
+    total: int
+    used: int
+    pods: tuple[_Pod, ...]
+
+
+class _Node(msgspec.Struct, frozen=True, rename={"total": "totalGPU", "used": "usedGPU"}):
+    name: str
+    total: int
+    used: int
+    devs: tuple[_Device, ...]
+
+
+class _Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    nodes: tuple[_Node, ...] | None
+    error: str = ""
+
+
+def gpushare_inspect(inspection: Inspection, node: str = "") -> bytes:
+    """Return the body of the answer; of one node where one is named, which has an `error` where it is not there.
+
+    The status is 200 in any case, as gpushare's is.
+    """
+    chosen = [each for each in inspection.nodes if node in ("", each.name)]
+    if node and not chosen:
+        return msgspec.json.encode(_Result(nodes=None, error=f'node "{node}" not found'))
+    return msgspec.json.encode(_Result(nodes=tuple(map(_node, chosen))))
+
+
+def _node(each: NodeInspection) -> _Node:
+    devices = tuple(_device(gpu, each.unit_mib) for gpu in each.gpus)
+    total, used = (sum(getattr(device, name) for device in devices) for name in ("total", "used"))
+    return _Node(name=each.name, total=total, used=used, devs=devices)
+
+
+def _device(gpu: GpuInspection, unit_mib: int) -> _Device:
+    held: dict[str, int] = {}
+    for tenant in gpu.tenants:
+        held[tenant.pod] = held.get(tenant.pod, 0) + -(-tenant.share.memory_mib // unit_mib)
+    pods = tuple(_pod(key, used) for key, used in held.items())
+    return _Device(id=gpu.index, total=gpu.memory_mib // unit_mib, used=sum(pod.used for pod in pods), pods=pods)
+
+
+def _pod(key: str, used: int) -> _Pod:
+    namespace, _, name = key.partition("/")
+    return _Pod(name=name, namespace=namespace, used=used)
