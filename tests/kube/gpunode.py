@@ -88,10 +88,13 @@ class GpuNode:
         """
 
         def registered() -> bool:
-            lines = self._whole_log()[self._log_begins :].splitlines()
-            return any("resource_advertised" in line and f'"{resource}"' in line for line in lines)
+            return any("resource_advertised" in line and f'"{resource}"' in line for line in self.log_lines())
 
         until(f"registration of {resource}", registered, timeout_s=60, found=self.agent_log)
+
+    def log_lines(self) -> list[str]:
+        """Return what the agent that was started last has logged, a JSON object a line."""
+        return self._whole_log()[self._log_begins :].splitlines()
 
     def _whole_log(self) -> str:
         path = self.cluster.processes.log("node1-agent")

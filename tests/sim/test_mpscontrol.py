@@ -87,10 +87,12 @@ def test_the_program(folder: Path) -> None:
         while not control.exists() or console("get_server_list\n")[0]:
             assert time.monotonic() < until
         assert (folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text() == str(daemon.pid)
+        assert console("set_default_active_thread_percentage 40\n")[0] == 0
         assert console("sim_client 5\nps\n")[1].endswith("GPU-0 4026531836 sim\n")
         again = subprocess.run([program, "-f"], check=False, env=env, capture_output=True, text=True, timeout=30)
         assert (again.returncode, again.stderr) == (1, "An instance of this daemon is already running\n")
         assert console("quit\n") == (0, "")
         assert daemon.wait(30) == 0
     assert not control.exists()
-    assert (folder / "log" / "control.log").read_text() == "Starting control daemon\n"
+    told = (folder / "log" / "control.log").read_text().splitlines()
+    assert told == ["Starting control daemon", "set_default_active_thread_percentage 40"]

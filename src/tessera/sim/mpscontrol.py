@@ -2,6 +2,7 @@
 
 `install` puts a program of that name into a folder for PATH. It understands what NVIDIA documents of the classic
 control: `-f` and `-d` start the daemon of the pipe directory, without an option commands are read from standard input.
+What limits are set is written to `control.log`.
 Clients are pretended: `sim_client PID [UID]` connects one, `sim_leave PID` lets it go.
 
 Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control".
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
+from typing import TextIO
 
 __all__ = ["NAME", "install", "main"]
 
@@ -87,6 +89,7 @@ def _daemon(pipes: Path, logs: Path) -> int:
         try:
             with _Server(str(control), _Request) as server, (logs / "control.log").open("a", buffering=1) as log:
                 server.control = Control(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+                server.log = log
                 log.write("Starting control daemon\n")
                 while server.control.running:
                     server.handle_request()
@@ -98,6 +101,7 @@ def _daemon(pipes: Path, logs: Path) -> int:
 
 class _Server(socketserver.UnixStreamServer):
     control: "Control"
+    log: TextIO
 
 
 class _Request(socketserver.StreamRequestHandler):
@@ -107,6 +111,8 @@ class _Request(socketserver.StreamRequestHandler):
         assert isinstance(server, _Server)
         line = self.rfile.readline(_MAX_REQUEST).decode(errors="replace")
         answer = server.control.answer(line.split())
+        if line.startswith("set_"):
+            server.log.write(f"{line.strip()}\n")
         with contextlib.suppress(OSError):
             self.wfile.write(answer.encode())
 

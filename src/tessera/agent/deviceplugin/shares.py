@@ -116,6 +116,7 @@ class ShareDesk:
             name = share_name(resource, ids)
             given = by_cdi(self.handover, SHARE_KIND, (name,))
             if self.handover.fixed_at_allocate:
+                self._log.info("share_awaited", pod=str(due.key), resource=resource, call="Allocate")
                 prepared = await self._world.prepare(due.shares)
                 given = grant(self.handover, given, prepared.visible, prepared.edits)
             self._answers[answer.ids] = answer
@@ -144,6 +145,7 @@ class ShareDesk:
             due = await self._own(who)
             if self.handover.fixed_at_allocate:
                 due = await self._exchange(due, held)
+            self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")
             prepared = await self._world.prepare(due.shares)
             self._check_room(due, held)
             if self.handover.cdi:

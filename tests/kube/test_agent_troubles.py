@@ -1,0 +1,171 @@
+"""The agent on a real node is killed inside the kubelet's calls, and cannot make sockets: nothing is lost or harmed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kube.gpunode import GpuNode
+from kube.pods import environment, pod, run
+from tessera.api.assignments import write_shares
+from tessera.clients.kubelet import PodResources
+from tessera.core.need import Isolation
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.sim.nvmlsim import FOREVER, Machine
+from testbed.processes import until
+
+GPUS = ("A100-40GB",)
+SLICE = "nvidia.com/mig-1g.5gb"
+UNITS = "tessera.dev/gpu-memory"
+ASSIGNMENT = "tessera.dev/assignment"
+POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
+HANGS_MS = 120_000
+
+
+def assigned(name: str, units: int) -> dict[str, Any]:
+    """Return a pod with so much memory of the GPU."""
+    share = Share(
+        gpu=0,
+        mode=Mode.MEMORY_SHARE,
+        memory_mib=units * 1024,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource=UNITS,
+        container="main",
+    )
+    made = pod(name, limits={UNITS: units})
+    made["metadata"]["annotations"] = {ASSIGNMENT: write_shares((share,))}
+    return made
+
+
+def replicated(one: dict[str, Any]) -> dict[str, Any]:
+    """Return what keeps one such pod running, with another pod where the kubelet refused one."""
+    labels = one["metadata"]["labels"] | {"set": "late"}
+    template = {"metadata": one["metadata"] | {"labels": labels}, "spec": one["spec"]}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"set": "late"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "late"}, "spec": spec}
+
+
+def start(node: GpuNode, strategy: str) -> dict[str, Any]:
+    """Start an agent that hands memory over in this way, and a pod that must not be harmed."""
+    node.start_agent(policy=POLICY, flags={"migStrategy": "none", "plugin": {"deviceListStrategy": [strategy]}})
+    node.until_offered((UNITS, 39))
+    run(node.cluster, assigned("steady", 2))
+    return status(node, "steady")
+
+
+def status(node: GpuNode, name: str) -> dict[str, Any]:
+    """Return what must not change of a pod that runs."""
+    found = node.cluster.get("pod", name)
+    container = found["status"]["containerStatuses"][0]
+    kept = ("containerID", "restartCount", "ready")
+    return {
+        ASSIGNMENT: found["metadata"].get("annotations", {}).get(ASSIGNMENT),
+        **{key: container[key] for key in kept},
+    }
+
+
+def kill_inside(node: GpuNode, call: str, late: dict[str, Any]) -> None:
+    """Let a pod come while the driver hangs, and kill the agent inside the call that the kubelet makes for it."""
+    with Machine(node.node.gpu_state) as machine:
+        machine.fault("nvmlDevice*", latency_ms=HANGS_MS, times=FOREVER)
+        node.cluster.apply(late)
+
+        def inside() -> bool:
+            lines = node.log_lines()
+            return any("share_awaited" in line and call in line and "late" in line for line in lines)
+
+        until(f"a call of {call}", inside, timeout_s=30, found=node.agent_log)
+        node.kill_agent()
+        machine.clear_faults()
+    node.start_again()
+
+
+def late_pods(node: GpuNode) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = node.cluster.get("pods", "-l", "set=late")["items"]
+    return found
+
+
+@pytest.mark.anyio
+async def test_killed_inside_allocate(gpu_node: GpuNode) -> None:
+    """The kubelet refuses the pod whose call was cut off, for good; the one in its place gets the same share."""
+    before = start(gpu_node, "envvar")
+    late = assigned("late", 3)
+    kill_inside(gpu_node, "Allocate", replicated(late))
+    try:
+
+        def runs() -> bool:
+            status = gpu_node.cluster.get("rs", "late").get("status", {})
+            return bool(status.get("readyReplicas") == 1)
+
+        until("the pod in its place", runs, timeout_s=90, found=gpu_node.agent_log)
+        (name,) = [one["metadata"]["name"] for one in late_pods(gpu_node) if one["status"]["phase"] == "Running"]
+        reasons = {one["status"].get("reason") for one in late_pods(gpu_node) if one["status"]["phase"] == "Failed"}
+        assert reasons == {"UnexpectedAdmissionError"}
+        assert status(gpu_node, "steady") == before
+        assert environment(gpu_node.cluster, name)["TESSERA_GPU_MEMORY_MIB"] == "3072"
+        assert status(gpu_node, name)[ASSIGNMENT] == late["metadata"]["annotations"][ASSIGNMENT]
+        record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
+        assert record == {"steady": 2, name: 3}
+    finally:
+        gpu_node.cluster.kubectl("delete", "rs", "late", "--wait=true")
+
+
+@pytest.mark.anyio
+async def test_killed_inside_pre_start_container(gpu_node: GpuNode) -> None:
+    """The kubelet tries again to start the container of a pod that it has admitted."""
+    before = start(gpu_node, "cdi-cri")
+    late = assigned("late", 3)
+    kill_inside(gpu_node, "PreStartContainer", late)
+    gpu_node.cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=90s")
+    assert status(gpu_node, "steady") == before
+    assert environment(gpu_node.cluster, "late")["TESSERA_GPU_MEMORY_MIB"] == "3072"
+    assert status(gpu_node, "late")[ASSIGNMENT] == late["metadata"]["annotations"][ASSIGNMENT]
+    record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
+    assert record == {"steady": 2, "late": 3}
+
+
+@contextmanager
+def plugins_mounted(node: GpuNode, folder: str) -> Iterator[None]:
+    """Show the kubelet's folder of device plugins under another name, as a container has it, to be made read-only."""
+    node.node.run("mkdir", "-p", folder)
+    node.node.run("mount", "--bind", "/var/lib/kubelet/device-plugins", folder)
+    try:
+        yield
+    finally:
+        node.node.run("umount", folder)
+
+
+def read_only_is_told(node: GpuNode) -> bool:
+    """Return whether the agent that was started last says that it cannot make the socket, why, and what would do."""
+    lines = [line for line in node.log_lines() if "resource_not_advertised" in line and SLICE in line]
+    return any("Read-only file system" in line and "host path without readOnly" in line for line in lines)
+
+
+def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
+    folder = "/run/plugins"
+    with plugins_mounted(gpu_node, folder):
+        gpu_node.start_agent(f"--plugins-dir={folder}")
+        gpu_node.ask_layout("all-1g.5gb")
+        gpu_node.until_offered((SLICE, 7))
+        run(gpu_node.cluster, pod("steady", limits={SLICE: 1}))
+        before, instances = status(gpu_node, "steady"), gpu_node.mig_uuids()
+        gpu_node.node.run("mount", "-o", "remount,bind,ro", folder)
+        gpu_node.node.restart_kubelet()
+        for restarted in (False, True):
+            if restarted:
+                gpu_node.kill_agent()
+                gpu_node.start_again()
+            until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=30, found=gpu_node.agent_log)
+        gpu_node.until_offered((SLICE, 0))
+        assert gpu_node.mig_uuids() == instances
+        assert status(gpu_node, "steady") == before
+        gpu_node.node.run("mount", "-o", "remount,bind,rw", folder)
+        gpu_node.until_offered((SLICE, 7))
+        run(gpu_node.cluster, pod("next", limits={SLICE: 1}))
+        used = {environment(gpu_node.cluster, name)["NVIDIA_VISIBLE_DEVICES"] for name in ("steady", "next")}
+        assert (len(used), used <= set(instances)) == (2, True)
+        assert status(gpu_node, "steady") == before
+        gpu_node.stop_agent()
