@@ -73,8 +73,8 @@ def compute_modes(node: GpuNode) -> list[int]:
         return [gpu["compute_mode"] for gpu in machine.describe()["gpus"]]
 
 
-def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own(gpu_node: GpuNode) -> None:
-    started(gpu_node)
+def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own_and_daemons_come_back(gpu_node: GpuNode) -> None:
+    program = started(gpu_node)
     marker = gpu_node.node.path("/dev/shm/of-the-node")
     marker.touch()
     replicas = [pod(f"replica-{number}", command=COMMAND, limits={REPLICA: 1}) for number in range(2)]
@@ -96,20 +96,23 @@ def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own(gpu_node: GpuNo
     assert f"set_default_device_pinned_mem_limit 0 {half_mib}M" in log
     assert compute_modes(gpu_node) == [3, 3]
     marker.unlink()
+    daemons_come_back(gpu_node, program)
 
 
-def test_a_daemon_that_dies_is_started_again_and_meanwhile_its_gpu_is_not_offered(gpu_node: GpuNode) -> None:
-    program = started(gpu_node)
-    run(gpu_node.cluster, pod("steady", command=COMMAND, limits={REPLICA: 1}))
+def daemons_come_back(gpu_node: GpuNode, program: Path) -> None:
+    """A daemon that dies is started again, its GPU not offered meanwhile, and pods run on."""
     former = kill(gpu_node, 0)
     until("another daemon", lambda: daemon(gpu_node, 0) not in {0, former}, timeout_s=60, found=gpu_node.agent_log)
     gpu_node.until_offered((REPLICA, 2))
     text = program.read_text()
-    program.write_text("#!/bin/sh\necho no daemon today >&2\nexit 1\n")
+    install(program.parent / "real")
+    refuses = f'[ "$1" = -f ] && echo no daemon today && exit 1\nexec {program.parent}/real/{program.name} "$@"'
+    program.write_text(f"#!/bin/sh\n{refuses}\n")
     kill(gpu_node, 0)
-    gpu_node.until_offered((REPLICA, 0))
+    gpu_node.until_offered((REPLICA, 0), (UNITS, 14))
     until("the reason", lambda: "MPS of" in gpu_node.agent_log(), timeout_s=30, found=gpu_node.agent_log)
     program.write_text(text)
-    gpu_node.until_offered((REPLICA, 2))
-    status = gpu_node.cluster.get("pod", "steady")["status"]["containerStatuses"][0]
-    assert (status["ready"], status["restartCount"]) == (True, 0)
+    gpu_node.until_offered((REPLICA, 2), (UNITS, 14))
+    for name in ("replica-0", "small"):
+        status = gpu_node.cluster.get("pod", name)["status"]["containerStatuses"][0]
+        assert (status["ready"], status["restartCount"]) == (True, 0)

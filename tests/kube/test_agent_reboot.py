@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kube.gpunode import GpuNode
-from kube.pods import allocatable, environment, phase, pod, remove, run
+from kube.pods import environment, phase, pod, remove, run
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
 
@@ -61,18 +61,3 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     run(gpu_node.cluster, pod("after", limits={HALF: 1}))
     assert environment(gpu_node.cluster, "after")["NVIDIA_VISIBLE_DEVICES"] in gpu_node.mig_uuids()
     assert reboots(mark) == 1
-
-
-def test_a_reboot_that_does_not_help_is_asked_for_once_by_however_many_agents(gpu_node: GpuNode) -> None:
-    mark = gpu_node.node.folder / "var-lib" / "tessera" / "reboots"
-    mark.parent.mkdir(exist_ok=True)
-    prepared(gpu_node, mark)
-    gpu_node.ask_layout("all-3g.20gb")
-    gpu_node.until_state("rebooting")
-    until("call of the command", lambda: reboots(mark) == 1, timeout_s=30, found=gpu_node.agent_log)
-    for _ in range(2):
-        gpu_node.kill_agent()
-        gpu_node.start_again()
-        gpu_node.let_it_run(4)
-    assert gpu_node.labels()["nvidia.com/mig.config.state"] == "rebooting"
-    assert (reboots(mark), allocatable(gpu_node.cluster, "node1", GPU)) == (1, 0)
