@@ -1,7 +1,11 @@
 """The agent on a real node is killed inside the kubelet's calls, and cannot make sockets: nothing is lost or harmed."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,6 +148,15 @@ def read_only_is_told(node: GpuNode) -> bool:
     return any("Read-only file system" in line and "host path without readOnly" in line for line in lines)
 
 
+def doctor(node: GpuNode, *options: str) -> list[dict[str, str]]:
+    """Return what `tessera doctor` finds on the node."""
+    program = str(Path(sys.executable).with_name("tessera"))
+    command = node.node.command(program, "doctor", "-o", "json", *options)
+    done = subprocess.run(command, capture_output=True, check=False, text=True, env=node.node.environment())
+    found: list[dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
 def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
     folder = "/run/plugins"
     with plugins_mounted(gpu_node, folder):
@@ -160,6 +173,8 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
                 gpu_node.start_again()
             until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=30, found=gpu_node.agent_log)
         gpu_node.until_offered((SLICE, 0))
+        said = doctor(gpu_node, f"--plugins-dir={folder}")
+        assert (f"{folder} is read-only", "failed") in {(each["found"], each["verdict"]) for each in said}
         assert gpu_node.mig_uuids() == instances
         assert status(gpu_node, "steady") == before
         gpu_node.node.run("mount", "-o", "remount,bind,rw", folder)
@@ -169,3 +184,15 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
         assert (len(used), used <= set(instances)) == (2, True)
         assert status(gpu_node, "steady") == before
         gpu_node.stop_agent()
+
+
+def test_gpus_are_handed_over_by_mounts_and_by_annotations(gpu_node: GpuNode) -> None:
+    """The ways that other tests do not take: NVIDIA's runtime reads the mounts, containerd the annotations, by CDI."""
+    strategies = ["volume-mounts", "cdi-annotations"]
+    gpu_node.start_agent(flags={"migStrategy": "none", "plugin": {"deviceListStrategy": strategies}})
+    gpu_node.until_offered(("nvidia.com/gpu", 1))
+    shown = "env; echo MOUNTS=$(ls /var/run/nvidia-container-devices); echo NODES=$(ls /dev); exec sleep 3600"
+    run(gpu_node.cluster, pod("whole", command=shown, limits={"nvidia.com/gpu": 1}))
+    found = environment(gpu_node.cluster, "whole")
+    assert found["MOUNTS"].split() == list(gpu_node.gpu_uuids())
+    assert {"nvidia0", "nvidiactl", "nvidia-uvm"} <= set(found["NODES"].split())
