@@ -196,3 +196,14 @@ def test_gpus_are_handed_over_by_mounts_and_by_annotations(gpu_node: GpuNode) ->
     found = environment(gpu_node.cluster, "whole")
     assert found["MOUNTS"].split() == list(gpu_node.gpu_uuids())
     assert {"nvidia0", "nvidiactl", "nvidia-uvm"} <= set(found["NODES"].split())
+    an_error_withdraws_the_gpu_and_leaves_its_pod(gpu_node)
+
+
+def an_error_withdraws_the_gpu_and_leaves_its_pod(gpu_node: GpuNode) -> None:
+    before = status(gpu_node, "whole")
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.inject_xid(0, 48)
+    gpu_node.until_offered(("nvidia.com/gpu", 0))
+    assert status(gpu_node, "whole") == before
+    told = gpu_node.cluster.get("events", "--field-selector=reason=DeviceUnhealthy", "--all-namespaces")["items"]
+    assert any(gpu_node.gpu_uuids()[0] in each["message"] for each in told)
