@@ -63,6 +63,17 @@ def control_plane(program_folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def scheduling_plane(program_folder: Path) -> Iterator[Cluster]:
+    """Give a cluster without kubelets with Tessera's server and scheduler; `kube.fakenodes` makes its nodes."""
+    testbed = fresh("sched", program_folder)
+    try:
+        testbed.up(Wanted(nodes=0, scheduler=True))
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@pytest.fixture(scope="session")
 def node_cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster with a real node, `node1`, on which pods run."""
     testbed = fresh("node", program_folder)
@@ -96,6 +107,17 @@ def gpu_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterato
     testbed = fresh("gpu", program_folder)
     try:
         testbed.up(Wanted(nodes=1, gpus=request.module.GPUS))
+        yield testbed
+    finally:
+        testbed.down()
+
+
+@pytest.fixture(scope="module")
+def whole_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster with all of Tessera: one node with the GPUs in the test module's `GPUS`, agent, scheduler."""
+    testbed = fresh("whole", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True))
         yield testbed
     finally:
         testbed.down()
