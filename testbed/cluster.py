@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.gpupolicies import Spec, node_policy
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node, parts
@@ -250,10 +251,15 @@ class Cluster:
         self._start_agents(report)
 
     def _start_agents(self, report: Callable[[str], None]) -> None:
-        """Start this checkout's agent on each node that has none."""
+        """Start this checkout's agent on each node that has none; under our scheduler GPUs are left to Tessera."""
+        options: tuple[str, ...] = ()
+        if self.wanted.scheduler:
+            path = self.folder / "node-policy.json"
+            path.write_text(json.dumps(node_policy(Spec())))
+            options = ("--node-policy", str(path))
         for one in self.nodes if self.wanted.agents else ():
             report(f"agent of {one.name}")
-            one.start_agent(self.agent_kubeconfig())
+            one.start_agent(self.agent_kubeconfig(), *options)
 
     def agent_kubeconfig(self) -> Path:
         """Return a kubeconfig for agents on nodes, made once: it has the rights of deploy/rbac/agent.yaml alone."""

@@ -19,7 +19,8 @@ _WEIGHT: Final = 1000
 """One point of the extender is worth ten times this. All plugins of kube-scheduler together give at most 1,400, so the
 node that the extender gives 10 wins over those it gives 9. Source: kubernetes `pkg/scheduler/schedule_one.go` (an
 extender's score counts tenfold), `pkg/scheduler/apis/config/v1/default_plugins.go` (weights 14 in all, of 100)."""
-_TIMEOUT_S: Final = 10
+_TIMEOUT_S: Final = 30
+"""Longer than the server takes at most, so that its own words reach the pod's events."""
 _IGNORED: Final = (GPU_COMPUTE, GPU_COUNT)
 """Advertised by no node: they say more about `tessera.dev/gpu-memory`."""
 
