@@ -1,6 +1,7 @@
 """What every implementation of the Kubernetes client's Protocol does; each is run through it by a subclass."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,17 +10,21 @@ from tessera.clients.kube import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     EVERYTHING,
+    LEASES,
     NODES,
     PODS,
+    Election,
     Kind,
     Kube,
     Object,
+    Seat,
     Selection,
     Store,
     annotations_of,
     name_of,
     version_of,
 )
+from tessera.core.leadership import Terms
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 NAMESPACE = "default"
@@ -358,3 +363,43 @@ class KubeSuite:
         assert after["metadata"]["labels"] == {"suite": "kube", "x": "1"}
         after = await kube.apply(CONFIG_MAPS, {"metadata": labelled | {"annotations": {}}}, manager="one")
         assert annotations_of(after) == {}
+
+    # Leases
+
+    async def test_a_lease_is_renewed_by_who_has_the_version(self, kube: Kube) -> None:
+        body = {"metadata": {"name": "suite-lease", "namespace": NAMESPACE, "labels": {"suite": "kube"}}}
+        made = await kube.create(LEASES, body | {"spec": {"holderIdentity": "one", "leaseDurationSeconds": 15}})
+        version = {"metadata": {"resourceVersion": version_of(made)}}
+        moment = {"renewTime": "2026-11-21T12:00:00.000001Z"}
+        after = await kube.patch(LEASES, "suite-lease", version | {"spec": moment}, namespace=NAMESPACE)
+        assert (after["spec"]["holderIdentity"], after["spec"]["renewTime"]) == ("one", moment["renewTime"])
+        with pytest.raises(Conflict):
+            await kube.patch(LEASES, "suite-lease", version | {"spec": moment}, namespace=NAMESPACE)
+        await kube.delete(LEASES, "suite-lease", namespace=NAMESPACE)
+
+    async def test_of_two_candidates_one_leads_and_the_other_when_it_stops(self, kube: Kube) -> None:
+        seat = Seat(lease="suite-election", namespace=NAMESPACE, terms=Terms(lease_s=3, renew_s=2, retry_s=0.2))
+        await kube.delete(LEASES, seat.lease, namespace=NAMESPACE)
+        leading = asyncio.Queue[str]()
+
+        async def work(name: str) -> None:
+            await leading.put(name)
+            await asyncio.sleep(60)
+
+        elections = {name: Election(kube, seat, name) for name in ("one", "two")}
+        async with asyncio.TaskGroup() as tasks:
+            running = {name: tasks.create_task(each.run(partial(work, name))) for name, each in elections.items()}
+            first = await asyncio.wait_for(leading.get(), 10)
+            other = "two" if first == "one" else "one"
+            await asyncio.sleep(3.5)  # more than one lease: it is renewed, and the other waits
+            assert (elections[first].leading, elections[other].leading, leading.qsize()) == (True, False, 0)
+            lease = await kube.get(LEASES, seat.lease, NAMESPACE)
+            assert lease is not None
+            assert lease["spec"]["holderIdentity"] == elections[first].identity
+            running[first].cancel()
+            assert await asyncio.wait_for(leading.get(), 10) == other
+            running[other].cancel()
+        lease = await kube.get(LEASES, seat.lease, NAMESPACE)
+        assert lease is not None
+        assert lease["spec"].get("holderIdentity", "") == ""
+        await kube.delete(LEASES, seat.lease, namespace=NAMESPACE)

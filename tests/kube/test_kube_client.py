@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conformance.kubesuite import HERE, NAMESPACE, KubeSuite, config_map, until
-from tessera.clients.kube import CONFIG_MAPS, NODES, PODS, Kube, LightkubeKube, Store
+from tessera.clients.kube import CONFIG_MAPS, LEASES, NODES, PODS, Kube, LightkubeKube, Store
 from tessera.errors import InvalidInput, Unavailable
 from testbed.cluster import Cluster
 
 
 async def emptied(kube: Kube) -> None:
-    for kind in (CONFIG_MAPS, PODS, NODES):
+    for kind in (CONFIG_MAPS, PODS, NODES, LEASES):
         for each in (await kube.list(kind)).objects:
             name, namespace = each["metadata"]["name"], each["metadata"].get("namespace", "")
             if "suite" in (each["metadata"].get("labels") or {}):

@@ -1,5 +1,6 @@
 """The Kubernetes API: read, follow and change objects; real and in memory."""
 
+from tessera.clients.kube.election import Election, Seat
 from tessera.clients.kube.events import record_event
 from tessera.clients.kube.follow import Change, Store, follow
 from tessera.clients.kube.memory import MemoryKube
@@ -44,6 +45,7 @@ __all__ = [
     "PODS",
     "PRIORITY_CLASSES",
     "Change",
+    "Election",
     "Expired",
     "Kind",
     "Kube",
@@ -51,6 +53,7 @@ __all__ = [
     "Listing",
     "MemoryKube",
     "Object",
+    "Seat",
     "Selection",
     "Store",
     "Subresource",

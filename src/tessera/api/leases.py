@@ -1,0 +1,70 @@
+"""The Lease object of Kubernetes (`coordination.k8s.io/v1`) that candidates for leadership share."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.core.leadership import Lease
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read_lease", "write_lease"]
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+    spec: _Spec | None = None
+
+
+def read_lease(found: Mapping[str, Any] | None) -> Lease:
+    """Return the lease in a Lease object; without an object the one that nobody holds.
+
+    Raises:
+        InvalidInput: it is none.
+
+    """
+    if found is None:
+        return Lease()
+    try:
+        read = msgspec.convert(found, _Object)
+    except msgspec.ValidationError as error:
+        raise InvalidInput("Lease", found=shown(error), wanted="a Lease of coordination.k8s.io/v1") from error
+    spec = read.spec or _Spec()
+    return Lease(
+        holder=spec.holder_identity or "",
+        lease_s=max(0, spec.lease_duration_seconds or 0),
+        transitions=spec.lease_transitions or 0,
+        version=read.metadata.resource_version,
+    )
+
+
+def write_lease(lease: Lease, now: dt.datetime, *, taken: bool) -> dict[str, Any]:
+    """Return the merge patch that writes a lease; it names the version that it replaces.
+
+    Args:
+        lease: what to write.
+        now: the time shown to people. No decision reads it, but it must differ at each renewal: a patch that changes
+            nothing renews nothing.
+        taken: whether it begins a leadership.
+
+    """
+    moment = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec: dict[str, Any] = {
+        "holderIdentity": lease.holder,
+        "leaseDurationSeconds": lease.lease_s,
+        "leaseTransitions": lease.transitions,
+        "renewTime": moment,
+    }
+    written: dict[str, Any] = {"spec": spec | ({"acquireTime": moment} if taken else {})}
+    return written | ({"metadata": {"resourceVersion": lease.version}} if lease.version else {})

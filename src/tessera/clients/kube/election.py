@@ -1,0 +1,195 @@
+"""Leader election by a Lease: carries out what `core/leadership` decides, and runs what only the leader may."""
+
+import asyncio
+import datetime as dt
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from tessera.api.leases import read_lease, write_lease
+from tessera.clients.kube.protocol import LEASES, Kube, Object
+from tessera.core.leadership import (
+    Candidate,
+    Lease,
+    Terms,
+    claim,
+    granted,
+    leads,
+    looked,
+    pause_s,
+    released,
+)
+from tessera.errors import Conflict, TesseraError, Unavailable
+
+__all__ = ["Election", "Seat"]
+
+_ATTEMPTS = 2
+"""An attempt may take this part of the time for renewals, so that one that hangs leaves time for another."""
+_RELEASE_S = 5.0
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """What is led, and on which terms."""
+
+    lease: str
+    """Name of the Lease object."""
+    namespace: str
+    terms: Terms = Terms()
+
+
+class Election:
+    """A candidate for leadership.
+
+    Args:
+        kube: where the Lease is.
+        seat: what is to be led.
+        name: shown to people as the holder, as a pod's name; what makes it unlike any other process is added.
+        on_trouble: told each error of an attempt; the next attempt follows.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        seat: Seat,
+        name: str,
+        *,
+        on_trouble: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._kube = kube
+        self._seat = seat
+        self._candidate = Candidate(identity=f"{name}_{uuid.uuid4()}", terms=seat.terms)
+        self._on_trouble = on_trouble
+        self._random = random.SystemRandom()
+        self._stamp = dt.datetime.fromtimestamp(0, dt.UTC)
+
+    @property
+    def identity(self) -> str:
+        """What the Lease shows as its holder while this process leads."""
+        return self._candidate.identity
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may believe now that it leads; to be asked right before what only a leader may do."""
+        return leads(self._candidate, _now_s())
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` whenever this process leads, and return when it returned by itself.
+
+        It is cancelled when leadership ends, at `renew_s` after the last answered renewal; others may lead when the
+        rest of the lease has passed, and so long it has to end. It is run anew when this process leads again. When
+        `run` is cancelled, or `work` returns or raises, the lease is given up after `work` has ended.
+        """
+        try:
+            while True:
+                while not self.leading:
+                    await self._attempt()
+                    if not self.leading:
+                        await self._pause()
+                if await self._led(work):
+                    return
+        finally:
+            await self._release()
+
+    async def _led(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Run `work` until leadership ends; return whether it returned by itself."""
+        working = asyncio.create_task(work())
+        renewing = asyncio.create_task(self._renew())
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            by_itself = working.done()
+        finally:
+            working.cancel()
+            await self._ended(working)
+            renewing.cancel()
+            await asyncio.wait({renewing})
+            for each in (working, renewing):
+                if not each.cancelled():
+                    each.result()
+        return by_itself
+
+    async def _ended(self, working: asyncio.Task[None]) -> None:
+        """Wait until the work has ended; tell when it takes so long that another may lead already."""
+        terms = self._seat.terms
+        _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
+        if late:
+            subject, wanted = f"leadership of {self._seat.lease}", "an end before another may lead"
+            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", wanted=wanted))
+            await asyncio.wait({working})
+
+    async def _renew(self) -> None:
+        """Return when this process no longer leads."""
+        while self.leading:
+            await self._pause()
+            if self.leading:
+                await self._attempt()
+
+    async def _pause(self) -> None:
+        now_s = _now_s()
+        wait_s = pause_s(self._candidate, now_s, self._random.random())
+        if leads(self._candidate, now_s):
+            wait_s = min(wait_s, self._until_s() - now_s)
+        await asyncio.sleep(wait_s)
+
+    def _until_s(self) -> float:
+        return (self._candidate.sent_s or 0.0) + self._seat.terms.renew_s
+
+    async def _attempt(self) -> None:
+        """Read the lease and, where it may, write it; a leader writes what it last wrote, unread."""
+        end_s = _now_s() + self._seat.terms.renew_s / _ATTEMPTS
+        try:
+            async with asyncio.timeout_at(min(end_s, self._until_s()) if self.leading else end_s):
+                if not self.leading:
+                    await self._look()
+                await self._write()
+        except Conflict:
+            await self._look_again()
+        except TimeoutError as error:
+            subject, wanted = f"Lease {self._seat.namespace}/{self._seat.lease}", "an answer in time to lead"
+            self._on_trouble(Unavailable(subject, found=str(error) or "no answer", wanted=wanted))
+        except TesseraError as error:
+            self._on_trouble(error)
+
+    async def _look_again(self) -> None:
+        try:
+            async with asyncio.timeout(self._seat.terms.renew_s / _ATTEMPTS):
+                await self._look()
+        except (TesseraError, TimeoutError) as error:
+            self._on_trouble(error)
+
+    async def _look(self) -> None:
+        found = await self._kube.get(LEASES, self._seat.lease, self._seat.namespace)
+        self._candidate = looked(self._candidate, read_lease(found), _now_s())
+
+    async def _write(self) -> None:
+        sent_s = _now_s()
+        lease = claim(self._candidate, sent_s)
+        if lease is not None:
+            stored = await self._store(lease, taken=not leads(self._candidate, sent_s))
+            self._candidate = granted(self._candidate, read_lease(stored), sent_s, _now_s())
+
+    async def _store(self, lease: Lease, *, taken: bool) -> Object:
+        self._stamp = max(dt.datetime.now(dt.UTC), self._stamp + dt.timedelta(microseconds=1))
+        body, where = write_lease(lease, self._stamp, taken=taken), self._seat
+        if lease.version:
+            return await self._kube.patch(LEASES, where.lease, body, namespace=where.namespace)
+        metadata = {"name": where.lease, "namespace": where.namespace}
+        return await self._kube.create(LEASES, body | {"metadata": metadata})
+
+    async def _release(self) -> None:
+        """Let others lead at once; where that fails they wait for the end of the lease."""
+        self._candidate, lease = released(self._candidate)
+        if lease is None:
+            return
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await self._store(lease, taken=False)
+        except (TesseraError, TimeoutError) as error:
+            self._on_trouble(error)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
