@@ -286,20 +286,20 @@ static void spell_bus(const gpu_t *gpu, unsigned int digits, char *out, size_t s
     snprintf(out, size, "%0*X:%02X:%02X.0", (int)digits, gpu->pci_domain, gpu->pci_bus & 0xff, gpu->pci_device & 0xff);
 }
 
+/* What all versions of the record have, as initialisers; each spells the bus in its own way. */
+#define PCI_FIELDS(gpu)                                                                                          \
+    .domain = (gpu)->pci_domain, .bus = (gpu)->pci_bus, .device = (gpu)->pci_device,                             \
+    .pciDeviceId = (gpu)->pci_device_id, .pciSubSystemId = (gpu)->pci_subsystem_id
+
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
     target_t at;
     CALL_GPU(device, &at);
     if (!info)
         return leave(NVML_ERROR_INVALID_ARGUMENT);
-    memset(info, 0, sizeof *info);
+    *info = (nvmlPciInfo_t){PCI_FIELDS(at.gpu)};
     spell_bus(at.gpu, 4, info->busIdLegacy, sizeof info->busIdLegacy);
     spell_bus(at.gpu, 8, info->busId, sizeof info->busId);
-    info->domain = at.gpu->pci_domain;
-    info->bus = at.gpu->pci_bus;
-    info->device = at.gpu->pci_device;
-    info->pciDeviceId = at.gpu->pci_device_id;
-    info->pciSubSystemId = at.gpu->pci_subsystem_id;
     return leave(NVML_SUCCESS);
 }
 
@@ -309,13 +309,8 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *info
     CALL_GPU(device, &at);
     if (!info)
         return leave(NVML_ERROR_INVALID_ARGUMENT);
-    memset(info, 0, sizeof *info);
+    *info = (nvmlPciInfo_v2_t){PCI_FIELDS(at.gpu)};
     spell_bus(at.gpu, 4, info->busId, sizeof info->busId);
-    info->domain = at.gpu->pci_domain;
-    info->bus = at.gpu->pci_bus;
-    info->device = at.gpu->pci_device;
-    info->pciDeviceId = at.gpu->pci_device_id;
-    info->pciSubSystemId = at.gpu->pci_subsystem_id;
     return leave(NVML_SUCCESS);
 }
 
@@ -334,11 +329,7 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *i
         return leave(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     *info = (nvmlPciInfoExt_v1_t){
         .version = info->version,
-        .domain = at.gpu->pci_domain,
-        .bus = at.gpu->pci_bus,
-        .device = at.gpu->pci_device,
-        .pciDeviceId = at.gpu->pci_device_id,
-        .pciSubSystemId = at.gpu->pci_subsystem_id,
+        PCI_FIELDS(at.gpu),
         .baseClass = VENDOR_BASE_CLASS,
         .subClass = VENDOR_SUB_CLASS,
     };

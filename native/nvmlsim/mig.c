@@ -175,6 +175,13 @@ static const profile_t *find_profile(const gpu_t *gpu, chooses_t chooses, uint32
     return NULL;
 }
 
+/* What all versions of the record of a profile begin with, as initialisers. */
+#define PROFILE_FIELDS(profile)                                                                                  \
+    .id = (profile)->id, .sliceCount = (profile)->slices, .instanceCount = (profile)->max_instances,             \
+    .multiprocessorCount = (profile)->multiprocessors, .copyEngineCount = (profile)->copy_engines,               \
+    .decoderCount = (profile)->decoders, .encoderCount = (profile)->encoders, .jpegCount = (profile)->jpegs,     \
+    .ofaCount = (profile)->ofas, .memorySizeMB = (profile)->memory_mib
+
 nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
                                                  nvmlGpuInstanceProfileInfo_t *info)
 {
@@ -185,18 +192,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned i
     const profile_t *found = find_profile(at.gpu, by_index, profile);
     if (!found)
         return leave(NVML_ERROR_NOT_SUPPORTED);
-    *info = (nvmlGpuInstanceProfileInfo_t){
-        .id = found->id,
-        .sliceCount = found->slices,
-        .instanceCount = found->max_instances,
-        .multiprocessorCount = found->multiprocessors,
-        .copyEngineCount = found->copy_engines,
-        .decoderCount = found->decoders,
-        .encoderCount = found->encoders,
-        .jpegCount = found->jpegs,
-        .ofaCount = found->ofas,
-        .memorySizeMB = found->memory_mib,
-    };
+    *info = (nvmlGpuInstanceProfileInfo_t){PROFILE_FIELDS(found)};
     return leave(NVML_SUCCESS);
 }
 
@@ -204,16 +200,7 @@ static void fill_v2(const profile_t *profile, nvmlGpuInstanceProfileInfo_v2_t *i
 {
     *info = (nvmlGpuInstanceProfileInfo_v2_t){
         .version = info->version,
-        .id = profile->id,
-        .sliceCount = profile->slices,
-        .instanceCount = profile->max_instances,
-        .multiprocessorCount = profile->multiprocessors,
-        .copyEngineCount = profile->copy_engines,
-        .decoderCount = profile->decoders,
-        .encoderCount = profile->encoders,
-        .jpegCount = profile->jpegs,
-        .ofaCount = profile->ofas,
-        .memorySizeMB = profile->memory_mib,
+        PROFILE_FIELDS(profile),
     };
     snprintf(info->name, sizeof info->name, "MIG %.*s", NAME_SIZE - 8, profile->name);
 }
@@ -222,16 +209,7 @@ static void fill_v3(const profile_t *profile, nvmlGpuInstanceProfileInfo_v3_t *i
 {
     *info = (nvmlGpuInstanceProfileInfo_v3_t){
         .version = info->version,
-        .id = profile->id,
-        .sliceCount = profile->slices,
-        .instanceCount = profile->max_instances,
-        .multiprocessorCount = profile->multiprocessors,
-        .copyEngineCount = profile->copy_engines,
-        .decoderCount = profile->decoders,
-        .encoderCount = profile->encoders,
-        .jpegCount = profile->jpegs,
-        .ofaCount = profile->ofas,
-        .memorySizeMB = profile->memory_mib,
+        PROFILE_FIELDS(profile),
         .capabilities = profile->graphics ? NVML_GPU_INSTANCE_PROFILE_CAPS_GFX : 0,
     };
     snprintf(info->name, sizeof info->name, "MIG %.*s", NAME_SIZE - 8, profile->name);

@@ -97,32 +97,21 @@ static nvmlReturn_t list_v2(const target_t *at, uint32_t mode, unsigned int *cou
     return result;
 }
 
-#define LISTS(kind, mode)                                                                                        \
-    nvmlReturn_t nvmlDeviceGet##kind##RunningProcesses(nvmlDevice_t device, unsigned int *count,                 \
-                                                       nvmlProcessInfo_v1_t *infos)                              \
+#define LIST(name, info_t, list, mode)                                                                           \
+    nvmlReturn_t nvmlDeviceGet##name(nvmlDevice_t device, unsigned int *count, info_t *infos)                    \
     {                                                                                                            \
         target_t at;                                                                                             \
         CALL_DEVICE(device, &at);                                                                                \
-        return leave(list_v1(&at, mode, count, infos));                                                          \
-    }                                                                                                            \
-    nvmlReturn_t nvmlDeviceGet##kind##RunningProcesses_v2(nvmlDevice_t device, unsigned int *count,              \
-                                                          nvmlProcessInfo_t *infos)                              \
-    {                                                                                                            \
-        target_t at;                                                                                             \
-        CALL_DEVICE(device, &at);                                                                                \
-        return leave(list_v2(&at, mode, count, infos));                                                          \
-    }                                                                                                            \
-    nvmlReturn_t nvmlDeviceGet##kind##RunningProcesses_v3(nvmlDevice_t device, unsigned int *count,              \
-                                                          nvmlProcessInfo_t *infos)                              \
-    {                                                                                                            \
-        target_t at;                                                                                             \
-        CALL_DEVICE(device, &at);                                                                                \
-        return leave(list_v2(&at, mode, count, infos));                                                          \
+        return leave(list(&at, mode, count, infos));                                                             \
     }
+#define LISTS(name, mode)                                                                                        \
+    LIST(name, nvmlProcessInfo_v1_t, list_v1, mode)                                                              \
+    LIST(name##_v2, nvmlProcessInfo_t, list_v2, mode)                                                            \
+    LIST(name##_v3, nvmlProcessInfo_t, list_v2, mode)
 
-LISTS(Compute, NVML_PROCESS_MODE_COMPUTE)
-LISTS(Graphics, NVML_PROCESS_MODE_GRAPHICS)
-LISTS(MPSCompute, NVML_PROCESS_MODE_MPS)
+LISTS(ComputeRunningProcesses, NVML_PROCESS_MODE_COMPUTE)
+LISTS(GraphicsRunningProcesses, NVML_PROCESS_MODE_GRAPHICS)
+LISTS(MPSComputeRunningProcesses, NVML_PROCESS_MODE_MPS)
 
 static nvmlReturn_t detail_list(const target_t *at, nvmlProcessDetailList_v1_t *list)
 {
