@@ -1,6 +1,8 @@
-"""The agent on a real node: many memory shares at once, whose places the test chose."""
+"""The agent on a real node: annotation, kubelet's record and container agree on memory shares made all at once."""
 
+import json
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def share(gpu: int, units: int) -> tuple[Share, ...]:
 
 
 def wanted_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
-    """Return pods of equal and unequal sizes with a GPU each that has room for them."""
+    """Return pods of equal and unequal sizes, in any order, with a GPU each that has room for them."""
     left = dict.fromkeys(range(4), per_gpu)
     made = []
     for number in range(PODS):
@@ -46,6 +48,15 @@ def wanted_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
         one["metadata"]["annotations"] = {ASSIGNMENT: write_shares(share(gpu, units))}
         made.append(one)
     return made
+
+
+def assigned_units(pods: list[dict[str, Any]]) -> Counter[int]:
+    """Return how many units of each GPU pods were assigned when they were made."""
+    units: Counter[int] = Counter()
+    for one in pods:
+        (assigned,) = json.loads(one["metadata"]["annotations"][ASSIGNMENT])
+        units[assigned["gpu"]] += assigned["memory_mib"] // 1024
+    return units
 
 
 def gpu_of(variables: dict[str, str], uuids: tuple[str, ...]) -> int:
@@ -61,17 +72,20 @@ async def test_annotation_record_and_environment_of_fifty_pods_agree(gpu_node: G
     plugin = {"migStrategy": "none", "plugin": {"deviceListStrategy": [strategy]}}
     gpu_node.start_agent(policy=POLICY, flags=plugin)
     gpu_node.until_offered((UNITS, 4 * 39))
-    pods = wanted_pods(random.Random(4), 39)
+    pods = wanted_pods(random.Random(strategy), 39)
     run(cluster, *pods, timeout_s=150)
     record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
     mismatches = []
+    units_on: Counter[int] = Counter()
     for number in range(PODS):
         name = f"share-{number}"
         found = cluster.get("pod", name)
         units = int(found["spec"]["containers"][0]["resources"]["limits"][UNITS])
         variables = environment(cluster, name)
         gpu = gpu_of(variables, gpu_node.gpu_uuids())
+        units_on[gpu] += units
         told = (found["metadata"]["annotations"][ASSIGNMENT], record[name], variables["TESSERA_GPU_MEMORY_MIB"])
         if told != (write_shares(share(gpu, units)), units, str(units * 1024)):
             mismatches.append((name, gpu, *told))
     assert mismatches == []
+    assert units_on == assigned_units(pods), "whatever was exchanged, no GPU is granted more or less than was assigned"
