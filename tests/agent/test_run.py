@@ -102,6 +102,15 @@ class Machine(msgspec.Struct, kw_only=True):
             await asyncio.sleep(0.02)
         pytest.fail(f"after {deadline_s} s: {await self.node()}")
 
+    async def event(self, reason: str) -> str:
+        """Return the message of the node's event with this reason as soon as there is one."""
+        for _ in range(400):
+            for each in (await self.kube.list(EVENTS)).objects:
+                if each["reason"] == reason:
+                    return str(each["message"])
+            await asyncio.sleep(0.05)
+        pytest.fail(f"no event {reason}")
+
     async def until_state(self, state: str) -> Object:
         return await self.until(lambda node: labels_of(node).get(STATE) == state)
 
@@ -419,13 +428,7 @@ async def test_a_gpu_with_errors_is_offered_no_more(machine: Machine) -> None:
         machine.driver.report(GpuEvent(gpu=sick.uuid, xid=79))
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
         assert machine.kubelet.capacity("nvidia.com/gpu") == 2
-        events: dict[str, str] = {}
-        for _ in range(200):
-            events = {each["reason"]: each["message"] for each in (await machine.kube.list(EVENTS)).objects}
-            if "DeviceUnhealthy" in events:
-                break
-            await asyncio.sleep(0.05)
-        assert sick.uuid in events["DeviceUnhealthy"]
+        assert sick.uuid in await machine.event("DeviceUnhealthy")
 
 
 async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machine) -> None:

@@ -174,6 +174,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
             until("a word about it", lambda: read_only_is_told(gpu_node), timeout_s=30, found=gpu_node.agent_log)
         gpu_node.until_offered((SLICE, 0))
         said = doctor(gpu_node, f"--plugins-dir={folder}")
+        assert "Read-only file system" in event(gpu_node, "ResourceNotAdvertised")
         assert (f"{folder} is read-only", "failed") in {(each["found"], each["verdict"]) for each in said}
         assert gpu_node.mig_uuids() == instances
         assert status(gpu_node, "steady") == before
@@ -205,5 +206,10 @@ def an_error_withdraws_the_gpu_and_leaves_its_pod(gpu_node: GpuNode) -> None:
         machine.inject_xid(0, 48)
     gpu_node.until_offered(("nvidia.com/gpu", 0))
     assert status(gpu_node, "whole") == before
-    told = gpu_node.cluster.get("events", "--field-selector=reason=DeviceUnhealthy", "--all-namespaces")["items"]
-    assert any(gpu_node.gpu_uuids()[0] in each["message"] for each in told)
+    assert gpu_node.gpu_uuids()[0] in event(gpu_node, "DeviceUnhealthy")
+
+
+def event(node: GpuNode, reason: str) -> str:
+    """Return the messages of the node's events with this reason."""
+    found = node.cluster.get("events", f"--field-selector=reason={reason}", "--all-namespaces")["items"]
+    return "; ".join(each["message"] for each in found)

@@ -56,6 +56,13 @@ from tessera.log import logger
 __all__ = ["Agent"]
 
 _ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
+_EVENTS = {
+    "configuration": "ConfigurationImpaired",
+    "enforcement": "EnforcementImpaired",
+    "plugins": "ResourceNotAdvertised",
+    "policy": "LayoutFailed",
+}
+"""Reasons of the node's events about what is impaired."""
 _INSTANCE_S = 25.0
 """For a MIG instance that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
 
@@ -95,6 +102,7 @@ class Agent:
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._offering = asyncio.Lock()
         self._notes: dict[str, tuple[str, ...]] = {}
+        self._untold: list[Report] = []
         paths = settings.paths
         outside = PluginsOutside(
             pods=self._bound,
@@ -252,7 +260,11 @@ class Agent:
     # Offers
 
     async def _offer(self) -> None:
-        await self._offered()
+        try:
+            await self._offered()
+        finally:
+            while self._untold:
+                await self._record.report(self._untold.pop(0))
 
     async def _offered(self) -> bool:
         """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
@@ -347,11 +359,14 @@ class Agent:
         return self._node_store.objects.get(("", self._settings.node), {})
 
     def _note(self, about: str, sentences: Iterable[str]) -> None:
-        """Log what is impaired, once each time it changes."""
+        """Log what is impaired, and have the node's events say it, once each time it changes."""
         now = tuple(sentences)
-        if self._notes.get(about, ()) != now:
-            self._notes[about] = now
-            self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
+        if self._notes.get(about, ()) == now:
+            return
+        self._notes[about] = now
+        self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
+        if now and about in _EVENTS:
+            self._untold.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
 
 
 def _first_line(path: Path) -> str:

@@ -2,20 +2,24 @@
 
 import asyncio
 import itertools
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cards import at, card
 from machines import Death, Machine
-from tessera.agent.partition import Follower, Partitioner, Policy
+from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import CATALOGUE, model
 from tessera.core.layouts import Cause, Group, Limits, State, Target, Wish, differences, exact
 from tessera.core.mig import Layout, all_layouts, counts_of
 from tessera.core.repartition import restorable
+from tessera.errors import Unavailable
 from tessera.log import configure
 from virtualtime import run
 
@@ -159,6 +163,69 @@ def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_aga
         assert machine.offered.get("GPU-0") is None
 
     run(lifetimes())
+
+
+@settings(max_examples=150)
+@given(
+    situations(),
+    st.lists(st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]), max_size=60),
+    st.sampled_from(["works", "fails", "does nothing"]),
+)
+def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
+    situation: Situation, fate: list[int], outcome: str
+) -> None:
+    """MIG is switched with a reset alone; agents die at any call and of the reboot, whose record alone they leave."""
+    target = target_of(situation, places=False)
+    group = Group(enabled=target.mig, instances=target.counts)
+    machine = machine_of(situation, fate)
+    driver = machine.driver
+    assert isinstance(driver, MemoryDriver)
+    reboots, labels = [], [""]
+
+    async def reboot() -> None:
+        await asyncio.sleep(0)
+        assert not machine.pods, "a node is rebooted under a pod"
+        reboots.append(now())
+        if outcome == "fails":
+            raise Unavailable("reboot", found="a fault", wanted="no fault")
+        if outcome == "works":
+            driver.reboot()
+            raise Death
+
+    async def report(wish: Wish) -> None:
+        await asyncio.sleep(0)
+        labels.append(wish.state or "")
+
+    async def life(policy: Policy, end_s: float) -> None:
+        machine.offered.clear()
+        follower = Follower(Partitioner(machine.outside), policy)
+        follower.resume("mine", labels[-1])
+        while now() < end_s:
+            await follower.follow("mine")
+            await asyncio.sleep(5)
+
+    async def lifetimes(folder: Path) -> None:
+        driver.hold_mode_changes("GPU-0")
+        policy = Policy(
+            configurations=lambda: {"mine": (group,)},
+            report=report,
+            limits=msgspec.structs.replace(LIMITS, may_reboot=True, rebooting_s=300),
+            reboot=reboot,
+            record=RebootRecord(folder / "rebooted"),
+        )
+        died = True
+        while died:
+            try:
+                await life(policy, now() + 1200)
+                died = False
+            except* Death:
+                died = True
+        assert labels[-1] == (State.SUCCESS if await is_met(machine, target) else State.FAILED)
+        assert len(reboots) <= 1
+        assert set(situation[3]) <= set(held(machine))
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(lifetimes(Path(folder)))
 
 
 @settings(max_examples=30)
