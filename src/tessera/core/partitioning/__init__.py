@@ -15,6 +15,7 @@ in use is never destroyed, and an assignment of a pod wins over a wanted device.
 from tessera.core.partitioning.look import advance
 from tessera.core.partitioning.policies import Budget, Policy, advance_all, applying
 from tessera.core.partitioning.records import Decision, Limits, Memory, Observed, Told
+from tessera.core.partitioning.seen import observed
 
 __all__ = [
     "Budget",
@@ -27,4 +28,5 @@ __all__ = [
     "advance",
     "advance_all",
     "applying",
+    "observed",
 ]

@@ -1,0 +1,218 @@
+"""The controller: observe the cluster, plan by `core.partitioning`, apply; level-triggered.
+
+It writes three things: the policy that applies to each node and the devices wanted of its GPUs, both into the node's
+GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at any moment without harm.
+"""
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.gpunodes import API_VERSION, wanted_field
+from tessera.api.gpunodes import KIND as GPU_NODE
+from tessera.api.gpupolicies import GpuPolicy, Status, node_policy, read_gpu_policy, status_fields
+from tessera.api.nodereports import Report
+from tessera.api.partitionpolicies import partition_policy
+from tessera.api.policystatus import Facts, new_status, refused_status
+from tessera.bell import Bell
+from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, PODS, Kube, Object, Store, record_event
+from tessera.controller.settings import Settings
+from tessera.core.gpunodestate import Wanted
+from tessera.core.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
+from tessera.core.snapshot import NodeName
+from tessera.errors import InvalidInput, TesseraError
+from tessera.log import logger
+
+__all__ = ["Controller"]
+
+_MANAGER = "tessera-controller"
+
+
+class Controller:
+    """Decides for the whole cluster; `run` ends when it is cancelled, and leaves all as it is.
+
+    Args:
+        settings: how often it looks.
+        kube: the Kubernetes API.
+        now: the wall clock, for times that people read.
+
+    """
+
+    def __init__(
+        self, settings: Settings, kube: Kube, *, now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
+    ) -> None:
+        self._settings = settings
+        self._kube = kube
+        self._now = now
+        self._log = logger(controller=settings.identity)
+        self._bell = Bell()
+        kinds = (NODES, PODS, GPU_NODES, GPU_POLICIES)
+        self._stores = {kind: Store(kube, kind, wake=self._bell.ring, on_trouble=self._trouble) for kind in kinds}
+        self._memories: Mapping[str, Memory] = {}
+        self._accepted: dict[str, GpuPolicy] = {}
+        """Policies as they were when they could be read last; those in force."""
+        self._generations: dict[str, int] = {}
+        """Generation of each node's object after the last write here; servers' claims count on from there."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self._log.info("controller_started")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for store in self._stores.values():
+                    tasks.create_task(store.run())
+                for store in self._stores.values():
+                    await store.synced()
+                while True:
+                    again_s = await self._persistent_look()
+                    await asyncio.sleep(self._settings.least_s)
+                    await self._bell.wait(again_s)
+        finally:
+            self._log.info("controller_stopped")
+
+    async def _persistent_look(self) -> float:
+        """Look once, whatever comes; return how long the next look can wait."""
+        try:
+            return min(self._settings.interval_s, await self.look())
+        except (TesseraError, TimeoutError) as error:
+            self._trouble(error)
+            return self._settings.interval_s
+
+    def _trouble(self, error: Exception) -> None:
+        self._log.warning("look_again", reason=str(error) or type(error).__name__)
+
+    async def look(self) -> float:
+        """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
+
+        Raises:
+            TesseraError: something could not be written; what was written before stays.
+
+        """
+        objects = {kind: tuple(store.objects.values()) for kind, store in self._stores.items()}
+        refused = self._read_policies(objects[GPU_POLICIES])
+        policies = tuple(partition_policy(each) for each in self._accepted.values())
+        cluster = read_cluster(as_fields((*objects[NODES], *objects[PODS], *objects[GPU_NODES])))
+        seen = observed(cluster)
+        now_s = asyncio.get_running_loop().time()
+        memories, decisions = advance_all(self._memories, policies, seen, now_s)
+        await self._write_nodes(seen, policies, decisions)
+        self._memories = memories
+        await self._tell(decisions)
+        await self._write_statuses(seen, policies, decisions, refused)
+        moments = [each.again_s - now_s for each in decisions.values() if each.again_s is not None]
+        return min(moments, default=self._settings.interval_s)
+
+    # Policies
+
+    def _read_policies(self, objects: tuple[Object, ...]) -> dict[str, str]:
+        """Take in the policies; return those that cannot be carried out, and why. What they said before holds."""
+        refused: dict[str, str] = {}
+        for each in objects:
+            name = each["metadata"]["name"]
+            try:
+                self._accepted[name] = read_gpu_policy(each)
+            except InvalidInput as error:
+                refused[name] = str(error)
+        names = {each["metadata"]["name"] for each in objects}
+        self._accepted = {name: each for name, each in self._accepted.items() if name in names}
+        return refused
+
+    # Nodes
+
+    async def _write_nodes(
+        self, seen: Observed, policies: tuple[Policy, ...], decisions: Mapping[str, Decision]
+    ) -> None:
+        """Write what is wanted of nodes whose agents report, where it differs.
+
+        Raises:
+            Conflict: somebody wrote to a node's object meanwhile; what was decided may be wrong by now.
+
+        """
+        wanted = {name: each for decision in decisions.values() for name, each in decision.wanted}
+        nodes = {node.name: node for node in seen.nodes}
+        for state in seen.states:
+            if state.name not in nodes:
+                continue
+            policy = applying(policies, nodes[state.name])
+            spec = _spec(self._accepted[policy.name] if policy else None, wanted.get(state.name, state.wanted))
+            present = self._stores[GPU_NODES].objects.get(("", state.name), {}).get("spec") or {}
+            if state.name not in wanted and present.get("policy") == spec.get("policy"):
+                continue
+            metadata = {"name": state.name, "resourceVersion": state.version}
+            body = {"apiVersion": API_VERSION, "kind": GPU_NODE, "metadata": metadata, "spec": spec}
+            stored = await self._kube.apply(GPU_NODES, body, manager=_MANAGER, force=True)
+            self._generations[state.name] = stored["metadata"].get("generation", 0)
+            self._log.info("node_written", node=state.name, policy=policy.name if policy else "", wanted=spec["wanted"])
+
+    async def _tell(self, decisions: Mapping[str, Decision]) -> None:
+        for told in (each for decision in decisions.values() for each in decision.told):
+            report = Report(reason=told.reason, message=told.message, warning=told.warning)
+            self._log.info("decided", node=told.node, event_reason=told.reason, reason=told.message)
+            await record_event(self._kube, told.node, report, self._now(), component=_MANAGER)
+
+    # Statuses
+
+    async def _write_statuses(
+        self,
+        seen: Observed,
+        policies: tuple[Policy, ...],
+        decisions: Mapping[str, Decision],
+        refused: Mapping[str, str],
+    ) -> None:
+        group_of = {node.name: applying(policies, node) for node in seen.nodes}
+        for each in self._stores[GPU_POLICIES].objects.values():
+            name = each["metadata"]["name"]
+            former = _status(each)
+            if name in refused:
+                generation = each["metadata"].get("generation", 0)
+                new = refused_status(former, generation, refused[name], self._now())
+            else:
+                names = {node for node, policy in group_of.items() if policy is not None and policy.name == name}
+                facts = self._facts(seen, names, decisions[name])
+                new = new_status(self._accepted[name], facts, self._now())
+            if new != former:
+                body = {"status": status_fields(new)}
+                await self._kube.patch(GPU_POLICIES, name, body, subresource="status")
+
+    def _facts(self, seen: Observed, names: set[NodeName], decision: Decision) -> Facts:
+        states = [state for state in seen.states if state.name in names]
+        wanted = dict(decision.wanted)
+        told = "; ".join(f"{each.node}: {each.message}" for each in decision.told)
+        return Facts(
+            nodes=len(states),
+            gpus=sum(len(state.gpus) for state in states),
+            wanted=sum(_count(wanted.get(state.name, state.wanted)) for state in states),
+            waiting=None if decision.waiting is None else len(decision.waiting),
+            decision=told,
+            behind=tuple(state.name for state in states if self._is_behind(state.name)),
+        )
+
+    def _is_behind(self, node: str) -> bool:
+        """Return whether the node's agent has not acted on what was written here last."""
+        each = self._stores[GPU_NODES].objects.get(("", node), {})
+        acted: int = (each.get("status") or {}).get("observedGeneration", 0)
+        return acted < self._generations.get(node, 1)
+
+
+def _spec(policy: GpuPolicy | None, wanted: tuple[Wanted, ...]) -> dict[str, Any]:
+    """Return what the controller says in a node's object."""
+    spec: dict[str, Any] = {"wanted": wanted_field(wanted)}
+    if policy is not None:
+        spec["policy"] = {"name": policy.name, "document": node_policy(policy.spec)}
+    return spec
+
+
+def _count(wanted: tuple[Wanted, ...]) -> int:
+    return sum(each.whole + len(each.instances) for each in wanted)
+
+
+def _status(each: Object) -> Status:
+    """Return the status that a policy's object has; an unreadable one counts as none."""
+    try:
+        return msgspec.convert(each.get("status") or {}, Status)
+    except msgspec.ValidationError:
+        return Status()

@@ -1,0 +1,216 @@
+"""The controller over the API in memory: what it writes, and what it does when things go wrong."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kubeobjects import cut, gpu, gpunode, node, pod
+from policyobjects import gpu_policy
+from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, NODES, PODS, Kind, MemoryKube, Object
+from tessera.controller.run import Controller
+from tessera.controller.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"idleSeconds": 0, "longestSeconds": 0}
+SETTINGS = Settings(identity="one", interval_s=0.05, least_s=0)
+SLICE = {"nvidia.com/mig-1g.5gb": 1}
+
+
+@pytest.fixture
+async def kube() -> MemoryKube:
+    """Return a cluster of one node with one A100 and a policy for every node."""
+    kube = MemoryKube()
+    await furnish(kube)
+    return kube
+
+
+async def furnish(kube: MemoryKube) -> None:
+    await kube.create(NODES, node("a"))
+    await report(kube, "a")
+    await kube.create(GPU_POLICIES, gpu_policy({"repartition": FAST}, "all"))
+
+
+async def report(kube: MemoryKube, name: str) -> None:
+    """Let the agent of a node report one GPU."""
+    each = gpunode(name, gpu(0))
+    await kube.create(GPU_NODES, each)
+    await kube.patch(GPU_NODES, name, {"status": each["status"]}, subresource="status")
+
+
+@contextlib.asynccontextmanager
+async def running(kube: MemoryKube) -> AsyncIterator[Controller]:
+    controller = Controller(SETTINGS, kube)
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(kube: MemoryKube, holds: Callable[[Any], bool], kind: Any = GPU_NODES, name: str = "a") -> Object:
+    """Return the object once it is so; at most after 5 s."""
+    found: Object | None = None
+    async with asyncio.timeout(5):
+        while found is None or not holds(found):
+            await asyncio.sleep(0.01)
+            found = await kube.get(kind, name)
+    return found
+
+
+def wanted(found: Object) -> list[str]:
+    spec = found.get("spec") or {}
+    return [f"{one['profile']}@{one['start']}" for each in spec.get("wanted", ()) for one in each.get("instances", ())]
+
+
+def condition(found: Object, kind: str) -> tuple[str, str]:
+    conditions = (found.get("status") or {}).get("conditions", ())
+    return next(((each["status"], each["message"]) for each in conditions if each["type"] == kind), ("", ""))
+
+
+async def test_a_policy_reaches_its_nodes(kube: MemoryKube) -> None:
+    """The node's object names the policy and says what the node policy file would; the policy says when it is so."""
+    async with running(kube):
+        found = await until(kube, lambda each: "policy" in each["spec"])
+        assert found["spec"]["policy"]["name"] == "all"
+        assert found["spec"]["policy"]["document"]["kind"] == "NodePolicy"
+        await until(
+            kube, lambda each: condition(each, "Ready") == ("False", "not yet in force on a"), GPU_POLICIES, "all"
+        )
+        status = {"observedGeneration": found["metadata"]["generation"]}
+        await kube.patch(GPU_NODES, "a", {"status": status}, subresource="status")
+        policy = await until(kube, lambda each: condition(each, "Ready")[0] == "True", GPU_POLICIES, "all")
+    assert condition(policy, "Accepted")[0] == "True"
+    assert (policy["status"]["nodes"], policy["status"]["gpus"]) == (1, 1)
+
+
+async def test_a_slice_is_wanted_for_a_pod_that_waits(kube: MemoryKube) -> None:
+    """The wish is in the node's object, an event says why, the policy counts it; then nothing more is written."""
+    await kube.create(PODS, pod("one", SLICE, node=None))
+    async with running(kube):
+        await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+        policy = await until(kube, lambda each: each.get("status", {}).get("wantedSlices") == 1, GPU_POLICIES, "all")
+        versions = [(await kube.list(kind)).resource_version for kind in (GPU_NODES,)]
+        await asyncio.sleep(0.2)  # several looks, none of which may write
+        assert [(await kube.list(kind)).resource_version for kind in (GPU_NODES,)] == versions
+    assert policy["status"]["decision"] == "a: GPU 0: 1g.5gb at 4, for pods that wait"
+    events = [each for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesWanted"]
+    assert [(each["source"]["component"], each["involvedObject"]["name"]) for each in events] == [
+        ("tessera-controller", "a")
+    ]
+
+
+async def test_pods_that_ask_no_gpu_or_end_wait_for_none(kube: MemoryKube) -> None:
+    """Only pods without node that ask a GPU make it act; a pod that runs is as its record says."""
+    await kube.create(PODS, pod("plain", {"cpu": 1}, node=None))
+    await kube.create(PODS, pod("ends", SLICE, node=None, metadata={"deletionTimestamp": "2026-11-21T12:00:00Z"}))
+    await kube.create(PODS, pod("held", SLICE, cut(0, "1g.5gb", 2)))
+    await kube.create(PODS, pod("new", SLICE))
+    async with running(kube):
+        found = await until(kube, lambda each: wanted(each) != [])
+    assert wanted(found) == ["1g.5gb@2"]
+
+
+async def test_a_policy_that_cannot_be_read_says_so_and_the_former_holds(kube: MemoryKube) -> None:
+    """A typing error takes nothing away from running nodes."""
+    async with running(kube):
+        await until(kube, lambda each: "policy" in each["spec"])
+        await kube.patch(GPU_POLICIES, "all", {"spec": {"unit": "MB"}})
+        refused = await until(kube, lambda each: condition(each, "Accepted")[0] == "False", GPU_POLICIES, "all")
+        assert "unit" in condition(refused, "Accepted")[1]
+        found = await kube.get(GPU_NODES, "a")
+        assert found is not None
+        assert found["spec"]["policy"]["document"]["unit"] == "GiB"
+        await kube.patch(GPU_POLICIES, "all", {"spec": {"unit": "MiB"}, "status": {"conditions": "?"}})
+        await until(kube, lambda each: each["spec"]["policy"]["document"]["unit"] == "MiB")
+
+
+async def test_a_policy_that_is_no_more_applies_no_more(kube: MemoryKube) -> None:
+    """Its nodes go by their own files again."""
+    async with running(kube):
+        await until(kube, lambda each: "policy" in each["spec"])
+        await kube.delete(GPU_POLICIES, "all")
+        await until(kube, lambda each: "policy" not in each["spec"])
+
+
+async def test_a_status_that_is_broken_is_written_anew(kube: MemoryKube) -> None:
+    """Nobody but the controller has a say in it."""
+    await kube.patch(GPU_POLICIES, "all", {"status": {"nodes": "many"}}, subresource="status")
+    async with running(kube):
+        await until(kube, lambda each: each["status"]["nodes"] == 1, GPU_POLICIES, "all")
+
+
+async def test_a_node_without_agent_or_that_cannot_be_read_stops_nobody(kube: MemoryKube) -> None:
+    """Others are served."""
+    await kube.create(NODES, node("b", {"nvidia.com/gpu": "1"}))
+    await kube.create(NODES, node("c"))
+    await report(kube, "gone")
+    await kube.create(PODS, pod("one", SLICE, node=None))
+    async with running(kube):
+        await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+
+
+async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
+    """While the API is away nothing is lost, and what is to be done is done when it is back."""
+    with capture_logs() as logs:
+        async with running(kube):
+            await until(kube, lambda each: "policy" in each["spec"])
+            kube.stop()
+            await asyncio.sleep(0.2)  # several looks, none of which gets an answer
+            assert any(each["event"] == "look_again" for each in logs)
+            kube.start()
+            await kube.create(PODS, pod("one", SLICE, node=None))
+            await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+
+
+@pytest.mark.parametrize("uid", ["uid-need", "unseen"])
+async def test_what_a_server_claims_is_held(kube: MemoryKube, uid: str) -> None:
+    """Also for a pod that is not seen yet; and the claims stay whatever the controller writes."""
+    await kube.create(PODS, pod("need", {"tessera.dev/gpu-memory": 30}, node=None))
+    claim = {"uid": uid, "pod": "ns/need", "shares": [AMOUNT]}
+    await kube.patch(GPU_NODES, "a", {"spec": {"claims": [claim]}})
+    await kube.create(PODS, pod("one", SLICE, node=None))
+    async with running(kube):
+        policy = await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
+        found = await until(kube, lambda each: "policy" in each["spec"])
+    assert policy["status"]["wantedSlices"] == 0
+    assert wanted(found) == []
+    assert found["spec"]["claims"] == [claim]
+
+
+class Crossed(MemoryKube):
+    """An API in which a server claims a GPU at the moment when the controller writes to its node the first time."""
+
+    async def apply(self, kind: Kind, body: Object, **how: Any) -> Object:
+        found = await self.get(GPU_NODES, "a")
+        if found is not None and not found["spec"].get("claims"):
+            claim = {"uid": "unseen", "pod": "ns/need", "shares": [AMOUNT]}
+            await self.patch(GPU_NODES, "a", {"spec": {"claims": [claim]}})
+        return await super().apply(kind, body, **how)
+
+
+async def test_a_claim_made_meanwhile_is_seen_first() -> None:
+    """What is wanted is written on the version that was looked at; a claim in between makes it look again."""
+    kube = Crossed()
+    await furnish(kube)
+    await kube.create(PODS, pod("one", SLICE, node=None))
+    async with running(kube):
+        await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
+        found = await until(kube, lambda each: "policy" in each["spec"])
+    assert wanted(found) == []
+
+
+AMOUNT = {
+    "gpu": 0,
+    "mode": "mps",
+    "memoryMiB": 30 * 1024,
+    "computePercent": 0,
+    "isolation": "driver",
+    "resource": "tessera.dev/gpu-memory",
+}
