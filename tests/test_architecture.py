@@ -29,7 +29,9 @@ HOMES = {
     "numba": "tessera.core.pack.kernels",
     "pynvml": "tessera.clients.gpu.nvml",
     "rich": "tessera.cli",
+    "starlette": "tessera.server.app",
     "structlog": "tessera.log",
+    "uvicorn": "tessera.server.run",
     "yaml": "tessera.api.documents",
 }
 """Where each outside library may be imported: one module, or one package."""

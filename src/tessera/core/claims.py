@@ -5,7 +5,7 @@ protocol. Here is what one server knows of one node's claims, and what follows f
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -121,6 +121,10 @@ class NodeClaims:
         """
         self._dead.add(key)
 
+    def present(self) -> tuple[Claim, ...]:
+        """Return the claims that the object has."""
+        return tuple(seen.claim for seen in self._seen.values() if seen.version == self.version)
+
     def counting(self, fates: Fates) -> tuple[Claim, ...]:
         """Return the claims that count, in the order they were first seen; equal claims for one pod once.
 
@@ -139,16 +143,16 @@ class NodeClaims:
         An earlier request to bind the pod may still be under way. Were its claim replaced by other shares, nothing
         would keep those that it names.
         """
-        return next((claim for claim in self._present() if claim.uid == uid and not self._settled(claim, fates)), None)
+        return next((claim for claim in self.present() if claim.uid == uid and not self._settled(claim, fates)), None)
 
     def with_claim(self, claim: Claim, fates: Fates) -> tuple[Claim, ...]:
         """Return the claims to write with a new one: it replaces those of its pod, settled ones are left out."""
-        others = (each for each in self._present() if each.uid != claim.uid and not self._settled(each, fates))
+        others = (each for each in self.present() if each.uid != claim.uid and not self._settled(each, fates))
         return (*others, claim)
 
     def without_settled(self, fates: Fates) -> tuple[Claim, ...] | None:
         """Return the claims to write so that settled ones go; None where the object has none."""
-        present = tuple(self._present())
+        present = self.present()
         left = tuple(claim for claim in present if not self._settled(claim, fates))
         return left if len(left) < len(present) else None
 
@@ -159,9 +163,6 @@ class NodeClaims:
             for seen in self._seen.values()
             if seen.since_s <= before_s and not self._settled(seen.claim, fates)
         )
-
-    def _present(self) -> Iterator[Claim]:
-        return (seen.claim for seen in self._seen.values() if seen.version == self.version)
 
     def _settled(self, claim: Claim, fates: Fates) -> bool:
         return key_of(claim) in self._dead or fates(claim.uid) is not Fate.OPEN

@@ -1,0 +1,90 @@
+"""`tessera server`: the scheduler extender."""
+
+import asyncio
+import signal
+import socket
+import uuid
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from tessera.clients.kube import LightkubeKube
+from tessera.core.pack import POLICIES
+from tessera.errors import InvalidInput
+from tessera.log import Format, Level, configure
+from tessera.server.run import Server
+from tessera.server.settings import Limits, Settings, Tls
+
+__all__ = ["server"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera server
+  tessera server --kubeconfig ~/.kube/config --port 39999
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
+
+\b
+Rights it needs: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and patch
+gpunodes.tessera.dev (deploy/rbac/server.yaml).
+"""
+
+_SETTINGS, _LIMITS = Settings(), Limits()
+_FILE = click.Path(path_type=Path)
+_POLICIES = tuple(name for name in POLICIES if name != "random")
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond the loopback with TLS alone.")
+@click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
+@click.option("--tls-certificate", type=_FILE, help="Certificate and its chain, PEM.")
+@click.option("--tls-key", type=_FILE, help="Its key, PEM.")
+@click.option("--tls-client-authority", type=_FILE, help="Clients must show a certificate of this authority, PEM.")
+@click.option("--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing.")
+@click.option("--replica", metavar="NAME", help="Name of this server in claims.  [default: host name and a number]")
+@click.option(
+    "--request-s", type=click.FloatRange(0.1), default=_LIMITS.request_s, show_default=True, help="Time for a request."
+)
+@click.option(
+    "--body-mib",
+    type=click.IntRange(1),
+    default=_LIMITS.body_bytes >> 20,
+    show_default=True,
+    help="Largest body of a request.",
+)
+@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
+@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+def server(**given: Any) -> None:
+    """Answer kube-scheduler: where a pod fits, which node is best, which shares it gets, which pods must go.
+
+    It binds pods with their assignment. Any number of servers may run at once; ending one at any moment harms nothing.
+    gpushare's extender can be replaced by it: the paths are the same.
+    """
+    configure(given["log_level"], given["log_format"])
+    asyncio.run(_run(_settings(given), given["kubeconfig"]))
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    certificate, key = given["tls_certificate"], given["tls_key"]
+    if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
+        raise InvalidInput("TLS", found="a part of it", wanted="--tls-certificate and --tls-key", accepted="or neither")
+    authority = given["tls_client_authority"]
+    return Settings(
+        host=given["host"],
+        port=given["port"],
+        tls=Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None,
+        policy=given["policy"],
+        replica=given["replica"] or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        limits=Limits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
+    )
+
+
+async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run until SIGTERM or SIGINT."""
+    async with LightkubeKube.connect(kubeconfig) as kube:
+        one = Server(settings, kube)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, one.stop)
+        await one.run()

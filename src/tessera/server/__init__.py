@@ -1,0 +1,1 @@
+"""The server: kube-scheduler's extender, any number of replicas at once."""

@@ -1,0 +1,157 @@
+"""The HTTP routes: kube-scheduler's extender and gpushare's paths. A handler decodes, calls, encodes; by starlette.
+
+Errors are `{"Error": ...}` with the status that says whose fault it is. A pod that cannot be bound is an ordinary
+answer (200) on our path and HTTP 500 on gpushare's, as its extender gives; kube-scheduler takes both for a failure.
+
+Source: AliyunContainerService/gpushare-scheduler-extender `pkg/routes/routes.go` for gpushare's paths.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tessera import __version__
+from tessera.api.extender import (
+    read_args,
+    read_binding,
+    read_preemption,
+    write_bound,
+    write_error,
+    write_filtered,
+    write_priorities,
+    write_victims,
+)
+from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.log import Logger
+from tessera.server.settings import Limits
+from tessera.server.verbs import Verbs
+
+__all__ = ["make_app"]
+
+GPUSHARE = "/gpushare-scheduler"
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _TooLarge(InvalidInput):
+    """A body beyond the limit."""
+
+
+_STATUS: dict[type[TesseraError], int] = {_TooLarge: 413, InvalidInput: 400, TesseraError: 503}
+"""HTTP status of each error, the first that it is one of."""
+
+
+class _Handlers:
+    """The handlers of one server."""
+
+    def __init__(self, verbs: Verbs, waiting_for: Callable[[], str], limits: Limits) -> None:
+        self._verbs = verbs
+        self._waiting_for = waiting_for
+        self._limits = limits
+
+    async def filter(self, request: Request) -> Response:
+        args = read_args(await self._body(request))
+        self._check_ready()
+        return _json(write_filtered(args, *self._verbs.filter(args)))
+
+    async def prioritize(self, request: Request) -> Response:
+        args = read_args(await self._body(request), "prioritize request")
+        self._check_ready()
+        return _json(write_priorities(args.names, self._verbs.prioritize(args)))
+
+    async def preempt(self, request: Request) -> Response:
+        asked = read_preemption(await self._body(request))
+        self._check_ready()
+        return _json(write_victims(self._verbs.preempt(asked)))
+
+    async def bind(self, request: Request) -> Response:
+        args = read_binding(await self._body(request))
+        try:
+            self._check_ready()
+            await self._verbs.bind(args)
+        except TesseraError as error:
+            status = 500 if request.url.path.startswith(GPUSHARE) else 200
+            return _json(write_bound(str(error)), status)
+        return _json(write_bound())
+
+    async def healthy(self, _: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    async def ready(self, _: Request) -> Response:
+        waiting = self._waiting_for()
+        return Response(waiting or "ok", 503 if waiting else 200, media_type="text/plain")
+
+    async def version(self, _: Request) -> Response:
+        return Response(__version__, media_type="text/plain")
+
+    def _check_ready(self) -> None:
+        waiting = self._waiting_for()
+        if waiting:
+            raise Unavailable("tessera server", found=waiting, wanted="all objects read", accepted="trying again")
+
+    async def _body(self, request: Request) -> bytes:
+        parts, size = list[bytes](), 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._limits.body_bytes:
+                found = f"a body of more than {self._limits.body_bytes} bytes"
+                raise _TooLarge(f"request {request.url.path}", found=found, wanted="less")
+            parts.append(part)
+        return b"".join(parts)
+
+
+def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, log: Logger) -> Starlette:
+    """Return the application.
+
+    Args:
+        verbs: what is answered.
+        waiting_for: what the server waits for before it can answer; empty when it can.
+        limits: on bodies and time.
+        log: told defects.
+
+    """
+    handlers = _Handlers(verbs, waiting_for, limits)
+
+    def post(path: str, handler: Handler) -> Route:
+        return Route(path, _guarded(handler, limits.request_s, log), methods=["POST"])
+
+    return Starlette(
+        routes=[
+            post("/filter", handlers.filter),
+            post("/prioritize", handlers.prioritize),
+            post("/preempt", handlers.preempt),
+            post("/bind", handlers.bind),
+            post(f"{GPUSHARE}/filter", handlers.filter),
+            post(f"{GPUSHARE}/bind", handlers.bind),
+            Route("/version", handlers.version),
+            Route("/healthz", handlers.healthy),
+            Route("/readyz", handlers.ready),
+        ]
+    )
+
+
+def _guarded(handler: Handler, deadline_s: float, log: Logger) -> Handler:
+    """Return the handler with a deadline, its errors as answers."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await handler(request)
+        except TimeoutError:
+            return _json(write_error(f"{request.url.path}: no answer in {deadline_s:g} s; try again"), 503)
+        except TesseraError as error:
+            return _json(write_error(error), next(code for kind, code in _STATUS.items() if isinstance(error, kind)))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except Exception as error:
+            log.exception("defect", path=request.url.path)
+            return _json(write_error(f"unexpected {type(error).__name__}: {error}"), 500)
+
+    return guarded
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")

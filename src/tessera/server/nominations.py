@@ -1,0 +1,69 @@
+"""Places kept for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
+
+kube-scheduler asks for scores, takes the best node and binds in the background, while it asks about the next pod
+already. A nomination is this server's alone and lasts seconds; nothing is granted by it.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.core.ledger import Holder, Ledger
+from tessera.core.need import Need, PodKey
+from tessera.core.snapshot import NodeName
+
+__all__ = ["Nominations"]
+
+_LAST_S = 5.0
+"""How long a place is kept; a scheduler that binds does so within a fraction of a second."""
+
+
+class _Nomination(msgspec.Struct, frozen=True):
+    until_s: float
+    node: str
+
+
+class Nominations:
+    """The nominations of one server.
+
+    Args:
+        ledger: where they count as held.
+        clock_s: the monotonic clock.
+
+    """
+
+    def __init__(self, ledger: Ledger, clock_s: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._clock_s = clock_s
+        self._all: dict[str, _Nomination] = {}
+
+    def add(self, uid: str, key: PodKey, need: Need, node: str) -> None:
+        """Keep what the pod would get on a node, where it gets something there."""
+        self.drop(uid)
+        shares = self._ledger.choose(need, node)
+        if not isinstance(shares, str):
+            self._all[uid] = _Nomination(self._clock_s() + _LAST_S, node)
+            self._ledger.put_pod(Holder(_holder(uid), key, NodeName(node), need, shares))
+
+    def drop(self, uid: str) -> None:
+        """Keep nothing for a pod any more."""
+        if self._all.pop(uid, None) is not None:
+            self._ledger.drop_pod(_holder(uid))
+
+    def expire(self) -> None:
+        """Drop what was kept for too long; they lie in order of time."""
+        now_s = self._clock_s()
+        while self._all and (uid := next(iter(self._all))) and self._all[uid].until_s <= now_s:
+            self.drop(uid)
+
+    def clear(self, node: str) -> bool:
+        """Drop all of a node, and tell whether there were any."""
+        on_node = [uid for uid, each in self._all.items() if each.node == node]
+        for uid in on_node:
+            self.drop(uid)
+        return bool(on_node)
+
+
+def _holder(uid: str) -> str:
+    """Return the name under which the ledger holds a nomination; it is no pod's UID."""
+    return f"nominated/{uid}"

@@ -1,0 +1,207 @@
+"""The server's process: follows the cluster, removes old claims, serves HTTP; by uvicorn."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+
+from tessera.clients.kube import GPU_NODES, NODES, PODS, Change, Kind, Kube, follow
+from tessera.core.ledger import Ledger
+from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
+from tessera.log import logger
+from tessera.server.app import make_app
+from tessera.server.binder import Binder, Clocks
+from tessera.server.nominations import Nominations
+from tessera.server.settings import Settings
+from tessera.server.verbs import Verbs
+from tessera.server.view import View
+
+__all__ = ["Server"]
+
+_CLOCKS = Clocks(time.monotonic, time.time_ns)
+_KEEP_ALIVE_S = 600
+"""Longer than kube-scheduler keeps an idle connection, so that it is never the server that closes one."""
+
+
+class Server:
+    """One replica.
+
+    Args:
+        settings: where it listens, and its limits.
+        kube: the Kubernetes API.
+        clocks: its times.
+
+    Attributes:
+        app: the HTTP application, of which tests ask without a socket.
+        port: where it listens; 0 before it does.
+
+    """
+
+    def __init__(self, settings: Settings, kube: Kube, clocks: Clocks = _CLOCKS) -> None:
+        settings.check()
+        self._settings = settings
+        self._kube = kube
+        self._log = logger(replica=settings.replica)
+        self.view = View(Ledger(settings.policy), clocks.monotonic_s, self._log)
+        nominations = Nominations(self.view.ledger, clocks.monotonic_s)
+        self.binder = Binder(
+            kube,
+            self.view,
+            nominations,
+            settings=settings,
+            clocks=clocks,
+            log=self._log,
+        )
+        verbs = Verbs(self.view, nominations, self.binder)
+        self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
+        self.port = 0
+        self._synced = {kind: asyncio.Event() for kind in (GPU_NODES, NODES, PODS)}
+        self._trouble: dict[Kind, str] = {}
+        self._http: uvicorn.Server | None = None
+
+    def waiting_for(self) -> str:
+        """Return what must be read before anything can be answered; empty when all is."""
+        kinds = [kind for kind, synced in self._synced.items() if not synced.is_set()]
+        told = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
+        return f"reading {', '.join(told)}" if kinds else ""
+
+    async def synced(self) -> None:
+        """Wait until all objects have been read."""
+        for each in self._synced.values():
+            await each.wait()
+
+    def stop(self) -> None:
+        """End `run`: no new requests, those under way are answered."""
+        if self._http is not None:
+            self._http.should_exit = True
+
+    async def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            InvalidInput: the address, or the certificate's files.
+            Unavailable: the port is taken.
+
+        """
+        self._http = _Http(self._config())
+        with _listening(self._settings.host, self._settings.port) as listener:
+            self.port = listener.getsockname()[1]
+            async with self.following():
+                self._log.info("listening", host=self._settings.host, port=self.port, tls=bool(self._settings.tls))
+                await self._http.serve(sockets=[listener])
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow the cluster and remove old claims; at the end wait for bindings under way."""
+        async with asyncio.TaskGroup() as tasks:
+            loops = [
+                tasks.create_task(self._follow(NODES, self._take_node)),
+                tasks.create_task(self._follow(GPU_NODES, self._take_gpu_node)),
+                tasks.create_task(self._follow_pods()),
+                tasks.create_task(self._sweep()),
+            ]
+            try:
+                yield
+            finally:
+                await self.binder.close()
+                for each in loops:
+                    each.cancel()
+
+    def _take_node(self, change: Change) -> None:
+        if change.object is not None:
+            self.view.take_node(change.object, gone=change.gone)
+
+    def _take_gpu_node(self, change: Change) -> None:
+        if change.object is not None:
+            self.view.take_gpu_node(change.object, gone=change.gone, skipped=change.skipped)
+
+    def _take_pod(self, change: Change) -> None:
+        if change.object is not None:
+            self.view.take_pod(change.object, gone=change.gone)
+
+    async def _follow_pods(self) -> None:
+        """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start."""
+        await self._synced[GPU_NODES].wait()
+        end = self.view.verifying()
+        waiting = True
+
+        def take(change: Change) -> None:
+            nonlocal waiting
+            self._take_pod(change)
+            if change.object is None and waiting:
+                waiting = False
+                end()
+
+        await self._follow(PODS, take)
+
+    async def _follow(self, kind: Kind, take: Callable[[Change], None]) -> None:
+        def troubled(error: Exception) -> None:
+            if self._trouble.get(kind) != str(error):
+                self._trouble[kind] = str(error)
+                self._log.warning("missing" if isinstance(error, Unsupported) else "trouble", reason=str(error))
+
+        async for change in follow(self._kube, kind, on_trouble=troubled):
+            try:
+                take(change)
+            except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
+                self._log.error("defect", kind=kind.name, exc_info=error)
+            if change.object is None:
+                self._trouble.pop(kind, None)
+                self._synced[kind].set()
+
+    async def _sweep(self) -> None:
+        await self.synced()
+        while True:
+            await asyncio.sleep(self._settings.limits.sweep_s)
+            await self.binder.sweep()
+
+    def _config(self) -> uvicorn.Config:
+        tls = self._settings.tls
+        authority = tls.client_authority if tls else None
+        config = uvicorn.Config(
+            self.app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(self._settings.limits.stop_s)),
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.key if tls else None,
+            ssl_ca_certs=str(authority) if authority else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
+        )
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            found, wanted = shown(error), "a certificate, its key and an authority in PEM"
+            raise InvalidInput("TLS files", found=found, wanted=wanted) from error
+        return config
+
+
+class _Http(uvicorn.Server):
+    """Leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        accepted = "another --port, or ending what listens there"
+        raise Unavailable(
+            f"address {host}, port {port}", found=shown(error), wanted="a free port", accepted=accepted
+        ) from error
+    with contextlib.closing(listener):
+        yield listener

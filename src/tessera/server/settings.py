@@ -1,0 +1,77 @@
+"""What a server is told when it starts: where it listens, to whom, and how long things may take."""
+
+import ipaddress
+from pathlib import Path
+
+import msgspec
+
+from tessera.errors import InvalidInput
+
+__all__ = ["Limits", "Settings", "Tls"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long and how large things may be."""
+
+    request_s: float = 25.0
+    """After this a request is answered with an error; binding goes on, and a second request learns how it ended."""
+    body_bytes: int = 128 << 20
+    """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` it is names alone."""
+    claim_lives_s: float = 120.0
+    """A claim whose pod is neither bound nor gone by then is looked into, and dropped: no request lives so long."""
+    binding_within_s: float = 20.0
+    """A Binding is not sent later than this after its claim; with the client's deadline and the API server's of 60 s
+    that is less than `claim_lives_s`."""
+    sweep_s: float = 20.0
+    """How often settled claims that nobody's next write took away are removed."""
+    stop_s: float = 10.0
+    """How long requests under way may take when the server ends."""
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Files, in PEM."""
+
+    certificate: Path
+    """With the chain up to the authority."""
+    key: Path
+    client_authority: Path | None = None
+    """Clients must show a certificate of this authority; without it anybody may ask."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of a server."""
+
+    host: str = "127.0.0.1"
+    port: int = 39999
+    """gpushare's default. 0 takes any free port."""
+    tls: Tls | None = None
+    """None for plain HTTP, which is for the loopback alone."""
+    policy: str = "tessera"
+    """Packing policy, a name of `tessera.core.pack.POLICIES`."""
+    replica: str = "server"
+    """Name of this server in claims; no two running servers have the same."""
+    limits: Limits = Limits()
+
+    def check(self) -> None:
+        """Refuse plain HTTP where others could listen.
+
+        Raises:
+            InvalidInput: no certificate, and an address that is not the loopback's.
+
+        """
+        if self.tls is None and not _loopback(self.host):
+            raise InvalidInput(
+                f"address {self.host}",
+                found="plain HTTP beyond this machine",
+                wanted="TLS",
+                accepted="--tls-certificate and --tls-key, or --host 127.0.0.1 beside the scheduler",
+            )
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,89 @@
+"""The four questions of kube-scheduler, answered from the view: which nodes, how good, who must go; and binding."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.clusterpods import LivePod
+from tessera.api.extender import Args, BindingArgs, Candidate, Preemption
+from tessera.core.ledger import Filtered
+from tessera.core.preempt import victims
+from tessera.server.binder import Binder
+from tessera.server.nominations import Nominations
+from tessera.server.view import View
+
+__all__ = ["Verbs"]
+
+
+class Verbs:
+    """What a server answers.
+
+    Args:
+        view: what is known of the cluster.
+        nominations: places kept for pods that are about to be bound.
+        binder: binds.
+
+    """
+
+    def __init__(self, view: View, nominations: Nominations, binder: Binder) -> None:
+        self._view = view
+        self._nominations = nominations
+        self._binder = binder
+
+    def filter(self, args: Args) -> Filtered:
+        """Return on which of the nodes a pod fits, and why not on the others.
+
+        Pods without GPUs fit everywhere. So do those that ask for devices by name alone: the kubelet counts these.
+        """
+        live = self._live(args.pod)
+        if not live.gpus:
+            return Filtered(args.names, {}, {})
+        if live.wrong:
+            return Filtered((), {}, dict.fromkeys(args.names, live.wrong))
+        self._view.ledger.arrive(live.uid, live.need)
+        if not live.claiming:
+            return Filtered(args.names, {}, {})
+        found = self._view.ledger.filter(live.need, args.names)
+        if len(found.fitting) == 1:  # kube-scheduler asks for no scores then
+            self._nominations.add(live.uid, live.key, live.need, found.fitting[0])
+        return found
+
+    def prioritize(self, args: Args) -> tuple[int, ...]:
+        """Return a score from 0 to 10 for each node; one has 10, and is kept for the pod for a moment."""
+        live = self._live(args.pod)
+        if not live.gpus or live.wrong or not args.names:
+            return (0,) * len(args.names)
+        scores = self._view.ledger.scores(live.need, args.names)
+        best = max(scores)
+        if live.claiming and best:
+            self._nominations.add(live.uid, live.key, live.need, args.names[scores.index(best)])
+        return scores
+
+    def preempt(self, asked: Preemption) -> tuple[Candidate, ...]:
+        """Return the nodes where ending pods helps, each with the cheapest of them that are enough.
+
+        What kube-scheduler would end is left out where it is not needed; it knows units, not devices.
+        """
+        live = self._live(asked.pod)
+        if not live.claiming:
+            return () if live.gpus and live.wrong else asked.candidates
+        found = (self._victims(live, each) for each in asked.candidates)
+        return tuple(each for each in found if each is not None)
+
+    def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
+        ledger, node = self._view.ledger, candidate.node
+        removable = (holder.uid for holder in ledger.pods_on(node) if self._view.is_pod(holder.uid))
+        chosen = victims(ledger, live.need, live.priority, node, removable)
+        if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
+            return None
+        return Candidate(node=node, victims=chosen, violations=min(candidate.violations, len(chosen)))
+
+    async def bind(self, args: BindingArgs) -> None:
+        """Bind a pod, see `Binder.bind`."""
+        await self._binder.bind(args)
+
+    def _live(self, pod: Mapping[str, Any]) -> LivePod:
+        """Return what a pod that kube-scheduler asks about tells; what is kept for it is not in its own way."""
+        live = self._view.read(dict(pod))
+        self._nominations.expire()
+        self._nominations.drop(live.uid)
+        return live

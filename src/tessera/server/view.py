@@ -1,0 +1,326 @@
+"""What this server knows of the cluster: Nodes, GPUNodes and Pods as they were seen last, kept in a ledger.
+
+A broken object never stops the server: it is left out, with a line in the log once.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from tessera.api.clusterpods import LivePod, object_field, read_live_pod, told
+from tessera.api.gpunodes import read_gpu_node
+from tessera.api.nodes import read_node, share_unit_mib
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
+from tessera.core.claims import Fate, NodeClaims
+from tessera.core.gpunodestate import GpuNodeState
+from tessera.core.ledger import Holder, Ledger, seen
+from tessera.core.need import Need, PodKey
+from tessera.core.snapshot import Gpu, Node, NodeName, Share
+from tessera.errors import InvalidInput
+from tessera.log import Logger
+
+__all__ = ["BY_LABELS", "View"]
+
+Key = TypeVar("Key")
+
+BY_LABELS = "tessera.dev/gpus-by-labels"
+"""Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
+
+_REMEMBERED = 1 << 16
+"""Deleted pods, and broken objects told of, that are remembered; the latest."""
+
+
+class View:
+    """The cluster as one server sees it. Nothing in it waits; all times are of this server's monotonic clock.
+
+    Args:
+        ledger: an empty one; it is kept as what is told here makes it.
+        clock_s: the monotonic clock.
+        log: told what is left out.
+
+    """
+
+    def __init__(self, ledger: Ledger, clock_s: Callable[[], float], log: Logger) -> None:
+        self.ledger = ledger
+        self.share_unit_mib = 1024
+        """MiB in one `aliyun.com/gpu-mem`: the smallest unit of any node."""
+        self._clock_s = clock_s
+        self._log = log
+        self._nodes: dict[str, Object] = {}
+        self._states: dict[str, GpuNodeState] = {}
+        self._put: dict[str, tuple[Node, tuple[Share, ...]]] = {}
+        self._units: dict[str, int] = {}
+        self._pods: dict[str, LivePod] = {}
+        self._objects: dict[str, Object] = {}
+        self._uids: dict[str, str] = {}
+        self._gone: dict[str, None] = {}
+        self._assumed: dict[str, Holder] = {}
+        self._claims: dict[str, NodeClaims] = {}
+        self._claimed: dict[str, dict[str, Holder]] = {}
+        self._claimers: dict[str, set[str]] = {}
+        self._told: dict[tuple[str, str, str], None] = {}
+
+    # Nodes
+
+    @property
+    def nodes(self) -> Mapping[str, Object]:
+        """The Node objects by name."""
+        return self._nodes
+
+    @property
+    def states(self) -> Mapping[str, GpuNodeState]:
+        """What GPUNode objects tell, by name; not those that a server made for a node without an agent."""
+        return self._states
+
+    def gpus(self, node: str) -> tuple[Gpu, ...]:
+        """Return the GPUs of a node."""
+        return self._put[node][0].gpus if node in self._put else ()
+
+    def take_node(self, each: Object, *, gone: bool = False) -> None:
+        """Take a Node object as it is now."""
+        _, name = name_of(each)
+        if gone:
+            self._nodes.pop(name, None)
+        else:
+            before, self._nodes[name] = self._nodes.get(name), each
+            if before is not None and _shown(before) == _shown(each):
+                return  # a heartbeat
+        self._renew(name)
+
+    def take_gpu_node(self, each: Object, *, gone: bool = False, skipped: bool = False) -> None:
+        """Take a GPUNode object as it is now; `skipped` where there may have been versions between."""
+        _, name = name_of(each)
+        claims = self.claims(name)
+        if gone:
+            claims.lost()
+            self._states.pop(name, None)
+        elif int(version_of(each)) > claims.version:
+            state = self._state(name, each)
+            if state is None:
+                claims.lost()
+                return
+            claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
+            self._note_state(name, each, state)
+        self._renew(name)
+        self.reclaim(name)
+
+    def verified(self, node: str, each: Object, pods: Listing) -> None:
+        """Take a GPUNode object that was read, and the pods of its node, which were listed after it."""
+        present = {_uid(pod) for pod in pods.objects}
+        for pod in pods.objects:
+            self.take_pod(pod)
+        listed = int(pods.resource_version)
+        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys() - present:
+            if self._pods[uid].node == node and int(version_of(self._objects[uid])) <= listed:
+                self._forget(uid)
+        state = self._state(node, each)
+        claims = self.claims(node)
+        if state is None:
+            claims.lost()
+            return
+        if int(state.version) > claims.version:
+            self._note_state(node, each, state)
+        claims.read(int(state.version), state.claims, self._clock_s())
+        self._renew(node)
+        self.reclaim(node)
+
+    def verifying(self) -> Callable[[], None]:
+        """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
+        base = {name: (claims.version, claims.present()) for name, claims in self._claims.items()}
+        for name in base:
+            self._claims[name].reading()
+
+        def end() -> None:
+            for name, (version, present) in base.items():
+                self._claims[name].read(version, present, self._clock_s())
+                self.reclaim(name)
+
+        return end
+
+    def _state(self, name: str, each: Object) -> GpuNodeState | None:
+        try:
+            return read_gpu_node(each)
+        except InvalidInput as error:
+            self._leave_out("GPUNode", name, str(error))
+            return None
+
+    def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
+        if state.reported or BY_LABELS not in annotations_of(each):
+            self._states[name] = state
+        else:
+            self._states.pop(name, None)
+
+    def _renew(self, name: str) -> None:
+        """Bring the ledger's node up to date with its two objects, where something changed that it looks at."""
+        each, state = self._nodes.get(name), self._states.get(name)
+        if each is None:
+            self._drop_node(name)
+            return
+        field = object_field("Node", each)
+        try:
+            node, _ = read_node(field, state)
+            unit_mib = share_unit_mib(field, state)
+        except InvalidInput as error:
+            self._leave_out("Node", name, told(error, field))
+            self._drop_node(name)
+            return
+        node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
+        put = seen(node, state) if state else (node, ())
+        if self._put.get(name) != put:
+            self._put[name] = put
+            self.ledger.put_node(put[0], reserved=put[1])
+        self._units[name] = unit_mib
+        self._count_in_units()
+
+    def _drop_node(self, name: str) -> None:
+        if self._put.pop(name, None) is not None:
+            self.ledger.drop_node(name)
+        self._units.pop(name, None)
+        self._count_in_units()
+
+    def _count_in_units(self) -> None:
+        """Read the pods anew where the memory of one unit of `aliyun.com/gpu-mem` is another than was believed."""
+        unit_mib = min(self._units.values(), default=1024)
+        if unit_mib != self.share_unit_mib:
+            self.share_unit_mib = unit_mib
+            for uid, each in list(self._objects.items()):
+                self._keep(uid, each, read_live_pod(each, share_unit_mib=unit_mib))
+
+    # Pods
+
+    def pod(self, key: str) -> tuple[Object, LivePod] | None:
+        """Return the pod of this namespace and name, as it was seen last."""
+        uid = self._uids.get(key)
+        return None if uid is None else (self._objects[uid], self._pods[uid])
+
+    def is_pod(self, uid: str) -> bool:
+        """Return whether a holder in the ledger is a pod that was seen, and neither a claim nor a nomination."""
+        return uid in self._pods
+
+    def read(self, pod: Object) -> LivePod:
+        """Return what a Pod object tells that the caller has; a known one's is not read twice."""
+        uid = _uid(pod)
+        known = self._objects.get(uid)
+        if known is not None and version_of(known) == version_of(pod) and version_of(pod):
+            return self._pods[uid]
+        return read_live_pod(pod, share_unit_mib=self.share_unit_mib)
+
+    def take_pod(self, each: Object, *, gone: bool = False) -> None:
+        """Take a Pod object as it is now, unless a later version is known."""
+        uid = _uid(each)
+        if gone:
+            self._forget(uid)
+            return
+        known = self._objects.get(uid)
+        if known is not None and int(version_of(known)) >= int(version_of(each)):
+            return
+        live = self._pods[uid] if known is not None and _same_request(known, each) else None
+        self._keep(uid, each, live or read_live_pod(each, share_unit_mib=self.share_unit_mib))
+
+    def _keep(self, uid: str, each: Object, live: LivePod) -> None:
+        self._objects[uid], self._pods[uid], self._uids[live.key] = each, live, uid
+        if live.wrong and live.gpus:
+            self._leave_out("Pod", live.key, live.wrong)
+        if live.unread:
+            self._leave_out("assignment of Pod", live.key, live.unread)
+        if live.finished:
+            self._assumed.pop(uid, None)
+            self.ledger.drop_pod(uid)
+        elif live.node:
+            self._assumed.pop(uid, None)
+            self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
+        self._reclaim_of(uid)
+
+    def _forget(self, uid: str) -> None:
+        live = self._pods.pop(uid, None)
+        self._objects.pop(uid, None)
+        if live is not None and self._uids.get(live.key) == uid:
+            del self._uids[live.key]
+        self._assumed.pop(uid, None)
+        self.ledger.drop_pod(uid)
+        self.see_gone(uid)
+
+    def see_gone(self, uid: str) -> None:
+        """Take in that there is no pod of this UID any more."""
+        _remember(self._gone, uid)
+        self._reclaim_of(uid)
+
+    def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
+        """Take in that a pod was bound by this server, until it is seen."""
+        now = self._pods.get(live.uid)
+        if live.uid not in self._gone and not (now and (now.node or now.finished)):
+            held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
+            self._assumed[live.uid] = held
+            self.ledger.put_pod(held)
+        self._reclaim_of(live.uid)
+
+    def fate(self, uid: str) -> Fate:
+        """Return what became of a pod, as far as was seen."""
+        live = self._pods.get(uid)
+        if uid in self._gone or (live is not None and live.finished):
+            return Fate.GONE
+        return Fate.BOUND if uid in self._assumed or (live is not None and live.node) else Fate.OPEN
+
+    # Claims
+
+    @property
+    def claimed_nodes(self) -> tuple[str, ...]:
+        """The nodes whose claims are known."""
+        return tuple(self._claims)
+
+    def claims(self, node: str) -> NodeClaims:
+        """Return what is known of the claims on a node."""
+        return self._claims.setdefault(node, NodeClaims())
+
+    def reclaim(self, node: str) -> None:
+        """Let the ledger hold the claims of a node that count."""
+        before, holders = self._claimed.get(node, {}), dict[str, Holder]()
+        for claim in self.claims(node).counting(self.fate):
+            live = self._pods.get(claim.uid)
+            need, priority = (live.need, live.priority) if live else (Need(), 0)
+            name = f"claimed/{node}/{claim.uid}/{claim.attempt}"
+            holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
+            self._claimers.setdefault(claim.uid, set()).add(node)
+        for name in before.keys() - holders.keys():
+            self.ledger.drop_pod(name)
+        for holder in holders.values():
+            self.ledger.put_pod(holder)
+        self._claimed[node] = holders
+
+    def _reclaim_of(self, uid: str) -> None:
+        """Let go of a pod's claims where its fate settles them."""
+        if uid in self._claimers and self.fate(uid) is not Fate.OPEN:
+            for node in self._claimers.pop(uid):
+                self.reclaim(node)
+
+    def _leave_out(self, kind: str, name: str, why: str) -> None:
+        if (kind, name, why) not in self._told:
+            _remember(self._told, (kind, name, why))
+            self._log.warning("left_out", kind=kind, object=name, reason=why)
+
+
+def _uid(each: Object) -> str:
+    return str((each.get("metadata") or {}).get("uid") or "")
+
+
+def _shown(node: Object) -> tuple[object, ...]:
+    """Return the parts of a Node object that decide what is read from it."""
+    status, metadata = node.get("status") or {}, node.get("metadata") or {}
+    return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
+
+
+def _same_request(before: Object, after: Object) -> bool:
+    """Return whether two versions of a pod tell the same; a status that says nothing of its end makes no difference."""
+    return (
+        before.get("spec") == after.get("spec")
+        and annotations_of(before) == annotations_of(after)
+        and (before.get("status") or {}).get("phase") == (after.get("status") or {}).get("phase")
+    )
+
+
+def _remember(known: dict[Key, None], key: Key) -> None:
+    known.pop(key, None)
+    known[key] = None
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]

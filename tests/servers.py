@@ -1,0 +1,135 @@
+"""A cluster in memory with servers in this process, asked as kube-scheduler asks; and an independent look at it."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx2
+import msgspec
+
+from kubeobjects import gpu, gpunode, node, pod
+from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of
+from tessera.core.mig import Placement, is_legal
+from tessera.core.snapshot import Gpu
+from tessera.server.binder import Clocks
+from tessera.server.run import Server
+from tessera.server.settings import Limits, Settings
+
+NEED = {"tessera.dev/gpu-memory": 10}
+SHARE = {"aliyun.com/gpu-mem": 6}
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Asked:
+    """A server as its callers see it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=server.app), base_url="http://server")
+
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        answer = await self._client.post(path, content=content)
+        return answer.status_code, msgspec.json.decode(answer.content)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        answer = await self._client.get(path)
+        return answer.status_code, answer.text
+
+    async def fitting(self, each: Object, *names: str) -> list[str]:
+        _, answer = await self.post("/filter", {"Pod": each, "Nodes": None, "NodeNames": names})
+        found: list[str] = answer["NodeNames"]
+        return found
+
+    async def bind(self, each: Object, node_name: str, path: str = "/bind") -> str:
+        metadata = each["metadata"]
+        body = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        _, answer = await self.post(path, body | {"Node": node_name})
+        error: str = answer["Error"]
+        return error
+
+    async def schedule(self, each: Object, *names: str) -> str:
+        """Place a pod as kube-scheduler does, and return what went wrong."""
+        fitting = await self.fitting(each, *names)
+        if not fitting:
+            return "nowhere"
+        _, scores = await self.post("/prioritize", {"Pod": each, "NodeNames": fitting})
+        return await self.bind(each, max(scores, key=lambda score: int(score["Score"]))["Host"])
+
+
+async def make_node(kube: MemoryKube, name: str, *gpus: Gpu) -> None:
+    """Create a node whose agent has reported these GPUs."""
+    await kube.create(NODES, node(name))
+    body = gpunode(name, *(msgspec.structs.replace(each, uuid=f"GPU-{name}-{each.index}") for each in gpus))
+    await kube.create(GPU_NODES, {key: value for key, value in body.items() if key != "status"})
+    await kube.patch(GPU_NODES, name, {"status": body["status"]}, subresource="status")
+
+
+async def make_pod(kube: MemoryKube, name: str, limits: Mapping[str, str | int], **more: Any) -> Object:
+    """Create a pod that waits."""
+    return await kube.create(PODS, pod(name, limits, node=None, **more))
+
+
+@asynccontextmanager
+async def servers(
+    kube: Kube, number: int = 1, clock: Clock | None = None, limits: Limits | None = None
+) -> AsyncIterator[list[Asked]]:
+    """Give servers that have read the cluster."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for index in range(number):
+            settings = Settings(replica=f"r{index}", limits=limits or Limits())
+            server = Server(settings, kube, Clocks(clock or Clock(), lambda: 1_700_000_000_000_000_000))
+            await stack.enter_async_context(server.following())
+            made.append(Asked(server))
+        for each in made:
+            await each.server.synced()
+        yield made
+
+
+async def settle(rounds: int = 30) -> None:
+    """Let watches arrive."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+async def check(kube: Kube) -> Counter[str]:
+    """Look at the API alone: nothing is granted beyond what a GPU has. Return how many pods each node has."""
+    states = {each["metadata"]["name"]: each for each in (await kube.list(GPU_NODES)).objects}
+    held: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    count: Counter[str] = Counter()
+    for each in (await kube.list(PODS)).objects:
+        where = each["spec"].get("nodeName")
+        if where and each["status"].get("phase") not in {"Succeeded", "Failed"}:
+            count[where] += 1
+            for share in msgspec.json.decode(annotations_of(each).get("tessera.dev/assignment", "[]")):
+                held[where, share["gpu"]].append(share)
+    for (where, index), shares in held.items():
+        known = next(each for each in states[where]["status"]["gpus"] if each["index"] == index)
+        _check_gpu(known, shares)
+    return count
+
+
+def _check_gpu(known: dict[str, Any], shares: list[dict[str, Any]]) -> None:
+    modes = {share["mode"] for share in shares}
+    assert len(modes) == 1, f"modes {modes} on one GPU"
+    assert "whole" not in modes or len(shares) == 1, "a whole GPU is held twice"
+    assert sum(share["memory_mib"] for share in shares) <= known["memoryMiB"]
+    assert sum(share["compute_percent"] for share in shares) <= 100
+    if modes == {"mig"}:
+        model = gpu(0, known["model"]).model
+        sizes = {profile.name: profile.size for profile in model.profiles}
+        places = {(share["start"], sizes[share["profile"]], share["profile"]) for share in shares}
+        assert len(places) == len(shares), "an instance is held twice"
+        assert is_legal(model, tuple(sorted(Placement(*place) for place in places)))
