@@ -1,0 +1,79 @@
+"""What the accounts of Tessera's parts may do, asked of a real API server."""
+
+import pytest
+
+from tessera.errors import Unavailable
+from testbed.cluster import Cluster
+from testbed.deploy import NAMESPACE
+
+MAY = {
+    "agent": (
+        "patch nodes",
+        "patch nodes/status",
+        "patch pods",
+        "create pods/eviction",
+        "create gpunodes.tessera.dev",
+        "patch gpunodes.tessera.dev/status",
+    ),
+    "server": ("watch pods", "create pods/binding", "create gpunodes.tessera.dev", "patch gpunodes.tessera.dev"),
+    "controller": (
+        "patch gpupolicies.tessera.dev/status",
+        "patch gpunodes.tessera.dev",
+        "create pods/eviction",
+        "list poddisruptionbudgets.policy",
+        f"update leases.coordination.k8s.io/tessera-controller -n {NAMESPACE}",
+    ),
+    "scheduler": (
+        "create pods/binding",
+        "patch pods/status",
+        "watch nodes",
+        f"update leases.coordination.k8s.io/tessera-scheduler -n {NAMESPACE}",
+        "get configmaps/extension-apiserver-authentication -n kube-system",
+    ),
+}
+MAY_NOT = {
+    "agent": (
+        "create pods",
+        "delete pods",
+        "delete nodes",
+        "patch gpunodes.tessera.dev",
+        "patch gpupolicies.tessera.dev",
+        "get secrets",
+    ),
+    "server": ("patch pods", "delete pods", "patch nodes", "patch gpunodes.tessera.dev/status", "get secrets"),
+    "controller": (
+        "delete pods",
+        "patch pods",
+        "patch gpupolicies.tessera.dev",
+        "patch gpunodes.tessera.dev/status",
+        "update leases.coordination.k8s.io/other",
+        "get secrets",
+    ),
+    "scheduler": ("get secrets", "patch nodes", "patch gpunodes.tessera.dev"),
+}
+
+
+def answers(cluster: Cluster, account: str, asked: tuple[str, ...]) -> dict[str, bool]:
+    """Return for each thing whether the account may do it."""
+    user = f"--as=system:serviceaccount:{NAMESPACE}:tessera-{account}"
+    found = {}
+    for each in asked:
+        verb, what, *options = each.split()
+        resource, _, part = what.partition("/")
+        if part in {"status", "binding", "eviction"}:
+            what, options = resource, [*options, f"--subresource={part}"]
+        try:
+            found[each] = cluster.kubectl("auth", "can-i", verb, what, *options, user).strip() == "yes"
+        except Unavailable:  # "no" has an exit status of its own
+            found[each] = False
+    return found
+
+
+@pytest.mark.parametrize("account", MAY)
+def test_an_account_may_do_what_its_part_does(control_plane: Cluster, account: str) -> None:
+    assert [each for each, may in answers(control_plane, account, MAY[account]).items() if not may] == []
+
+
+@pytest.mark.parametrize("account", MAY_NOT)
+def test_an_account_may_do_nothing_else(control_plane: Cluster, account: str) -> None:
+    assert [each for each, may in answers(control_plane, account, MAY_NOT[account]).items() if may] == []
