@@ -128,7 +128,7 @@ class Bench:
         self.case = case
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
-        outside = Outside(pods=self.pods.values, record=record.list, correct=nothing, instance=nothing)
+        outside = Outside(pods=self.pods.values, record=record.list, correct=nothing, instance=nothing, whole=nothing)
         self.plugins = Plugins(paths(kubelet, root), outside, logger())
         self.inventory = inventory(case.gpus)
         gpus = (

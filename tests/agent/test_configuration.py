@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodefacts import gpu
-from tessera.agent.configuration import CONFIG_LABEL, SHARE_LABEL, ConfigurationFiles, Sources
+from tessera.agent.configuration import CONFIG_LABEL, SHARE_LABEL, ConfigurationFiles, GivenPolicy, Sources
 
 GPUS = (gpu(0), gpu(1))
 POLICY = "apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus: [{devices: [0], sharing: auto}]\n"
@@ -165,3 +165,31 @@ def test_a_name_that_no_system_call_takes(tmp_path: Path) -> None:
     got = ConfigurationFiles(Sources(sharing=tmp_path / ("x" * 300))).read({}, GPUS)
     assert got.node_sharing is None
     assert "File name too long" in got.problem
+
+
+GIVEN = GivenPolicy(name="batch", text=POLICY.replace("auto", "memory-share"))
+
+
+def test_a_gpu_policy_says_what_the_file_would(tmp_path: Path) -> None:
+    files = ConfigurationFiles(Sources(policy=tmp_path / "no", applied=tmp_path / "applied"))
+    got = files.read({}, GPUS, GIVEN)
+    assert got.node_sharing is not None
+    assert [each.uuid for each in got.node_sharing.policies] == ["GPU-0"]
+    assert (got.generation[:7], got.problem, got.overruled) == ("policy@", "", "")
+    bad = files.read({}, GPUS, GivenPolicy(name="batch", text="kind: Nothing"))
+    assert (bad.node_sharing, bad.generation) == (got.node_sharing, got.generation)
+    assert bad.problem.startswith("GPUPolicy batch")
+    again = ConfigurationFiles(Sources(applied=tmp_path / "applied"))
+    assert again.read({}, GPUS, GivenPolicy(name="batch", text="kind: Nothing")).node_sharing == got.node_sharing
+    assert files.read({}, GPUS).generation == ""
+
+
+def test_the_file_of_the_command_line_wins_over_a_gpu_policy(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    files = ConfigurationFiles(Sources(policy=path))
+    got = files.read({}, GPUS, GIVEN)
+    assert (got.node_sharing, got.generation) == (files.read({}, GPUS).node_sharing, files.read({}, GPUS).generation)
+    assert got.overruled == f"GPUPolicy batch has no effect: the node policy {path} decides here"
+    path.unlink()
+    assert files.read({}, GPUS, GIVEN).overruled == ""

@@ -67,6 +67,14 @@ DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, 
         pod({"a": {"nvidia.com/gpu": 1}, "b": {NEED: 2}}, share(3, 9, "nvidia.com/gpu", container="a"), share(0, 2048)),
         [("b", NEED, 2, [(0, 2048)], 1, "")],
     ),
+    "exact devices that the kubelet has not recorded yet": (
+        pod({"a": {"nvidia.com/gpu": 1}, "b": {NEED: 2}}, share(0, 2048, container="b")),
+        [("b", NEED, 2, [(0, 2048)], 0, "")],
+    ),
+    "resources that are no GPUs have no share": (
+        pod({"a": {"rdma/hca": 1}, "b": {NEED: 2}}, share(0, 2048, container="b")),
+        [("b", NEED, 2, [(0, 2048)], 0, "")],
+    ),
     "only exact devices": (pod({"a": {"nvidia.com/gpu": 1}}, share(3, 9, "nvidia.com/gpu")), []),
     "gpushare's index": (
         pod({"main": {GPUSHARE: 5}}, annotations=INDEX),

@@ -18,7 +18,15 @@ from tessera.core.inventory import GpuFacts
 from tessera.core.nodesharing import NodeSharing, combined
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["APPLIED", "CONFIG_LABEL", "SHARE_LABEL", "Configuration", "ConfigurationFiles", "Sources"]
+__all__ = [
+    "APPLIED",
+    "CONFIG_LABEL",
+    "SHARE_LABEL",
+    "Configuration",
+    "ConfigurationFiles",
+    "GivenPolicy",
+    "Sources",
+]
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """Label of the node that names a file of the sharing directory. Source: NVIDIA/k8s-device-plugin README."""
@@ -40,6 +48,14 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """File that keeps what was applied last; None keeps it in memory alone."""
 
 
+class GivenPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPUPolicy says about this node; a node policy file, where there is one, wins."""
+
+    name: str
+    text: str
+    """As the file would have it."""
+
+
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force, and why nothing newer is."""
 
@@ -49,6 +65,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """Names and hash of the files in force: `balanced@0a1b2c3d4e`; empty where there are none."""
     problem: str = ""
     """Why the files that are there now are not in force; empty where they are."""
+    overruled: str = ""
+    """Why a GPUPolicy has no effect here; empty where it has, or there is none."""
 
 
 class _Texts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +75,8 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     sharing: str = ""
     policy: str = ""
+    policy_name: str = ""
+    """The GPUPolicy it comes from; empty for the file."""
 
     @property
     def generation(self) -> str:
@@ -73,11 +93,28 @@ class ConfigurationFiles:
         self._applied: _Texts | None = None
         self._saved: _Texts | None = None
 
-    def read(self, labels: Mapping[str, str], gpus: Sequence[GpuFacts]) -> Configuration:
-        """Return the configuration in force for a node with these labels and GPUs; reads a few small files."""
+    def read(
+        self, labels: Mapping[str, str], gpus: Sequence[GpuFacts], given: GivenPolicy | None = None
+    ) -> Configuration:
+        """Return the configuration in force for a node with these labels and GPUs; reads a few small files.
+
+        Args:
+            labels: of the node.
+            gpus: of the node.
+            given: what a GPUPolicy says about it; None where none applies.
+
+        """
+        overruled = ""
+        if given is not None and self._sources.policy is not None and self._sources.policy.exists():
+            overruled = f"GPUPolicy {given.name} has no effect: the node policy {self._sources.policy} decides here"
+            given = None
+        found = self._read(labels, gpus, given)
+        return msgspec.structs.replace(found, overruled=overruled)
+
+    def _read(self, labels: Mapping[str, str], gpus: Sequence[GpuFacts], given: GivenPolicy | None) -> Configuration:
         memory_share = labels.get(SHARE_LABEL) == "true"
         try:
-            texts = self._texts(labels)
+            texts = self._texts(labels, given)
             node_sharing = _parsed(texts, gpus, memory_share=memory_share)
         except InvalidInput as error:
             return self._former(gpus, str(error), memory_share=memory_share)
@@ -98,13 +135,15 @@ class ConfigurationFiles:
 
     # Files
 
-    def _texts(self, labels: Mapping[str, str]) -> _Texts:
+    def _texts(self, labels: Mapping[str, str], given: GivenPolicy | None) -> _Texts:
         name, path = self._chosen(labels.get(CONFIG_LABEL, ""))
         policy = self._sources.policy
+        own = _content(policy) if policy is not None and policy.exists() else ""
         return _Texts(
             name=name,
             sharing=_content(path) if path is not None else "",
-            policy=_content(policy) if policy is not None and policy.exists() else "",
+            policy=own if given is None else given.text,
+            policy_name="" if given is None else given.name,
         )
 
     def _chosen(self, label: str) -> tuple[str, Path | None]:
@@ -165,5 +204,6 @@ def _content(path: Path) -> str:
 
 def _parsed(texts: _Texts, gpus: Sequence[GpuFacts], *, memory_share: bool) -> NodeSharing:
     config = sharingconfig.read(documents.one(texts.name, texts.sharing)) if texts.name else NodeSharing()
-    policy = nodepolicy.read(documents.one("node policy", texts.policy), gpus) if texts.policy else NodeSharing()
+    source = f"GPUPolicy {texts.policy_name}" if texts.policy_name else "node policy"
+    policy = nodepolicy.read(documents.one(source, texts.policy), gpus) if texts.policy else NodeSharing()
     return combined(config, policy, memory_share=memory_share)

@@ -37,6 +37,10 @@ class Enforcer:
         self.problems: tuple[str, ...] = ()
         """What of the declared sharing does not hold, one sentence each."""
 
+    def no_mps(self) -> str:
+        """Return why the node has no MPS; empty where it has."""
+        return self._mps.unavailable()
+
     async def apply(
         self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods
     ) -> tuple[Gpu, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.clients.kubelet import PodResources
-from tessera.core.holdings import PodDevices, holdings
+from tessera.core.advertise import DeviceKey
+from tessera.core.holdings import PodDevices, assigned, held_by_name, holdings
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Due, Held
 from tessera.core.memorycaps import PodShares, Qos
@@ -53,6 +54,19 @@ class NodePods:
             PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=_qos(objects[name]), shares=tuple(own))
             for name, own in shares.items()
         )
+
+    def assigned(self, inventory: Inventory) -> frozenset[DeviceKey]:
+        """Return the devices that assignments name, made already or not; a GPU for an amount or all of it."""
+        return assigned(self._dues(), inventory)
+
+    async def by_name(self, inventory: Inventory) -> frozenset[DeviceKey]:
+        """Return the devices that pods hold and asked for by name.
+
+        Raises:
+            Unavailable: as `held`.
+
+        """
+        return held_by_name(await self._trusted(), inventory)
 
     async def held(self, inventory: Inventory) -> tuple[PodDevices, ...]:
         """Return what pods hold; who has an assignment holds what that says.

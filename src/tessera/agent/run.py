@@ -1,39 +1,32 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
-Three loops: one follows the layout label, one keeps what is offered to the kubelet as it should be, one listens to the
-driver. Each looks when something changed, and every few seconds in any case, and goes on after any error.
+Four loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should
+be and reports it, one writes on pods what the kubelet gave them, one listens to the driver. Each looks when something
+changed, and every few seconds in any case, and goes on after any error.
 """
 
 import asyncio
-import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
+from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
 from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
+from tessera.agent.gpunode import GpuNodeLink
 from tessera.agent.health import HealthWatch
-from tessera.agent.nodefiles import read_file
+from tessera.agent.layouts import Layouts
+from tessera.agent.layouts import World as LayoutWorld
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
-from tessera.agent.partition import (
-    MIG_CONFIG,
-    MIG_CONFIG_STATE,
-    Checkpoint,
-    Follower,
-    Outside,
-    Partitioner,
-    Policy,
-    RebootRecord,
-    reboot,
-)
+from tessera.agent.partition import MIG_CONFIG, Outside
+from tessera.agent.recorded import Recorder
+from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
-from tessera.api import documents, migparted
+from tessera.agent.usedmemory import UsedMemory
 from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
 from tessera.bell import Bell
@@ -41,16 +34,18 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.byname import shares_by_id
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
-from tessera.core.layouts import Group, PolicyAttempt, Recorded, Wish, attempted, policy_targets, worth_trying
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
-from tessera.core.nodesharing import PluginOptions, Strategy, effective, notes, withheld
+from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.reported import reported
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
-from tessera.errors import InvalidInput, TesseraError, Unavailable
+from tessera.core.wanted import Spots, chosen_devices
+from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
 
 __all__ = ["Agent"]
@@ -61,10 +56,9 @@ _EVENTS = {
     "enforcement": "EnforcementImpaired",
     "plugins": "ResourceNotAdvertised",
     "policy": "LayoutFailed",
+    "wanted": "LayoutFailed",
 }
 """Reasons of the node's events about what is impaired."""
-_INSTANCE_S = 25.0
-"""For a MIG instance that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
 
 
 class Agent:
@@ -82,7 +76,7 @@ class Agent:
         self._driver = driver
         self._kube = kube
         self._log = logger(node=settings.node)
-        self._layout_bell, self._offer_bell = Bell(), Bell()
+        self._layout_bell, self._offer_bell, self._record_bell = Bell(), Bell(), Bell()
         self._node_store = Store(
             kube, NODES, _of_node("metadata.name", settings.node), wake=self._ring, on_trouble=self._trouble
         )
@@ -91,38 +85,70 @@ class Agent:
         )
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
-        self._files = ConfigurationFiles(settings.sources)
+        self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
+        self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
+        self._declarations = Declarations(
+            driver,
+            ConfigurationFiles(settings.sources),
+            settings.strategy,
+            node=self._node,
+            asked=self._gpunode.asked,
+            no_mps=self._enforcer.no_mps,
+        )
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
         self._changes: list[Change] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
-        self._attempt: PolicyAttempt | None = None
         self._begun = False
         """Whether the layouts of before a reboot are back; nothing is offered before."""
+        self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
+        """What was declared and what could be enforced of it when it was offered last; None for nothing."""
         self._offering = asyncio.Lock()
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
-        paths = settings.paths
+        self._plugins = self._own_plugins()
+        self._pods = NodePods(self._bound, self._kubelet, self._plugins.dues)
+        self._layouts = self._own_layouts()
+        self._recorder = self._own_recorder()
+
+    def _own_plugins(self) -> Plugins:
+        paths = PluginPaths(
+            plugins=self._settings.paths.plugins,
+            cdi=self._settings.paths.cdi,
+            minors=self._settings.paths.mig_minors,
+            memory=self._settings.paths.state / "shares.json",
+            mps_root=self._settings.mps.root,
+        )
         outside = PluginsOutside(
             pods=self._bound,
             record=self._kubelet.list,
             correct=self._correct,
             instance=self._instance,
+            whole=self._whole,
             enforce=self._enforce,
         )
-        self._plugins = Plugins(
-            PluginPaths(
-                plugins=paths.plugins,
-                cdi=paths.cdi,
-                minors=paths.mig_minors,
-                memory=paths.state / "shares.json",
-                mps_root=settings.mps.root,
-            ),
-            outside,
-            self._log,
+        return Plugins(paths, outside, self._log)
+
+    def _own_layouts(self) -> Layouts:
+        world = LayoutWorld(
+            outside=Outside(driver=self._driver, held=self._held, offer=self._keep),
+            record=self._record,
+            look=self._declarations.look,
+            assigned=self._pods.assigned,
+            note=self._note,
+            evict=self._kube.evict,
         )
-        self._pods = NodePods(self._bound, self._kubelet, self._plugins.dues)
+        return Layouts(self._settings, world, self._log)
+
+    def _own_recorder(self) -> Recorder:
+        world = RecorderWorld(
+            pods=self._bound,
+            held=self._kubelet.list,
+            devices=self._devices,
+            share_unit_mib=lambda: self._plugins.unit_mib,
+        )
+        return Recorder(self._kube, world, self._log)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -131,19 +157,22 @@ class Agent:
             async with self._kubelet, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._node_store.run())
                 tasks.create_task(self._pod_store.run())
+                tasks.create_task(self._gpunode.run())
                 await self._node_store.synced()
                 await self._pod_store.synced()
-                follower = await self._persist("start", self._begin)
-                self._begun = True
+                await self._gpunode.known()
+                await self._persist("start", self._begin)
                 tasks.create_task(self._plugins.run())
-                tasks.create_task(self._forever("layout", self._layout_bell, lambda: self._follow(follower)))
+                tasks.create_task(self._forever("layout", self._layout_bell, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_bell, self._offer))
+                tasks.create_task(self._forever("record", self._record_bell, self._recorder.look))
                 tasks.create_task(self._listen())
         finally:
+            await self._layouts.close()
             self._log.info("agent_stopped")
 
-    async def _persist(self, what: str, act: Callable[[], Awaitable[Follower]]) -> Follower:
-        """Return what an action returns, trying again until it succeeds: nothing may be offered before."""
+    async def _persist(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
+        """Act again and again until it succeeds: nothing may be offered before."""
         while True:
             try:
                 return await act()
@@ -167,82 +196,22 @@ class Agent:
             await bell.wait(self._settings.interval_s)
 
     def _ring(self) -> None:
-        self._layout_bell.ring()
-        self._offer_bell.ring()
+        for bell in (self._layout_bell, self._offer_bell, self._record_bell):
+            bell.ring()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
         self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
 
     # Layouts
 
-    async def _begin(self) -> Follower:
-        """Bring back the layouts of before a reboot, and return who follows the label."""
-        labels = labels_of(await self._record.read())
-        checkpoint = Checkpoint(self._settings.paths.checkpoint)
-        outside = Outside(driver=self._driver, held=self._held, offer=self._keep)
-        self._partitioner = Partitioner(outside, self._recorded(checkpoint), checkpoint.write)
-        loop = asyncio.get_running_loop()
-        for failed in await self._partitioner.restore(loop.time() + outside.timing.restore_s):
-            await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
-        command = self._settings.reboot
-        policy = Policy(
-            configurations=self._configurations,
-            report=self._report,
-            limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
-            evict=self._kube.evict if self._settings.evict else None,
-            reboot=functools.partial(reboot, command),
-            record=RebootRecord(self._settings.paths.rebooted),
-        )
-        follower = Follower(self._partitioner, policy)
-        follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
-        return follower
+    async def _begin(self) -> None:
+        """Bring back the layouts of before a reboot."""
+        await self._layouts.begin(labels_of(await self._record.read()))
+        self._begun = True
 
-    def _recorded(self, checkpoint: Checkpoint) -> tuple[Recorded, ...]:
-        try:
-            return checkpoint.read()
-        except InvalidInput as error:
-            self._log.warning("checkpoint_ignored", reason=str(error))
-            return ()
-
-    async def _follow(self, follower: Follower) -> None:
-        name = labels_of(self._node()).get(MIG_CONFIG, "")
-        await follower.follow(name)
-        if not name:
-            await self._follow_policy()
+    async def _follow(self) -> None:
+        await self._layouts.follow(labels_of(self._node()).get(MIG_CONFIG, ""))
         self._offer_bell.ring()
-
-    async def _follow_policy(self) -> None:
-        """Cut what the node policy wants, on a node whose label asks for nothing."""
-        inventory = await self._driver.inventory()
-        said = self._files.read(labels_of(self._node()), inventory.gpus).node_sharing
-        targets = policy_targets(inventory, said) if said else ()
-        now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
-        if worth_trying(targets, inventory, self._attempt, now_s=now_s):
-            failures = await self._partitioner.apply(targets, now_s + limits.pending_s)
-            self._note("policy", failures)
-            self._attempt = attempted(targets, inventory, failures, limits, began_s=now_s)
-
-    def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
-        path = self._settings.mig_config
-        if path is None:
-            return {}
-        try:
-            content = read_file(path)
-        except OSError as error:
-            raise InvalidInput(str(path), found=error.strerror or str(error), wanted="a mig-parted file") from error
-        return migparted.read(documents.one(str(path), content))
-
-    async def _report(self, wish: Wish) -> None:
-        """Tell how it stands with the label: another label, a condition, an event."""
-        condition = wish.condition
-        if wish.state is None or condition is None:
-            await self._record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
-            await self._record.remove_condition()
-            return
-        report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
-        await self._record.set_condition(condition.status, report)
-        await self._record.set_labels({MIG_CONFIG_STATE: wish.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
-        await self._record.report(report)
 
     async def _keep(self, gpu: str, layout: Layout | None) -> None:
         """Offer these instances of a GPU alone, or all again; return when the kubelet knows."""
@@ -265,57 +234,86 @@ class Agent:
         finally:
             while self._untold:
                 await self._record.report(self._untold.pop(0))
+        await self._report()
 
     async def _offered(self) -> bool:
         """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
         async with self._offering:
-            inventory = await self._driver.inventory()
+            declared = await self._declarations.look()
+            inventory, said = declared.inventory, declared.said
             self._health.look(inventory)
-            configuration = self._files.read(labels_of(self._node()), inventory.gpus)
-            said = configuration.node_sharing
+            self._note("configuration", declared.notes)
+            self._seen = None if said is None else (declared, said, declared.gpus)
             if said is None:
-                self._note("configuration", (configuration.problem,))
                 return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
-            if said.strategy is None:
-                said = msgspec.structs.replace(said, strategy=self._settings.strategy)
-            problem = (configuration.problem,) if configuration.problem else ()
-            self._note("configuration", (*problem, *notes(inventory, said), *inventory.notes))
             self._plugins.count_in(said.unit_mib)
-            shared = effective(inventory, said)
-            gpus = await self._enforcer.apply(withheld(shared, self._kept), inventory, said, self._pods)
+            gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
             self._note("enforcement", self._enforcer.problems)
             options = OfferOptions(
                 unit_mib=said.unit_mib,
                 given=given(self._plugins.dues(), inventory),
                 unhealthy=self._health.unhealthy,
+                chosen=await self._chosen(declared),
             )
             offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
             told = await self._plugins.offer(offered, inventory, said.plugin)
             self._note("plugins", self._plugins.problems)
-            await self._tell_health(inventory)
-            if self._settings.labels:
-                await self._label(inventory, shared, said.strategy or self._settings.strategy)
-            levels = enforcement_text(enforcements(gpus, inventory))
-            await self._record.annotate({APPLIED: configuration.generation or None, ENFORCEMENT: levels})
+            self._seen = declared, said, gpus
             return told
+
+    async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
+        """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""
+        wanted = declared.asked.wanted
+        if wanted is None or not any(gpu.sharing.undecided for gpu in declared.gpus):
+            return {}
+        held = await self._pods.by_name(declared.inventory)
+        return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
 
     async def _instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""
-        loop = asyncio.get_running_loop()
-        await self._partitioner.add(gpu, placement, loop.time() + _INSTANCE_S)
+        await self._layouts.instance(gpu, placement)
+        self._offer_bell.ring()
         return await self._driver.inventory()
+
+    async def _whole(self, gpu: str) -> Inventory:
+        """Let MIG be off on a GPU that an assignment names, and return what the driver shows then."""
+        inventory = await self._driver.inventory()
+        if await self._layouts.whole(gpu, inventory):
+            inventory = await self._driver.inventory()
+        return inventory
 
     async def _enforce(self, shares: tuple[Share, ...]) -> None:
         """Let daemons and limits of shares be in force; whole devices and time-slices need none."""
         if any(share.mode in _ENFORCED for share in shares):
-            await self._offer()
+            await self._offered()
             self._enforcer.check(shares, await self._driver.inventory())
 
     async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> Object:
         return await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
 
-    # Health and labels
+    # Reports
+
+    async def _report(self) -> None:
+        """Tell the cluster what was seen and offered last."""
+        if self._seen is None:
+            return
+        declared, said, gpus = self._seen
+        inventory = declared.inventory
+        await self._tell_health(inventory)
+        if self._settings.labels:
+            await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
+        levels = enforcement_text(enforcements(gpus, inventory))
+        await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
+        used, health = await self._used.read(declared.gpus, inventory), self._health.health
+        node = self._settings.node
+        state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
+        await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
+
+    async def _devices(self) -> Mapping[str, Share]:
+        """Return what each device is, by its id."""
+        declared = await self._declarations.look()
+        return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
         """Follow the driver's events; devices that are not well are offered no more."""

@@ -80,7 +80,13 @@ def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
 def _dealt(
     pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]
 ) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
-    """Return each ask with its shares and their position; a lone ask for memory shares may have several GPUs."""
+    """Return each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
+
+    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record told them.
+    """
+    asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
+    amounts = tuple(ask for ask in asks if ask.form is not Form.EXACT)
+    asks = amounts if len(shares) == sum(ask.count for ask in amounts) else asks
     devices = sum(ask.count for ask in asks)
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):

@@ -33,7 +33,8 @@ Examples:
 
 \b
 Rights it needs: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods; create
-pods/eviction (with --evict); get, create and patch events.
+pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
+gpunodes/status.
 """
 
 _PATHS, _MPS, _LIMITS = Paths(), MpsSettings(), Limits()
@@ -46,7 +47,9 @@ _FILE = click.Path(path_type=Path)
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
 @click.option("--sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
 @click.option("--sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
-@click.option("--node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs.")
+@click.option(
+    "--node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs; wins over a GPUPolicy."
+)
 @click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
 @click.option(
     "--disable-healthchecks",

@@ -76,7 +76,13 @@ class Node:
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
-        outside = Outside(pods=self.seen, record=self.record.list, correct=self.correct, instance=self.instance)
+        outside = Outside(
+            pods=self.seen,
+            record=self.record.list,
+            correct=self.correct,
+            instance=self.instance,
+            whole=self.whole,
+        )
         return Plugins(paths, outside, logger())
 
     def seen(self) -> Iterable[dict[str, Any]]:
@@ -107,6 +113,14 @@ class Node:
         for name, pod in (self.late or [])[:count]:
             self.watched[name] = pod
         self.late = (self.late or [])[count:]
+
+    async def whole(self, gpu: str) -> Inventory:
+        """Switch MIG off."""
+        await asyncio.sleep(0)
+        self.inventory = Inventory(
+            gpus=tuple(each if each.uuid != gpu else facts(each.index, each.model.name) for each in self.inventory.gpus)
+        )
+        return self.inventory
 
     async def instance(self, gpu: str, placement: Placement) -> Inventory:
         self.cut.append((gpu, placement))

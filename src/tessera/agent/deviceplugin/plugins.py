@@ -64,6 +64,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Set annotations of a pod and return it as stored: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
+    whole: Callable[[str], Awaitable[Inventory]]
+    """Let MIG be off on a GPU, for those who use an amount or all of it; return what the driver shows then."""
     enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
     """Let what holds shares to their size be in force before a container with them starts; raises where it cannot."""
 
@@ -112,6 +114,11 @@ class Plugins:
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
         return self._desk.dues()
+
+    @property
+    def unit_mib(self) -> int:
+        """Memory of one unit of the resources that are amounts of memory."""
+        return self._unit_mib
 
     def count_in(self, unit_mib: int) -> None:
         """Count the resources that are amounts of memory in units of so many MiB."""
@@ -188,7 +195,10 @@ class Plugins:
         for share in shares:
             facts = self._gpu(share.gpu)
             placement = placement_of(share, facts)
-            if placement is not None and placement not in {each.placement for each in facts.instances}:
+            if placement is None and facts.mig is not None:
+                self._see(await self._outside.whole(facts.uuid))
+                facts = self._gpu(share.gpu)
+            elif placement is not None and placement not in {each.placement for each in facts.instances}:
                 self._see(await self._outside.instance(facts.uuid, placement))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None

@@ -136,6 +136,10 @@ class Partitioner:
             found = failed or _why_not(after, target, users)
             raise Conflict(where, found=found, wanted="MIG off", accepted="a new plan")
 
+    def busy(self, gpu: str) -> bool:
+        """Return whether the layout of a GPU (UUID) is being changed."""
+        return self._locks[gpu].locked()
+
     @contextlib.asynccontextmanager
     async def _alone(self, gpu: str, by_s: float) -> AsyncIterator[None]:
         """Wait until nothing else changes this GPU."""

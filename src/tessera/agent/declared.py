@@ -1,0 +1,103 @@
+"""What is declared for the GPUs of this node at one moment: by files, labels and the GPUNode."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.agent.configuration import ConfigurationFiles, GivenPolicy
+from tessera.agent.gpunode import Asked
+from tessera.agent.partition import MIG_CONFIG
+from tessera.clients.gpu import GpuDriver
+from tessera.clients.kube import Object, labels_of
+from tessera.core.inventory import Inventory
+from tessera.core.nodesharing import NodeSharing, Strategy, effective, notes
+from tessera.core.sharing import without_mps
+from tessera.core.snapshot import Gpu
+from tessera.core.wanted import fixed
+
+__all__ = ["Declarations", "Declared"]
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """What is declared, and what the driver showed then."""
+
+    inventory: Inventory
+    said: NodeSharing | None
+    """None where the files are refused and nothing was in force before: then nothing may be offered."""
+    gpus: tuple[Gpu, ...] = ()
+    """With the sharing in force, before anything is wanted or withheld of it."""
+    asked: Asked = Asked()
+    layout_name: str = ""
+    """The label `nvidia.com/mig.config`; empty for none."""
+    generation: str = ""
+    """The files in force, as `Configuration.generation`."""
+    notes: tuple[str, ...] = ()
+    """What of all this has no effect, and why; one sentence each."""
+
+
+class Declarations:
+    """Reads what is declared.
+
+    Args:
+        driver: the node's GPU driver.
+        files: the node's files.
+        strategy: the MIG strategy where no file says.
+        node: returns the Node object as last seen.
+        asked: returns what the GPUNode asks.
+        no_mps: returns why the node has no MPS; empty where it has.
+
+    """
+
+    def __init__(
+        self,
+        driver: GpuDriver,
+        files: ConfigurationFiles,
+        strategy: Strategy,
+        *,
+        node: Callable[[], Object],
+        asked: Callable[[], Asked],
+        no_mps: Callable[[], str],
+    ) -> None:
+        self._driver = driver
+        self._files = files
+        self._strategy = strategy
+        self._node = node
+        self._asked = asked
+        self._no_mps = no_mps
+
+    async def look(self) -> Declared:
+        """Return what is declared now.
+
+        Raises:
+            TesseraError: the driver does not tell what there is.
+
+        """
+        inventory = await self._driver.inventory()
+        labels, asked = labels_of(self._node()), self._asked()
+        policy = GivenPolicy(name=asked.policy_name, text=asked.policy) if asked.policy else None
+        found = self._files.read(labels, inventory.gpus, policy)
+        problems = tuple(each for each in (found.problem, asked.problem, found.overruled) if each)
+        if found.node_sharing is None:
+            return Declared(inventory=inventory, said=None, asked=asked, notes=problems)
+        strategy = found.node_sharing.strategy or self._strategy
+        said = msgspec.structs.replace(found.node_sharing, strategy=strategy)
+        name = labels.get(MIG_CONFIG, "")
+        gpus = effective(inventory, said)
+        return Declared(
+            inventory=inventory,
+            said=said,
+            gpus=self._possible(fixed(gpus) if name else gpus),
+            asked=asked,
+            layout_name=name,
+            generation=found.generation,
+            notes=(*problems, *notes(inventory, said), *inventory.notes),
+        )
+
+    def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """Return the GPUs; those left to Tessera without MPS where the node has none."""
+        if not self._no_mps():
+            return gpus
+        return tuple(
+            msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing)) if gpu.sharing.undecided else gpu
+            for gpu in gpus
+        )

@@ -1,0 +1,175 @@
+"""The agent's side of its GPUNode: it makes the object, writes its status, and follows what its spec asks.
+
+A cluster that does not have the kind works as it did before there was one; that is said once, with what to install.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.api.gpunodes import new_object, read_gpu_node, status_fields
+from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
+from tessera.core.gpunodestate import GpuNodeState, Wanted
+from tessera.errors import Conflict, InvalidInput, Unsupported
+from tessera.log import Logger
+
+__all__ = ["Asked", "GpuNodeLink"]
+
+_PATIENCE_S = 30.0
+"""How long it is waited for at the start whether there is the kind: a role of before it was may forbid to ask."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPUNode asks of this node, at one moment."""
+
+    wanted: tuple[Wanted, ...] | None = None
+    """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
+    policy_name: str = ""
+    """The GPUPolicy that applies; empty for none."""
+    policy: str = ""
+    """What it says about this node, as the node policy file would."""
+    generation: int = 0
+    """Of the spec."""
+    problem: str = ""
+    """Why what it asks now is not followed but what it asked before."""
+
+
+class GpuNodeLink:
+    """Follows and reports one node's GPUNode.
+
+    Args:
+        kube: the Kubernetes API.
+        node: the node's name.
+        log: where changes are logged.
+        wake: called after each change.
+
+    """
+
+    def __init__(self, kube: Kube, node: str, log: Logger, *, wake: Callable[[], None]) -> None:
+        self._kube = kube
+        self._node = node
+        self._log = log
+        self._wake = wake
+        selection = Selection(fields=(("metadata.name", node),))
+        self._store = Store(kube, GPU_NODES, selection, wake=wake, told=self._told, on_trouble=self._trouble)
+        self._installed = False
+        self._known = asyncio.Event()
+        """Whether it is known if the cluster has the kind."""
+        self._complaint = ""
+        self._read: tuple[Object | None, Asked] = (None, Asked())
+        self._acted: tuple[Any, Any] | None = None
+        """What of the spec concerns an agent, when its generation was reported last."""
+        self._written: dict[str, Any] = {}
+        """The last status written."""
+        self._after: Object = {}
+        """The object as it was stored then: the watch is late."""
+
+    async def run(self) -> None:
+        """Follow the object until cancelled."""
+        await self._store.run()
+
+    async def known(self) -> None:
+        """Return when it is known whether the cluster has the kind, and what the object asks; or after 30 s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._known.wait()
+
+    def _told(self, change: Change) -> None:
+        if change.object is None:
+            self._installed, self._complaint = True, ""
+            self._known.set()
+
+    def _trouble(self, error: Exception) -> None:
+        if isinstance(error, Unsupported):
+            self._installed = False
+            self._known.set()
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            self._log.warning("gpunode_not_followed", reason=str(error))
+
+    @property
+    def _object(self) -> Object | None:
+        return self._store.objects.get(("", self._node)) if self._installed else None
+
+    def asked(self) -> Asked:
+        """Return what the object asks; where it cannot be read, what it asked before."""
+        if not self._installed:
+            return Asked()
+        found, (known, asked) = self._object, self._read
+        if found is None:
+            return Asked(wanted=())
+        if found is not known:
+            asked = _asked(found, asked)
+            self._read = (found, asked)
+        return asked
+
+    async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
+        """Make the object where it is missing, and write the status where it differs.
+
+        That the claims of servers change the generation is not reported: it would be a write for every pod that is
+        bound, and each would cross theirs.
+
+        Args:
+            state: what the status shall tell.
+            node: the Node object, which owns the GPUNode.
+            generation: that of the spec that was acted on.
+
+        Raises:
+            TesseraError: the API refuses or does not answer; call again.
+
+        """
+        if not self._installed:
+            return
+        found = self._object or await self._make(node)
+        if found is None:
+            return
+        found = self._after if _is_later(self._after, found) else found
+        present, spec = found.get("status") or {}, found.get("spec") or {}
+        concerns = spec.get("policy"), spec.get("wanted")
+        news = concerns != self._acted and (found["metadata"].get("generation") or 0) == generation
+        observed = generation if news else present.get("observedGeneration", 0)
+        status = status_fields(state, observed_generation=observed)
+        same = {key: present.get(key) for key in status} == status
+        # What the server stored otherwise than it was written, for want of a field in the schema, is not written again.
+        refused = status == self._written and version_of(found) == version_of(self._after)
+        if not same and not refused:
+            self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
+            self._written = status
+            self._log.info("gpunode_reported", generation=observed)
+        self._acted = concerns if news else self._acted
+
+    async def _make(self, node: Object) -> Object | None:
+        """Make the object; None where another did, which the watch will show."""
+        uid = (node.get("metadata") or {}).get("uid", "")
+        try:
+            made = await self._kube.create(GPU_NODES, new_object(self._node, uid))
+        except Conflict:
+            return None
+        self._log.info("gpunode_made")
+        return made
+
+
+def _is_later(each: Object, other: Object) -> bool:
+    """Return whether one is a later state of the same object."""
+    same = (each.get("metadata") or {}).get("uid") == other["metadata"].get("uid")
+    versions = version_of(each), version_of(other)
+    return same and all(version.isdecimal() for version in versions) and int(versions[0]) > int(versions[1])
+
+
+def _asked(found: Object, former: Asked) -> Asked:
+    generation = (found.get("metadata") or {}).get("generation", 0)
+    try:
+        state = read_gpu_node(found)
+    except InvalidInput as error:
+        wanted = former.wanted or ()
+        return msgspec.structs.replace(former, wanted=wanted, generation=generation, problem=str(error))
+    document = ((found.get("spec") or {}).get("policy") or {}).get("document")
+    return Asked(
+        wanted=state.wanted,
+        policy_name=state.policy,
+        policy=msgspec.json.encode(document).decode() if document else "",
+        generation=generation,
+    )

@@ -1,0 +1,201 @@
+"""The layouts of this node: as its label asks, as its policy fixes, and on GPUs left to Tessera as pods need them."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+
+from tessera.agent.declared import Declared
+from tessera.agent.nodefiles import read_file
+from tessera.agent.noderecord import NodeRecord
+from tessera.agent.partition import (
+    MIG_CONFIG,
+    MIG_CONFIG_STATE,
+    Checkpoint,
+    Evict,
+    Follower,
+    Outside,
+    Partitioner,
+    Policy,
+    RebootRecord,
+    reboot,
+)
+from tessera.agent.settings import Settings
+from tessera.agent.undisturbed import Undisturbed
+from tessera.api import documents, migparted
+from tessera.api.nodereports import Report
+from tessera.core.advertise import DeviceKey
+from tessera.core.inventory import Inventory
+from tessera.core.layouts import (
+    Group,
+    PolicyAttempt,
+    Recorded,
+    Target,
+    Wish,
+    attempted,
+    policy_targets,
+    worth_trying,
+)
+from tessera.core.mig import Placement
+from tessera.core.wanted import targets
+from tessera.errors import Conflict, InvalidInput
+from tessera.log import Logger
+
+__all__ = ["Layouts", "World"]
+
+_INSTANCE_S = 25.0
+"""For a device that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What following layouts asks and tells."""
+
+    outside: Outside
+    """Driver, kubelet and plugins, for changes."""
+    record: NodeRecord
+    """The Node object."""
+    look: Callable[[], Awaitable[Declared]]
+    """Returns what is declared now."""
+    assigned: Callable[[Inventory], frozenset[DeviceKey]]
+    """Returns the devices that pods were assigned."""
+    note: Callable[[str, Iterable[str]], None]
+    """Logs what is impaired, once each time it changes."""
+    evict: Evict
+
+
+class Layouts:
+    """Changes layouts; `follow` is called with each change of anything, and every few seconds.
+
+    Args:
+        settings: of the agent.
+        world: what it asks and tells.
+        log: where what is ignored is logged.
+
+    """
+
+    def __init__(self, settings: Settings, world: World, log: Logger) -> None:
+        self._settings = settings
+        self._world = world
+        self._log = log
+        self._attempts: dict[str, PolicyAttempt] = {}
+        self._undisturbed = Undisturbed()
+        checkpoint = Checkpoint(settings.paths.checkpoint)
+        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write)
+        self._follower = self._following()
+
+    async def begin(self, labels: Mapping[str, str]) -> None:
+        """Bring back the layouts of before a reboot, and take up what the agent before did for the label."""
+        loop = asyncio.get_running_loop()
+        for failed in await self._partitioner.restore(loop.time() + self._world.outside.timing.restore_s):
+            await self._world.record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
+        self._follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
+
+    async def close(self) -> None:
+        """Cut off what is done for pods."""
+        await self._undisturbed.close()
+
+    async def follow(self, name: str) -> None:
+        """Do what can be done now for the configuration of this name; without a name, for policy and pods."""
+        await self._follower.follow(name)
+        if name:
+            return
+        declared = await self._world.look()
+        if declared.said is not None:
+            await self._try("policy", policy_targets(declared.inventory, declared.said), declared.inventory)
+            await self._follow_pods(declared)
+
+    async def instance(self, gpu: str, placement: Placement) -> None:
+        """Make a MIG instance that an assignment names, if it is not there.
+
+        Raises:
+            TesseraError: it cannot be made in time, and why.
+
+        """
+        by_s = asyncio.get_running_loop().time() + _INSTANCE_S
+        await self._undisturbed.do(self._partitioner.add(gpu, placement, by_s))
+
+    async def whole(self, gpu: str, inventory: Inventory) -> bool:
+        """Let MIG be off on a GPU of which an assignment names an amount or all; return whether anything was done.
+
+        Raises:
+            TesseraError: it cannot be in time, and why.
+
+        """
+        cut = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
+        if not cut and not self._partitioner.busy(gpu):
+            return False
+        declared = await self._world.look()
+        left = any(each.uuid == gpu and each.sharing.undecided for each in declared.gpus)
+        if cut and not left:
+            raise Conflict(
+                f"GPU {gpu}",
+                found="MIG on, as its layout is fixed",
+                wanted="MIG off, for an amount of its memory",
+                accepted="a pod that asks for one of its MIG instances",
+            )
+        if left:
+            by_s = asyncio.get_running_loop().time() + _INSTANCE_S
+            await self._undisturbed.do(self._partitioner.free(gpu, by_s))
+        return left
+
+    # The pods' layouts
+
+    async def _follow_pods(self, declared: Declared) -> None:
+        """Cut GPUs left to Tessera for what pods were assigned and what is wanted."""
+        wanted, assigned = declared.asked.wanted or (), self._world.assigned(declared.inventory)
+        if not targets(declared.gpus, declared.inventory, wanted, (), assigned):
+            return
+        inventory, users = await self._world.outside.look()
+        await self._try("wanted", targets(declared.gpus, inventory, wanted, users, assigned), inventory)
+
+    async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> None:
+        """Bring GPUs to their targets; what failed is tried again after a while, or when something changed."""
+        now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
+        if worth_trying(goals, inventory, self._attempts.get(what), now_s=now_s):
+            failures = await self._partitioner.apply(goals, now_s + limits.pending_s)
+            self._world.note(what, failures)
+            self._attempts[what] = attempted(goals, inventory, failures, limits, began_s=now_s)
+
+    # The label's layout
+
+    def _following(self) -> Follower:
+        command = self._settings.reboot
+        policy = Policy(
+            configurations=self._configurations,
+            report=self._report,
+            limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
+            evict=self._world.evict if self._settings.evict else None,
+            reboot=functools.partial(reboot, command),
+            record=RebootRecord(self._settings.paths.rebooted),
+        )
+        return Follower(self._partitioner, policy)
+
+    def _recorded(self, checkpoint: Checkpoint) -> tuple[Recorded, ...]:
+        try:
+            return checkpoint.read()
+        except InvalidInput as error:
+            self._log.warning("checkpoint_ignored", reason=str(error))
+            return ()
+
+    def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
+        path = self._settings.mig_config
+        if path is None:
+            return {}
+        try:
+            content = read_file(path)
+        except OSError as error:
+            raise InvalidInput(str(path), found=error.strerror or str(error), wanted="a mig-parted file") from error
+        return migparted.read(documents.one(str(path), content))
+
+    async def _report(self, wish: Wish) -> None:
+        """Tell how it stands with the label: another label, a condition, an event."""
+        record, condition = self._world.record, wish.condition
+        if wish.state is None or condition is None:
+            await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
+            await record.remove_condition()
+            return
+        report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
+        await record.set_condition(condition.status, report)
+        await record.set_labels({MIG_CONFIG_STATE: wish.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
+        await record.report(report)

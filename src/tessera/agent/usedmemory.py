@@ -1,0 +1,50 @@
+"""How much memory of each GPU and MIG instance is in use, measured once a minute."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+from tessera.clients.gpu import GpuDriver
+from tessera.core.gpunodestate import Used
+from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.reported import settled
+from tessera.core.snapshot import Gpu
+from tessera.errors import TesseraError
+
+__all__ = ["UsedMemory"]
+
+_EVERY_S = 60.0
+
+
+class UsedMemory:
+    """What was measured last.
+
+    Args:
+        driver: the node's GPU driver.
+        every_s: so long it is not measured again.
+
+    """
+
+    def __init__(self, driver: GpuDriver, *, every_s: float = _EVERY_S) -> None:
+        self._driver = driver
+        self._every_s = every_s
+        self._measured_s: float | None = None
+        self._used: tuple[Used, ...] = ()
+
+    async def read(self, gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Used, ...]:
+        """Return the memory in use; small changes are left out, and what the driver does not tell is as before."""
+        now_s = asyncio.get_running_loop().time()
+        if self._measured_s is None or now_s - self._measured_s >= self._every_s:
+            self._measured_s = now_s
+            measured = [used for facts in inventory.gpus if not facts.lost for used in await self._of(facts)]
+            self._used = settled(self._used, measured, gpus)
+        return self._used
+
+    async def _of(self, facts: GpuFacts) -> list[Used]:
+        """Return the memory in use of a GPU and of each of its instances."""
+        found = []
+        for placement in (None, *(each.placement for each in facts.instances)):
+            with contextlib.suppress(TesseraError):
+                use = await self._driver.use(facts.uuid, placement)
+                found.append(Used(gpu=facts.uuid, placement=placement, memory_mib=use.memory_used_mib))
+        return found

@@ -1,0 +1,86 @@
+"""What a pod's assignment must say of the devices it asked for by name: what the kubelet's record shows."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.asks import names_device
+from tessera.api.assignments import read_shares, write_shares
+from tessera.api.documents import Document
+from tessera.api.fields import Field, identity
+from tessera.api.podspecs import read_need
+from tessera.api.workloads import is_finished
+from tessera.core.matching import DueKey, Held
+from tessera.core.need import Ask, Form, Need
+from tessera.core.snapshot import Share
+
+__all__ = ["asks_by_name", "recorded_assignment"]
+
+
+def asks_by_name(pod: Mapping[str, Any]) -> bool:
+    """Return whether an unfinished pod asks for GPUs or MIG instances by name; not where it cannot be read.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    return not is_finished(field) and any(map(_by_name, read_need(field).asks))
+
+
+def recorded_assignment(
+    pod: Mapping[str, Any], held: Iterable[Held], devices: Mapping[str, Share], *, share_unit_mib: int = 1024
+) -> str | None:
+    """Return the text that a pod's assignment must have; None where that cannot be told, or not yet.
+
+    Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is told
+    about once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
+    others, are not in the record, so that nothing is told about pods that have any.
+
+    Args:
+        pod: the Pod object.
+        held: the kubelet's record.
+        devices: what each device is, `core.byname.shares_by_id`.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+    Raises:
+        InvalidInput: the pod or its assignment cannot be read.
+
+    """
+    field = _field(pod)
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    named = _named(field, need, held, devices)
+    if not named:
+        return None
+    amounts = sum(ask.count for ask in need.asks if ask.form is not Form.EXACT)
+    if not amounts:
+        return write_shares(named)
+    if field.get("status", "phase").value != "Running":
+        return None
+    assigned = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
+    if len(assigned) not in {amounts, amounts + len(named)}:
+        return None
+    return write_shares((*named, *assigned[-amounts:]))
+
+
+def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str, Share]) -> tuple[Share, ...]:
+    """Return the devices held for each ask by name, in order; none where one of them cannot be told."""
+    namespace, name = identity(field)
+    ids = {each.key: each.device_ids for each in held}
+    shares: list[Share] = []
+    for ask in filter(_by_name, need.asks):
+        own = ids.get(DueKey(namespace, name, ask.container, ask.resource), ())
+        known = [devices[each] for each in own if each in devices]
+        if len(known) != ask.count or len(own) != ask.count:
+            return ()
+        shares += (msgspec.structs.replace(each, resource=ask.resource, container=ask.container) for each in known)
+    return tuple(shares)
+
+
+def _by_name(ask: Ask) -> bool:
+    return ask.form is Form.EXACT and names_device(ask.resource)
+
+
+def _field(pod: Mapping[str, Any]) -> Field:
+    return Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))

@@ -1,0 +1,187 @@
+"""What the kubelet gave pods that asked by name is written on them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from agentmachine import Machine
+from gpunodes import at, facts, shared
+from tessera.agent.recorded import Recorder, World
+from tessera.api.assignments import write_shares
+from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
+from tessera.clients.kubelet import Container
+from tessera.core.byname import shares_by_id
+from tessera.core.inventory import Inventory
+from tessera.core.matching import Held
+from tessera.core.sharing import Mode, Sharing
+from tessera.core.snapshot import Share
+from tessera.errors import Unavailable
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+ASSIGNMENT = "tessera.dev/assignment"
+SLICE = "nvidia.com/mig-3g.20gb"
+HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
+CUT = facts(0, layout=HALVES)
+IDS = tuple(each.uuid for each in CUT.instances)
+SHARED = shared(CUT, Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False))
+DEVICES = shares_by_id([SHARED], Inventory(gpus=(CUT,)))
+
+
+def pod(name: str, limits: dict[str, int], annotation: str = "") -> Object:
+    resources = {"limits": {key: str(count) for key, count in limits.items()}}
+    annotations = {ASSIGNMENT: annotation} if annotation else {}
+    return {
+        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": resources}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+def of(device: str) -> Share:
+    return msgspec.structs.replace(DEVICES[device], resource=SLICE, container="c")
+
+
+class Node:
+    """Pods, a kubelet's record, and a recorder between them."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.held: list[Held] = []
+        self.asked = 0
+        self.recorder = Recorder(
+            self.kube,
+            World(pods=self.pods, held=self.record, devices=self.devices, share_unit_mib=lambda: 1024),
+            logger(),
+        )
+        self.seen: tuple[Object, ...] = ()
+
+    def pods(self) -> tuple[Object, ...]:
+        return self.seen
+
+    async def record(self) -> tuple[Held, ...]:
+        await asyncio.sleep(0)
+        self.asked += 1
+        return tuple(self.held)
+
+    async def devices(self) -> Mapping[str, Share]:
+        await asyncio.sleep(0)
+        return DEVICES
+
+    async def add(self, each: Object, *ids: str) -> None:
+        await self.kube.create(PODS, each)
+        name = each["metadata"]["name"]
+        if ids:
+            self.held.append(
+                Held(namespace="default", pod=name, container="c", resource=SLICE, device_ids=tuple(sorted(ids)))
+            )
+
+    async def look(self) -> None:
+        """Let the watch come, then the recorder look."""
+        self.seen = (await self.kube.list(PODS)).objects
+        await self.recorder.look()
+
+    async def annotation(self, name: str) -> str | None:
+        found = await self.kube.get(PODS, name, "default")
+        assert found is not None
+        return annotations_of(found).get(ASSIGNMENT)
+
+
+async def test_each_pod_is_told_what_it_has_and_then_left_alone() -> None:
+    node = Node()
+    await node.add(pod("none", {}))
+    await node.add(pod("one", {SLICE: 1}), IDS[1])
+    await node.add(pod("wrong", {SLICE: 1}, write_shares((of(IDS[1]),))), IDS[0])
+    for _ in range(3):
+        await node.look()
+    assert await node.annotation("none") is None
+    assert await node.annotation("one") == write_shares((of(IDS[1]),))
+    assert await node.annotation("wrong") == write_shares((of(IDS[0]),))
+    assert node.asked == 2  # to tell, and to see that it is told
+    await node.look()
+    assert node.asked == 2
+
+
+async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
+    node = Node()
+    await node.add(pod("late", {SLICE: 1}))
+    await node.look()
+    assert await node.annotation("late") is None
+    node.held = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
+    await node.look()
+    assert await node.annotation("late") == write_shares((of(IDS[0]),))
+
+
+async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
+    node = Node()
+    await node.add(pod("p", {SLICE: 1}), IDS[0])
+    node.seen = (await node.kube.list(PODS)).objects
+    await node.kube.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
+    await node.recorder.look()
+    assert await node.annotation("p") is None
+    await node.look()
+    assert await node.annotation("p") == write_shares((of(IDS[0]),))
+
+
+@pytest.mark.parametrize("limits", [{SLICE: -1}, {SLICE: 1, "tessera.dev/gpu-memory": 4}])
+async def test_pods_that_cannot_be_read_disturb_nobody(limits: dict[str, int]) -> None:
+    node = Node()
+    await node.add(pod("bad", limits), IDS[1])
+    await node.add(pod("good", {SLICE: 1}), IDS[0])
+    await node.look()
+    assert await node.annotation("bad") is None
+    assert await node.annotation("good") == write_shares((of(IDS[0]),))
+
+
+async def test_an_assignment_that_cannot_be_read_is_left_with_a_word() -> None:
+    node = Node()
+    mixed = pod("mixed", {SLICE: 1}, "{")
+    mixed["status"] = {"phase": "Running"}
+    need: dict[str, Any] = {"limits": {"tessera.dev/gpu-memory": "4"}}
+    mixed["spec"]["containers"].append({"name": "d", "image": "none", "resources": need})
+    await node.add(mixed, IDS[0])
+    with capture_logs() as logs:
+        for _ in range(2):
+            await node.look()
+    assert [each["event"] for each in logs] == ["assignment_not_recorded"]
+    assert await node.annotation("mixed") == "{"
+
+
+async def test_an_api_that_is_silent_is_tried_again() -> None:
+    node = Node()
+    await node.add(pod("p", {SLICE: 1}), IDS[0])
+    node.seen = (await node.kube.list(PODS)).objects
+    node.kube.stop()
+    with pytest.raises(Unavailable):
+        await node.recorder.look()
+    node.kube.start()
+    await node.look()
+    assert await node.annotation("p") == write_shares((of(IDS[0]),))
+
+
+async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.label(config="all-3g.20gb")
+        await machine.kubelet.until_allocatable(SLICE, 4)
+        await machine.pod("p", {SLICE: 2})
+        await machine.kubelet.admit("default", "p", Container(name="c", limits=((SLICE, 2),)))
+        held = dict((await machine.kubelet.create("default", "p", "c")).env)["NVIDIA_VISIBLE_DEVICES"].split(",")
+        text = ""
+        for _ in range(500):
+            found = await machine.kube.get(PODS, "p", "default")
+            text = annotations_of(found or {}).get(ASSIGNMENT, "")
+            if text:
+                break
+            await asyncio.sleep(0.02)
+        places = {
+            (gpu.index, each.placement.start): each.uuid
+            for gpu in (await machine.driver.inventory()).gpus
+            for each in gpu.instances
+        }
+        told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)]
+        assert sorted(told) == sorted(held)

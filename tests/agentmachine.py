@@ -1,0 +1,114 @@
+"""A node with all that an agent speaks to, in this process: driver, Kubernetes API and kubelet in memory."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.agent.configuration import Sources
+from tessera.agent.run import Agent
+from tessera.agent.settings import Paths, Settings
+from tessera.agent.sharing import MpsSettings
+from tessera.api.assignments import write_shares
+from tessera.clients.gpu import MemoryDriver
+from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, labels_of
+from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.snapshot import Share
+
+CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+
+
+class Machine(msgspec.Struct, kw_only=True):
+    """A node with all that an agent speaks to."""
+
+    driver: MemoryDriver
+    kube: MemoryKube
+    kubelet: MemoryKubelet
+    folder: Path
+    reboot: tuple[str, ...] = ()
+    mig_config: Path | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            node="n1",
+            paths=Paths(
+                plugins=self.kubelet.plugins,
+                pod_resources=self.kubelet.pod_resources,
+                cdi=self.folder / "cdi",
+                state=self.folder / "state",
+                mig_minors=self.folder / "mig-minors",
+            ),
+            sources=Sources(sharing=self.folder / "sharing", policy=self.folder / "policy.yaml"),
+            mps=MpsSettings(root=self.folder / "mps"),
+            reboot=self.reboot,
+            mig_config=self.mig_config,
+            interval_s=0.2,
+        )
+
+    @contextlib.asynccontextmanager
+    async def agent(self) -> AsyncIterator[None]:
+        """Run an agent; at the end it is cut off at whatever it does, as by a signal."""
+        running = asyncio.ensure_future(Agent(self.settings, self.driver, self.kube).run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    async def label(self, **labels: str | None) -> None:
+        named = {CONFIG if key == "config" else key: value for key, value in labels.items()}
+        await self.kube.patch(NODES, "n1", {"metadata": {"labels": named}})
+
+    async def node(self) -> Object:
+        found = await self.kube.get(NODES, "n1")
+        assert found is not None
+        return found
+
+    async def until(self, holds: Callable[[Object], bool], deadline_s: float = 20.0) -> Object:
+        """Return the Node object as soon as it is so."""
+        for _ in range(round(deadline_s / 0.02)):
+            node = await self.node()
+            if holds(node):
+                return node
+            await asyncio.sleep(0.02)
+        pytest.fail(f"after {deadline_s} s: {await self.node()}")
+
+    async def event(self, reason: str) -> str:
+        """Return the message of the node's event with this reason as soon as there is one."""
+        for _ in range(400):
+            for each in (await self.kube.list(EVENTS)).objects:
+                if each["reason"] == reason:
+                    return str(each["message"])
+            await asyncio.sleep(0.05)
+        pytest.fail(f"no event {reason}")
+
+    async def until_state(self, state: str) -> Object:
+        return await self.until(lambda node: labels_of(node).get(STATE) == state)
+
+    async def until_mig(self, gpu: str, *, pending: bool) -> None:
+        """Return as soon as the MIG mode that a GPU has after a reset is this."""
+        for _ in range(1000):
+            mode = next(each.mig for each in (await self.driver.inventory()).gpus if each.uuid == gpu)
+            if mode is not None and mode.pending == pending:
+                return
+            await asyncio.sleep(0.02)
+        pytest.fail(f"the MIG mode of {gpu} does not change")
+
+    async def pod(self, name: str, limits: dict[str, int], shares: tuple[Share, ...] = ()) -> None:
+        """Make a pod that is bound to the node."""
+        limit: dict[str, Any] = {"limits": {key: str(count) for key, count in limits.items()}}
+        annotations = {"tessera.dev/assignment": write_shares(shares)} if shares else {}
+        metadata = {"name": name, "namespace": "default", "annotations": annotations}
+        spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": limit}]}
+        await self.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+    async def start(self, name: str, resource: str, count: int = 1) -> dict[str, str]:
+        """Let the kubelet start a pod's container, and return its environment."""
+        await self.kubelet.admit("default", name, Container(name="c", limits=((resource, count),)))
+        return dict((await self.kubelet.create("default", name, "c")).env)
