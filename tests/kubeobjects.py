@@ -80,7 +80,9 @@ def node(name: str = "a", allocatable: dict[str, str] | None = None, **labels: s
 def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
     """Return the GPUNode of a node; `more` are fields of its state."""
     state = GpuNodeState(name=NodeName(name), gpus=gpus, **more)
-    spec = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
+    spec: Object = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
+    if state.policy:
+        spec["policy"] = {"name": state.policy, "document": {}}
     return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}
 
 

@@ -74,7 +74,7 @@ def read_cluster(fields: Sequence[Field], *, unit_mib: int | None = None) -> Clu
             pending=observed.pending,
             notes=(*notes, *observed.notes),
         ),
-        notes=(*notes, *observed.notes),
+        notes=(*notes, *observed.misread),
     )
 
 

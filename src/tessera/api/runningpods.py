@@ -31,7 +31,10 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """By creation time, then as written."""
     recorded: Mapping[PodKey, tuple[Share, ...]] = {}
     """Shares that annotations record, also those that the node cannot have given."""
+    misread: tuple[str, ...] = ()
+    """Pods and records that could not be read, one sentence each."""
     notes: tuple[str, ...] = ()
+    """These, and the devices of pods that their nodes cannot have given."""
 
 
 Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
@@ -80,13 +83,16 @@ def read_pods(
             on_node.setdefault(node, []).append(placed)
         else:
             notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+    misread = tuple(notes)
     running: list[Running] = []
     recorded: dict[PodKey, tuple[Share, ...]] = {}
     for name, there in on_node.items():
         running.extend(_on(nodes[name], there, notes))
         recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
     waiting = (pod for _, pod in sorted(pending, key=lambda item: item[0]))
-    return Observed(running=tuple(running), pending=tuple(waiting), recorded=recorded, notes=tuple(notes))
+    return Observed(
+        running=tuple(running), pending=tuple(waiting), recorded=recorded, misread=misread, notes=tuple(notes)
+    )
 
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, notes: list[str], claims: Claims) -> _Placed:

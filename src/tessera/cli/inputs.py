@@ -15,7 +15,7 @@ from tessera.core.need import Form, Pod
 from tessera.core.snapshot import Node, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["ShareUnit", "fleet_options", "input_options", "read_snapshot"]
+__all__ = ["ShareUnit", "fleet_options", "input_options", "read_documents", "read_snapshot"]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 ShareUnit = Literal["GiB", "MiB"]
@@ -83,7 +83,7 @@ def read_snapshot(
             "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
         )
     read = workloads.read(
-        tuple(document for path in manifests for document in _documents(path)), share_unit_mib=unit_mib
+        tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib
     )
     for note in (*observed.notes, *read.notes, *_skipped(read.skipped)):
         click.echo(f"note: {note}", err=True)
@@ -110,7 +110,7 @@ def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
 
 def _observed(fleet: str | None, unit_mib: int | None) -> tuple[Snapshot, int]:
     """Return the nodes and pods of `--fleet`, and the MiB in one `aliyun.com/gpu-mem`, as given or as seen there."""
-    documents = _documents(fleet) if fleet is not None else ()
+    documents = read_documents(fleet) if fleet is not None else ()
     unit_mib = unit_mib or fleets.share_unit_mib(documents)
     return (fleets.read(documents, share_unit_mib=unit_mib) if documents else Snapshot(nodes=())), unit_mib
 
@@ -126,7 +126,13 @@ def _skipped(objects: Sequence[str]) -> Iterator[str]:
         yield f"{', '.join(alike[:_EXAMPLES])}{rest}: left out, no pods are read from such objects"
 
 
-def _documents(path: str) -> tuple[Document, ...]:
+def read_documents(path: str) -> tuple[Document, ...]:
+    """Return the documents of a file, of the manifests below a folder, or of standard input (`-`).
+
+    Raises:
+        InvalidInput: nothing to read there, or a text that cannot be read.
+
+    """
     return tuple(each for file in _files(path) for each in documents.read(*read_bytes(file)))
 
 

@@ -176,24 +176,45 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def inspect(cluster: Cluster, names: Collection[str] = ()) -> Inspection:
+def inspect(
+    cluster: Cluster, names: Collection[str] = (), *, labels: Iterable[tuple[str, str]] = (), namespace: str = ""
+) -> Inspection:
     """Return who holds what, on the nodes of these names or on all that have GPUs, in the cluster's order.
 
     What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
+
+    Args:
+        cluster: what was seen.
+        names: nodes, also such as have no GPU; all that have some where there are no names.
+        labels: labels that the nodes must have.
+        namespace: only nodes with pods of this namespace, and what waits there; every namespace where it is empty.
+
     """
-    chosen = [each for each in cluster.nodes if each.node.name in names or (not names and _concerns(each))]
     by_node = defaultdict[NodeName, list[SeenPod]](list)
     for pod in cluster.pods:
         if pod.node is not None and (pod.shares or pod.pod.need.asks):
             by_node[pod.node].append(pod)
+    wanted = set(labels)
+    chosen = [
+        each
+        for each in cluster.nodes
+        if (each.node.name in names if names else _concerns(each))
+        and wanted.issubset(each.node.labels)
+        and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
+    ]
     views = [_View(node, by_node[node.node.name]) for node in chosen]
     gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
     rest = iter(stranded(gpus, _needs(cluster.pods)))
+    waiting = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
-        waiting=tuple(_waiting(pod) for pod in cluster.pods if pod.node is None and pod.pod.need.asks),
+        waiting=tuple(_waiting(pod) for pod in waiting if not namespace or _within(pod, namespace)),
         notes=cluster.notes,
     )
+
+
+def _within(pod: SeenPod, namespace: str) -> bool:
+    return pod.pod.key.startswith(f"{namespace}/")
 
 
 def _concerns(seen: SeenNode) -> bool:

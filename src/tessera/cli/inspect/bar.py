@@ -1,0 +1,130 @@
+"""A GPU as one line of text, to scale: MIG instances on its axis, shares by their memory, what is free."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rich.style import Style
+from rich.text import Text
+
+from tessera.cli.drawing.lettering import clean, gib
+from tessera.cli.drawing.palette import tone
+from tessera.core.inspection import GpuInspection, Slice, Tenant
+from tessera.core.sharing import Mode
+
+__all__ = ["FREE", "LEGEND", "bar", "signs"]
+
+FREE = "\u2591"
+_EDGE = "\u2502"
+_UNUSED, _WANTED, _CLASH = "-", "?", "!"
+LEGEND = {
+    FREE: "free",
+    _UNUSED: "an instance that nobody holds",
+    _WANTED: "an instance to be cut",
+    _CLASH: "held twice",
+}
+"""What the signs of a bar mean."""
+_PALE = Style(dim=True)
+_ALARM = Style(bold=True, reverse=True)
+
+
+class _Piece(NamedTuple):
+    """A part of the line."""
+
+    extent: int
+    """Characters, its edge included."""
+    words: tuple[str, ...]
+    """What may stand in it, longest first."""
+    filler: str = " "
+    style: Style = _PALE
+
+
+def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
+    """Return the line.
+
+    Args:
+        gpu: the GPU.
+        room: characters there are; a line takes no more, and whole steps of one unit where MIG is drawn.
+        numbers: the number of each pod, which its colour goes by.
+
+    """
+    pieces = _instances(gpu, room, numbers) if gpu.slices else _shares(gpu, room, numbers)
+    line = Text(_EDGE, style=_PALE, no_wrap=True)
+    for piece in pieces:
+        inside = piece.extent - 1
+        if inside < 0:
+            continue
+        word = next((each for each in piece.words if len(each) <= inside), "")
+        line.append(word.ljust(inside, piece.filler), piece.style)
+        line.append(_EDGE, _PALE)
+    return line
+
+
+def signs(gpu: GpuInspection) -> set[str]:
+    """Return the signs that the bar of a GPU may show, for a legend."""
+    states = {each.state for each in gpu.slices}
+    found = {sign for state, sign in (("unused", _UNUSED), ("wanted", _WANTED), ("free", FREE)) if state in states}
+    if not gpu.slices and gpu.granted_mib < gpu.memory_mib:
+        found.add(FREE)
+    return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
+
+
+def _owners(gpu: GpuInspection) -> list[list[Slice]]:
+    """Return for each unit of the axis the slices that take it."""
+    return [[each for each in gpu.slices if each.start <= unit < each.start + each.size] for unit in range(gpu.units)]
+
+
+def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
+    step = max(1, (room - 1) // max(gpu.units, 1))
+    owners = _owners(gpu)
+    first = 0
+    while first < len(owners):
+        last = first
+        while last + 1 < len(owners) and owners[last + 1] == owners[first]:
+            last += 1
+        extent = step * (last + 1 - first)
+        yield _clash(extent) if len(owners[first]) > 1 else _instance(owners[first][0], extent, numbers)
+        first = last + 1
+
+
+def _clash(extent: int) -> _Piece:
+    return _Piece(extent, (), _CLASH, _ALARM)
+
+
+def _instance(each: Slice, extent: int, numbers: Mapping[str, int]) -> _Piece:
+    names = (each.profile, each.profile.partition(".")[0], each.profile[:1])
+    if each.state == "free":
+        return _Piece(extent, ("",), FREE)
+    if each.state != "held":
+        sign = _UNUSED if each.state == "unused" else _WANTED
+        return _Piece(extent, (*(f"{sign} {name}" for name in names[:2]), sign))
+    pods = [clean(pod.rpartition("/")[2]) for pod in each.pods]
+    many = f" {len(pods)} pods" if len(pods) > 1 else f" {pods[0]}"
+    return _Piece(extent, (f"{names[0]}{many}", *names), " ", _colour(each.pods[0], numbers))
+
+
+def _shares(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
+    """Yield the shares of a GPU, as wide as their memory, and what is left."""
+    whole = room - 1
+    total = max(gpu.memory_mib, gpu.granted_mib, 1)
+    given = 0
+    edge = 0
+    for tenant in gpu.tenants:
+        given += tenant.share.memory_mib
+        upto = min(whole, max(edge + 2, whole * given // total))
+        if upto > edge:
+            yield _share(tenant, upto - edge, numbers)
+        edge = max(edge, upto)
+    if edge < whole and given < gpu.memory_mib:
+        yield _Piece(whole - edge, ("",), FREE)
+
+
+def _share(tenant: Tenant, extent: int, numbers: Mapping[str, int]) -> _Piece:
+    pod = clean(tenant.pod.rpartition("/")[2])
+    size = "whole" if tenant.share.mode is Mode.WHOLE else gib(tenant.share.memory_mib)
+    words = (f"{size} {pod}", size, size.partition(" ")[0])
+    return _Piece(extent, words, " ", _colour(tenant.pod, numbers))
+
+
+def _colour(pod: str, numbers: Mapping[str, int]) -> Style:
+    look = tone(numbers.get(pod, 0))
+    return Style(color=look.ink, bgcolor=look.fill)

@@ -1,0 +1,274 @@
+"""`tessera inspect -o wide`: every GPU with its layout drawn, mode, isolation, pods, memory, health, fragmentation.
+
+From 170 characters on it is one line a GPU with the node in the first column. In narrower terminals nodes are headings,
+and what finds no column stands on a GPU's second line.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
+from tessera.cli.inspect.bar import LEGEND, bar, signs
+from tessera.core.cluster import Phase, Record
+from tessera.core.inspection import GpuInspection, Health, Inspection, NodeInspection, Tenant
+from tessera.core.mps import Level
+from tessera.core.sharing import Mode
+
+__all__ = ["ENDLESS", "devices"]
+
+_ONE_LINE = 170
+"""Characters from which everything of a GPU finds room on one line."""
+_BROAD = 190
+"""Characters from which bars may be long."""
+_BAR, _LONG_BAR = 34, 50
+_NAME = 24
+"""Characters of a node's name on one line with everything else."""
+ENDLESS = 1000
+"""A width that is none: the output is no terminal, and each GPU stays on its line."""
+_MOST_PODS = 12
+"""Pods named of one GPU, and pods that wait; the others are counted."""
+_MOST_TOLD = 20
+"""Conflicts and problems told."""
+_MODES = {
+    Mode.WHOLE: "whole",
+    Mode.MIG: "MIG",
+    Mode.MIG_TIME_SLICING: "MIG sliced",
+    Mode.MIG_MPS: "MIG by MPS",
+    Mode.MPS: "MPS",
+    Mode.TIME_SLICING: "time-sliced",
+    Mode.MEMORY_SHARE: "memory share",
+}
+_LEVELS = {
+    Level.HARDWARE: "hardware",
+    Level.DRIVER_MPS: "MPS",
+    Level.DRIVER_DMEM: "memory",
+    Level.NONE: "none",
+}
+_HEALTH = {Health.WELL: "green", Health.SICK: "bold red", Health.UNKNOWN: "dim"}
+
+
+def devices(inspection: Inspection, width: int) -> RenderableType:
+    """Return all GPUs, then what waits, what is wrong, what the signs mean, and the sum."""
+    numbers = _numbers(inspection)
+    told = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
+    return Group(*told, *_waiting(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
+
+
+def _numbers(inspection: Inspection) -> Mapping[str, int]:
+    """Return a number for each pod, in order of appearance."""
+    gpus = (gpu for node in inspection.nodes for gpu in node.gpus)
+    return {pod: n for n, pod in enumerate(dict.fromkeys(tenant.pod for gpu in gpus for tenant in gpu.tenants))}
+
+
+# One line a GPU
+
+
+def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int]) -> Iterator[RenderableType]:
+    table = _table()
+    room = _BAR if width < _BROAD else _LONG_BAR
+    for name in ("NODE", "GPU", "MODEL", "LAYOUT", "MODE", "ISOLATION"):
+        table.add_column(name, min_width=room if name == "LAYOUT" else len(name), no_wrap=True)
+    for name in ("GRANTED", "COMPUTE", "USED"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("HEALTH", overflow="fold", min_width=6)
+    table.add_column("FRAG", justify="right", no_wrap=True)
+    table.add_column("PODS", overflow="fold", ratio=1)
+    for node in nodes:
+        for gpu in node.gpus:
+            table.add_row(
+                Text(_short(clean(node.name), _NAME if width < ENDLESS else ENDLESS)),
+                str(gpu.index),
+                Text(clean(gpu.model)),
+                bar(gpu, room, numbers),
+                _mode(gpu),
+                _level(gpu),
+                _granted(gpu),
+                f"{gpu.granted_percent} %",
+                _used(gpu),
+                _health(gpu),
+                _fragmentation(gpu),
+                _pods(gpu),
+            )
+    if table.row_count:
+        yield table
+
+
+def _short(name: str, most: int) -> str:
+    """Return a name of so many characters at most; its end tells nodes of one pool apart, so it is kept."""
+    return name if len(name) <= most else f"{name[: most - 9]}\u2026{name[-8:]}"
+
+
+# Nodes as headings
+
+
+def _narrow(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int]) -> Iterator[RenderableType]:
+    widths = (3, 0, 13, 12, 12)
+    room = width - sum(widths) - len(widths)
+    heading = ("GPU", "LAYOUT", "MODE", "GRANTED", "HEALTH")
+    if any(node.gpus for node in nodes):
+        below = ("", "pods", "isolation", "used", "fragmented")
+        yield _fixed(
+            widths,
+            room,
+            [tuple(Text(f"{above}\n{under}", "bold") for above, under in zip(heading, below, strict=True))],
+        )
+    for node in nodes:
+        yield _heading(node)
+        rows = [
+            (
+                Text(str(gpu.index)),
+                Group(bar(gpu, room, numbers), _pods(gpu)),
+                Text("\n").join((_mode(gpu), _level(gpu))),
+                Text(f"{_granted(gpu)}\n{_used(gpu)}"),
+                Text("\n").join((_health(gpu), Text(_fragmentation(gpu)))),
+            )
+            for gpu in node.gpus
+        ]
+        if rows:
+            yield _fixed(widths, room, rows)
+
+
+def _fixed(widths: Sequence[int], room: int, rows: Sequence[tuple[RenderableType, ...]]) -> Table:
+    """Return a table whose columns stand below those of its like."""
+    table = _table(headed=False)
+    for width in widths:
+        table.add_column(width=width or room, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _heading(node: NodeInspection) -> Text:
+    models = dict.fromkeys(gpu.model for gpu in node.gpus)
+    parts = (
+        clean(node.address),
+        " + ".join(f"{sum(gpu.model == model for gpu in node.gpus)} x {clean(model)}" for model in models),
+        f"driver {clean(node.driver)}" if node.driver else "",
+        f"policy {clean(node.policy)}" if node.policy else "",
+        "" if node.ready else "not ready",
+    )
+    return Text.assemble((clean(node.name), "bold"), *(f"  {part}" for part in parts if part))
+
+
+def _table(*, headed: bool = True) -> Table:
+    return Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", show_header=headed)
+
+
+# Cells
+
+
+def _mode(gpu: GpuInspection) -> Text:
+    """Return the modes in force; those that are only offered in brackets."""
+    if gpu.tenants:
+        return Text(" + ".join(_MODES[mode] for mode in gpu.modes))
+    offered = "auto" if gpu.auto else " + ".join(_MODES[mode] for mode in gpu.modes) or "nothing"
+    return Text(f"({offered})", "dim")
+
+
+def _level(gpu: GpuInspection) -> Text:
+    return Text(_LEVELS[gpu.level] if gpu.level else "-")
+
+
+def _granted(gpu: GpuInspection) -> str:
+    return f"{_number(gpu.granted_mib)}/{_number(gpu.memory_mib)} GiB"
+
+
+def _number(mib: int) -> str:
+    return f"{mib / 1024:.1f}".removesuffix(".0")
+
+
+def _used(gpu: GpuInspection) -> str:
+    return "-" if gpu.used_mib is None else gib(gpu.used_mib)
+
+
+def _health(gpu: GpuInspection) -> Text:
+    told = "; ".join((*(f"sick: {clean(reason)}" for reason in gpu.reasons), *(("conflict",) if gpu.conflicts else ())))
+    style = _HEALTH[gpu.health] if not gpu.conflicts else "bold red"
+    return Text(told or gpu.health.value, style)
+
+
+def _fragmentation(gpu: GpuInspection) -> str:
+    return "-" if gpu.fragmentation_percent is None else f"{gpu.fragmentation_percent} %"
+
+
+def _pods(gpu: GpuInspection) -> Text:
+    marks: dict[str, str] = {}
+    for tenant in gpu.tenants:
+        marks.setdefault(clean(tenant.pod), _marks(tenant))
+    return Text(listing((f"{pod}{mark}" for pod, mark in marks.items()), _MOST_PODS), "dim")
+
+
+def _marks(tenant: Tenant) -> str:
+    told = (
+        "" if tenant.phase is Phase.RUNNING else tenant.phase.value,
+        "ending" if tenant.ending else "",
+        "a guess" if tenant.record is Record.GUESSED else "",
+    )
+    words = ", ".join(word for word in told if word)
+    return f" ({words})" if words else ""
+
+
+# Below the GPUs
+
+
+def _waiting(inspection: Inspection) -> Iterator[RenderableType]:
+    for each in inspection.waiting[:_MOST_PODS]:
+        yield Text.assemble(
+            ("waits: ", "bold yellow"), clean(each.pod), f", needs {clean(each.need)}; tessera explain pod tells why"
+        )
+    more = len(inspection.waiting) - _MOST_PODS
+    if more > 0:
+        yield Text(f"and {counted(more, 'more pod')} waiting")
+
+
+def _wrong(inspection: Inspection) -> Iterator[RenderableType]:
+    told = [*_sentences(inspection)]
+    for subject, sentence in told[:_MOST_TOLD]:
+        yield Text.assemble((f"{clean(subject)}: ", "bold red"), clean(sentence))
+    if len(told) > _MOST_TOLD:
+        yield Text(f"and {len(told) - _MOST_TOLD:,} more of the like; all with -o json")
+
+
+def _sentences(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    for node in inspection.nodes:
+        if node.problem:
+            yield node.name, node.problem
+        for sentence in node.conflicts:
+            yield node.name, sentence
+        for gpu in node.gpus:
+            for sentence in gpu.conflicts:
+                yield f"{node.name} GPU {gpu.index}", sentence
+        for each in node.unplaced:
+            yield node.name, f"{each.pod} runs here, and nobody recorded which GPU it holds"
+
+
+def _legend(inspection: Inspection) -> Iterator[RenderableType]:
+    found = {sign for node in inspection.nodes for gpu in node.gpus for sign in signs(gpu)}
+    words = [f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in found]
+    if words:
+        yield Text("   ".join(words), "dim")
+
+
+def _sum(inspection: Inspection) -> Text:
+    gpus = [gpu for node in inspection.nodes for gpu in node.gpus]
+    granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("granted_mib", "memory_mib"))
+    sick = sum(gpu.health is Health.SICK for gpu in gpus)
+    parts = (
+        f"{sum(bool(gpu.tenants) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
+        f"{gib(granted)} of {gib(memory)} granted ({percent(granted, memory)})",
+        _fragments(gpus),
+        f"{counted(sick, 'GPU')} sick" if sick else "",
+        f"{counted(len(inspection.waiting), 'pod')} waiting" if inspection.waiting else "",
+    )
+    return Text("; ".join(part for part in parts if part), "bold")
+
+
+def _fragments(gpus: Sequence[GpuInspection]) -> str:
+    """Return the fragmentation of all that is free, each GPU weighing what is free of it."""
+    known = [(gpu.free_percent, gpu.fragmentation_percent) for gpu in gpus if gpu.fragmentation_percent is not None]
+    free = sum(each for each, _ in known)
+    lost = sum(each * fragmentation for each, fragmentation in known)
+    return f"{round(lost / free)} % of what is free fragmented" if free else ""

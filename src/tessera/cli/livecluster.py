@@ -1,0 +1,128 @@
+"""A cluster to look at: live by its API, or saved in a file; the options that name it, and its objects over time."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.fields import objects
+from tessera.cli.inputs import read_documents
+from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, Kube, LightkubeKube, Object, Selection, Store
+from tessera.core.cluster import Cluster
+from tessera.errors import InvalidInput, Unsupported
+
+__all__ = ["Place", "cluster_options", "connected", "events_of", "follow", "observe", "place_of", "read_file"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SETTLE_S = 0.5
+"""Changes that come together are shown together."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a cluster is found."""
+
+    filename: str | None = None
+    """A file of objects; None for the API."""
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Add the options that say which cluster: `-f`, `--kubeconfig` and `--context`."""
+    for option in reversed(
+        (
+            click.option(
+                "-f",
+                "--filename",
+                metavar="FILE",
+                help="What `kubectl get nodes,pods,gpunodes -A -o json` printed, in place of a cluster; - reads it.",
+            ),
+            click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or ~/.kube/config."),
+            click.option("--context", metavar="NAME", help="Context of the kubeconfig; else its current one."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def place_of(given: Any) -> Place:
+    """Return where the options of `cluster_options` point."""
+    return Place(filename=given["filename"], kubeconfig=given["kubeconfig"], context=given["context"])
+
+
+def read_file(filename: str) -> Cluster:
+    """Return the cluster that a file tells.
+
+    Raises:
+        InvalidInput: it cannot be read, or has no node in it.
+
+    """
+    fields = [field for document in read_documents(filename) for field in objects(document)]
+    found = read_cluster(fields)
+    if not found.nodes:
+        what = found.notes[0] if found.notes else "no Node object"
+        accepted = "what `kubectl get nodes,pods,gpunodes -A -o json` prints"
+        raise InvalidInput(filename, found=what, wanted="a cluster", accepted=accepted)
+    return found
+
+
+def connected(place: Place) -> LightkubeKube:
+    """Return a client of the cluster's API, to be used as a context.
+
+    Raises:
+        InvalidInput: there is no such kubeconfig, or it cannot be read.
+
+    """
+    return LightkubeKube.connect(place.kubeconfig, place.context)
+
+
+async def observe(kube: Kube) -> Cluster:
+    """Return the cluster as its API shows it now; one without the kind GPUNode has none of them."""
+    nodes, pods, reports = await asyncio.gather(_list(kube, NODES), _list(kube, PODS), _list(kube, GPU_NODES))
+    return read_cluster(as_fields((*nodes, *pods, *reports)))
+
+
+async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
+    try:
+        return (await kube.list(kind)).objects
+    except Unsupported:
+        if kind is not GPU_NODES:
+            raise
+        return ()
+
+
+async def events_of(kube: Kube, kind: Kind, name: str, namespace: str) -> tuple[Object, ...]:
+    """Return the events about a namespaced object, as they are listed."""
+    about = (("involvedObject.kind", kind.name), ("involvedObject.name", name))
+    listing = await kube.list(EVENTS, Selection(namespace=namespace, fields=about))
+    return listing.objects
+
+
+async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callable[[Exception], None]) -> None:
+    """Hand the cluster over as it is, and again after each change, until cancelled; changes that come together once."""
+    change = asyncio.Event()
+    served = [NODES, PODS, *([GPU_NODES] if await _serves(kube, GPU_NODES) else [])]
+    stores = [Store(kube, kind, wake=change.set, on_trouble=on_trouble) for kind in served]
+    async with asyncio.TaskGroup() as group:
+        for store in stores:
+            group.create_task(store.run())
+        for store in stores:
+            await store.synced()
+        while True:
+            change.clear()
+            show(read_cluster(as_fields([each for store in stores for each in store.objects.values()])))
+            await change.wait()
+            await asyncio.sleep(_SETTLE_S)
+
+
+async def _serves(kube: Kube, kind: Kind) -> bool:
+    try:
+        await kube.list(kind)
+    except Unsupported:
+        return False
+    return True
