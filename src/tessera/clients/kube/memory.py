@@ -157,10 +157,10 @@ class MemoryKube:
             raise _absent(kind, key)
         owner, wanted = (manager, subresource), copy.deepcopy(_without_nulls(_within(kind, body, subresource)))
         if present is None:
-            self._owners[kind, key] = {owner: fields_of(wanted)}
+            self._owners[kind, key] = {owner: fields} if (fields := fields_of(wanted)) else {}
             return self._answer(self._put(kind, key, self._new(kind, key, wanted)))
         _check_identity(kind, key, body, present)
-        owners = self._owners.get((kind, key)) or {UNNAMED: fields_of(present)}
+        owners = self._owners.get((kind, key), {UNNAMED: fields_of(present)})
         if not force and (others := contested(present, wanted, owners, owner)):
             raise _owned(kind, key, others)
         merged, owned = applied(present, wanted, owners, owner)

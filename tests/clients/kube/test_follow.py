@@ -1,0 +1,231 @@
+"""What a follower is told: everything once, nothing skipped while the watch can be taken up, marks where it cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import virtualtime
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVERYTHING,
+    GPU_NODES,
+    Change,
+    Expired,
+    Kind,
+    MemoryKube,
+    Object,
+    Selection,
+    Store,
+    WatchEvent,
+    follow,
+    name_of,
+)
+from tessera.errors import Unavailable, Unsupported
+
+
+def config_map(name: str, **data: str) -> Object:
+    return {"metadata": {"name": name, "namespace": "default"}, "data": data}
+
+
+def text(change: Change) -> str:
+    """Return a change in a word: `+` there, `-` gone, `?` where versions may have been skipped, `=` all told."""
+    if change.object is None:
+        return "="
+    return f"{'-' if change.gone else '+'}{name_of(change.object)[1]}{'?' if change.skipped else ''}"
+
+
+class Followed:
+    """An API, what a follower of it was told, and its troubles."""
+
+    def __init__(self, kube: MemoryKube) -> None:
+        self.kube = kube
+        self.told: list[str] = []
+        self.troubles: list[Exception] = []
+
+    async def settled(self, seconds: float = 30.0) -> list[str]:
+        """Wait, and return what was told since this was asked last."""
+        await asyncio.sleep(seconds)
+        told, self.told = self.told, []
+        return told
+
+
+@asynccontextmanager
+async def followed(kube: MemoryKube, kind: Kind = CONFIG_MAPS) -> AsyncIterator[Followed]:
+    seen = Followed(kube)
+
+    async def run() -> None:
+        async for change in follow(kube, kind, on_trouble=seen.troubles.append):
+            seen.told.append(text(change))
+
+    task = asyncio.create_task(run())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        virtualtime.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def two_config_maps() -> MemoryKube:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    await kube.create(CONFIG_MAPS, config_map("two"))
+    return kube
+
+
+@in_virtual_time
+async def test_a_broken_watch_is_taken_up_where_it_broke() -> None:
+    async with followed(await two_config_maps()) as seen:
+        assert await seen.settled() == ["+one?", "+two?", "="]
+        seen.kube.stop()
+        await asyncio.sleep(60)
+        seen.kube.start()
+        await seen.kube.delete(CONFIG_MAPS, "one", namespace="default")
+        await seen.kube.create(CONFIG_MAPS, config_map("one", life="second"))
+        assert await seen.settled() == ["-one", "+one"]
+        assert all(isinstance(each, Unavailable) for each in seen.troubles)
+        assert 6 <= len(seen.troubles) <= 12, "pauses grow to 10 s"
+
+
+@in_virtual_time
+async def test_where_history_is_forgotten_the_differences_are_told_and_marked() -> None:
+    async with followed(await two_config_maps()) as seen:
+        await seen.settled()
+        seen.kube.stop()
+        await asyncio.sleep(1)
+        seen.kube.start()
+        await seen.kube.delete(CONFIG_MAPS, "one", namespace="default")
+        await seen.kube.create(CONFIG_MAPS, config_map("three"))
+        seen.kube.forget_history()
+        assert sorted(await seen.settled()) == ["+three?", "-one?", "="]
+        assert isinstance(seen.troubles[-1], Expired)
+
+
+@in_virtual_time
+async def test_what_came_under_the_name_of_another_is_another() -> None:
+    async with followed(await two_config_maps()) as seen:
+        await seen.settled()
+        seen.kube.stop()
+        await asyncio.sleep(1)
+        seen.kube.start()
+        await seen.kube.delete(CONFIG_MAPS, "one", namespace="default")
+        await seen.kube.create(CONFIG_MAPS, config_map("one"))
+        seen.kube.forget_history()
+        assert await seen.settled() == ["-one?", "+one?", "="]
+
+
+@in_virtual_time
+async def test_a_kind_that_is_not_installed_is_followed_when_it_is() -> None:
+    kube = MemoryKube()
+    kube.uninstall(GPU_NODES)
+    async with followed(kube, GPU_NODES) as seen:
+        assert await seen.settled(100) == []
+        assert all(isinstance(each, Unsupported) for each in seen.troubles)
+        assert 12 <= len(seen.troubles) <= 20, "it goes on trying, at most each 10 s"
+        await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
+        await kube.create(GPU_NODES, {"metadata": {"name": "node1"}})
+        assert await seen.settled() == ["+node1?", "="]
+
+
+@in_virtual_time
+async def test_objects_of_a_kind_that_is_uninstalled_go_and_come_again() -> None:
+    kube = MemoryKube()
+    await kube.create(GPU_NODES, {"metadata": {"name": "node1"}})
+    async with followed(kube, GPU_NODES) as seen:
+        assert await seen.settled() == ["+node1?", "="]
+        kube.uninstall(GPU_NODES)
+        assert await seen.settled() == ["-node1"]
+        await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
+        assert await seen.settled() == ["="]
+
+
+class Ending(MemoryKube):
+    """An API that ends each watch in order, after a word or without one."""
+
+    def __init__(self, *, bookmarks: bool) -> None:
+        super().__init__()
+        self.bookmarks = bookmarks
+        self.since: list[str] = []
+        self.lists = 0
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Any:
+        self.lists += 1
+        return await super().list(kind, selection)
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        del kind, selection
+        await asyncio.sleep(0.1)
+        self.since.append(since)
+        if self.bookmarks:
+            yield WatchEvent(object={"metadata": {"resourceVersion": f"{len(self.since)}00"}}, bookmark=True)
+
+
+@in_virtual_time
+async def test_a_bookmark_is_where_the_next_watch_begins() -> None:
+    kube = Ending(bookmarks=True)
+    async with followed(kube) as seen:
+        assert await seen.settled(0.35) == ["="]
+    assert kube.since == ["0", "100", "200"]
+    assert kube.lists == 1
+
+
+@in_virtual_time
+async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause() -> None:
+    kube = Ending(bookmarks=False)
+    async with followed(kube) as seen:
+        assert await seen.settled(100) == ["="]
+    assert 10 <= len(kube.since) <= 20
+
+
+@in_virtual_time
+async def test_a_store_tells_its_owner_each_change_after_taking_it() -> None:
+    kube = await two_config_maps()
+    told: list[tuple[str, int]] = []
+    store = Store(kube, CONFIG_MAPS, told=lambda change: told.append((text(change), len(store.objects))))
+    task = asyncio.create_task(store.run())
+    await store.synced()
+    await kube.delete(CONFIG_MAPS, "one", namespace="default")
+    await asyncio.sleep(1)
+    assert told == [("+one?", 1), ("+two?", 2), ("=", 2), ("-one", 1)]
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@in_virtual_time
+async def test_watchers_of_many_pods_are_told_their_own() -> None:
+    """A thousand nodes, each followed for its pods; each is told what concerns it, in order, and nothing else."""
+    kube, nodes, pods = MemoryKube(), 1000, 3
+    pod = Kind(name="Pod", plural="pods")
+    told: dict[int, list[str]] = {number: [] for number in range(nodes)}
+
+    async def run(number: int) -> None:
+        selection = Selection(fields=(("spec.nodeName", f"node{number}"),))
+        async for change in follow(kube, pod, selection):
+            told[number].append(text(change))
+
+    tasks = [asyncio.create_task(run(number)) for number in range(nodes)]
+    await asyncio.sleep(1)
+    names = [(number, f"p{number}-{each}") for each in range(pods) for number in range(nodes)]
+    uids = {}
+    for _, name in names:
+        made = await kube.create(pod, {"metadata": {"name": name, "namespace": "default"}, "spec": {}})
+        uids[name] = made["metadata"]["uid"]
+    for number, name in names:
+        await kube.bind(name, "default", uid=uids[name], node=f"node{number}", annotations={})
+    await kube.delete(pod, "p7-0", namespace="default")
+    await asyncio.sleep(1)
+    want = {number: ["=", *(f"+p{number}-{each}" for each in range(pods))] for number in range(nodes)}
+    want[7].append("-p7-0")
+    assert told == want
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
