@@ -1,0 +1,130 @@
+"""All of Tessera on a real cluster: the scheduler asks the server, the server assigns, the agent cuts, the pod runs."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kube import pods
+from kube.gpunode import GpuNode
+from testbed.cluster import Cluster
+from testbed.deploy import objects
+from testbed.images import BUSYBOX
+from testbed.processes import until
+
+GPUS = ("2xA100-40GB",)
+OURS = "tessera-scheduler"
+ASSIGNMENT = "tessera.dev/assignment"
+ISOLATION = "tessera.dev/isolation"
+
+
+@pytest.fixture
+def whole(whole_cluster: Cluster) -> Iterator[GpuNode]:
+    """Give the node, with units of memory offered, and take all pods away afterwards."""
+    node = GpuNode(whole_cluster, whole_cluster.nodes[0])
+    node.until_offered(("tessera.dev/gpu-memory", 2 * 39))
+    yield node
+    pods.remove(whole_cluster)
+
+
+def ours(name: str, limits: dict[str, int], *, isolation: str = "", **spec: Any) -> dict[str, Any]:
+    """Return a pod that names our scheduler."""
+    pod = pods.pod(name, limits=limits, schedulerName=OURS, **spec)
+    pod["metadata"]["annotations"] = {ISOLATION: isolation} if isolation else {}
+    return pod
+
+
+def annotations(cluster: Cluster, name: str) -> dict[str, str]:
+    found = cluster.get("pod", name)["metadata"]["annotations"]
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def visible(cluster: Cluster, name: str) -> str:
+    return pods.environment(cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+
+
+def test_a_need_runs_by_default(whole: GpuNode) -> None:
+    pods.run(whole.cluster, ours("six", {"tessera.dev/gpu-memory": 6}))
+    assert ASSIGNMENT in annotations(whole.cluster, "six")
+    assert visible(whole.cluster, "six") in {*whole.gpu_uuids(), *whole.mig_uuids()}
+
+
+def test_needs_without_isolation_are_packed_on_one_gpu(whole: GpuNode) -> None:
+    pods.run(whole.cluster, *(ours(name, {"tessera.dev/gpu-memory": 6}, isolation="none") for name in ("one", "two")))
+    assert visible(whole.cluster, "one") == visible(whole.cluster, "two")
+    assert visible(whole.cluster, "one") in whole.gpu_uuids()
+
+
+def test_a_need_of_hardware_isolation_gets_a_slice_that_nobody_named(whole: GpuNode) -> None:
+    assert whole.mig_uuids() == ()
+    limits = {"tessera.dev/gpu-memory": 8, "tessera.dev/gpu-compute": 20}
+    pods.run(whole.cluster, ours("alone", limits, isolation="hardware"))
+    assert visible(whole.cluster, "alone") in whole.mig_uuids()
+
+
+def test_what_fits_nowhere_waits_with_a_reason(whole: GpuNode) -> None:
+    whole.cluster.apply(ours("large", {"tessera.dev/gpu-memory": 60}))
+
+    def said() -> str:
+        found = whole.cluster.get("pod", "large")["status"].get("conditions", ())
+        return " ".join(each.get("message", "") for each in found if each["type"] == "PodScheduled")
+
+    until("a reason", lambda: "0/1 nodes are available" in said(), timeout_s=30, found=said)
+    assert "A100" in said() or "GiB" in said(), said()
+
+
+GUIDE = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "binpack-1", "labels": {"app": "binpack-1"}},
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "binpack-1"}},
+        "template": {
+            "metadata": {"labels": {"app": "binpack-1", "made-by": "test"}},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "binpack-1",
+                        "image": BUSYBOX,
+                        "command": ["sh", "-c", pods.SLEEP],
+                        "resources": {"limits": {"aliyun.com/gpu-mem": 2}},
+                    }
+                ],
+            },
+        },
+    },
+}
+"""The first manifest of gpushare's user guide with an image that is here; it names no scheduler."""
+
+
+def test_the_manifests_of_gpushares_guide_work_unchanged(whole: GpuNode) -> None:
+    cluster = whole.cluster
+    policy = objects("admission/scheduler-name.yaml")
+    cluster.apply(*policy)
+    try:
+        until("the policy is in force", lambda: _scheduler(cluster) == OURS, timeout_s=60)
+        cluster.apply(GUIDE)
+        cluster.kubectl("wait", "--for=condition=Available", "deployment/binpack-1", "--timeout=120s")
+        found = cluster.get("pods", "-l", "app=binpack-1")["items"]
+        assert [each["spec"]["schedulerName"] for each in found] == [OURS] * 2
+        for each in found:
+            told = each["metadata"]["annotations"]
+            assert told["ALIYUN_COM_GPU_MEM_POD"] == "2"
+            environment = pods.environment(cluster, each["metadata"]["name"])
+            assert environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+            assert environment["ALIYUN_COM_GPU_MEM_IDX"] == told["ALIYUN_COM_GPU_MEM_IDX"]
+    finally:
+        cluster.kubectl("delete", "deployment", "binpack-1", "--ignore-not-found")
+        for each in policy:
+            cluster.kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+def _scheduler(cluster: Cluster) -> str:
+    """Return the scheduler that a pod which asks as gpushare's do would go to."""
+    probe = json.dumps(pods.pod("probe", limits={"aliyun.com/gpu-mem": 1}))
+    return cluster.kubectl(
+        *("create", "--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-"), input_text=probe
+    )
