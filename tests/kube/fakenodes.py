@@ -15,7 +15,7 @@ from tessera.core.sharing import AUTO, Sharing
 from tessera.core.snapshot import Gpu, NodeName
 from testbed.cluster import Cluster
 
-__all__ = ["FakeNode", "connected", "delete_nodes", "delete_pods", "make_nodes", "report"]
+__all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "make_nodes", "report"]
 
 MADE = ("made-by", "test")
 ALL_MADE = Selection(labels=(MADE,))

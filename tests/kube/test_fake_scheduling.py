@@ -3,13 +3,13 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from kube import pods
-from kube.fakenodes import FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from tessera.api.podspecs import ASSIGNMENT
 from tessera.clients.kube import PODS, Kube, Object
 from testbed.cluster import Cluster
@@ -27,17 +27,25 @@ async def kube(scheduling_plane: Cluster) -> AsyncIterator[Kube]:
         await delete_nodes(client)
 
 
-def asking(name: str, limits: dict[str, int], isolation: str) -> Object:
-    pod = pods.pod(name, limits=limits, schedulerName="tessera-scheduler")
+def asking(name: str, limits: dict[str, int], isolation: str, **spec: Any) -> Object:
+    pod = pods.pod(name, limits=limits, schedulerName="tessera-scheduler", **spec)
     pod["metadata"] |= {"namespace": "default", "annotations": {"tessera.dev/isolation": isolation}}
     return pod
 
 
-async def until_bound(kube: Kube, count: int) -> tuple[Object, ...]:
-    """Wait until so many pods have a node."""
+def is_bound(pod: Object) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
+def is_ending(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+async def until(kube: Kube, condition: Callable[[Object], bool], count: int) -> tuple[Object, ...]:
+    """Wait until so many pods of the test meet a condition, and return them."""
     async with asyncio.timeout(120):
         while True:
-            found = [each for each in (await kube.list(PODS)).objects if each["spec"].get("nodeName")]
+            found = [each for each in (await kube.list(PODS, ALL_MADE)).objects if condition(each)]
             if len(found) >= count:
                 return tuple(found)
             await asyncio.sleep(0.2)
@@ -50,7 +58,7 @@ async def test_many_pods_are_bound_with_assignments_and_no_gpu_is_granted_beyond
     async with asyncio.TaskGroup() as tasks:
         for each in wanted:
             tasks.create_task(kube.create(PODS, each))
-    bound = await until_bound(kube, len(wanted))
+    bound = await until(kube, is_bound, len(wanted))
     granted: Counter[tuple[str, int]] = Counter()
     for each in bound:
         for share in shares(each):
@@ -62,3 +70,22 @@ async def test_many_pods_are_bound_with_assignments_and_no_gpu_is_granted_beyond
 def shares(pod: Object) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(pod["metadata"]["annotations"][ASSIGNMENT])
     return found
+
+
+@pytest.mark.anyio
+async def test_one_pod_of_many_is_preempted_where_one_is_enough(kube: Kube, scheduling_plane: Cluster) -> None:
+    scheduling_plane.apply(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}
+    )
+    only = {"nodeSelector": {"only": "here"}}
+    await make_nodes(kube, [FakeNode(name="here", gpus=1, labels={"only": "here"})])
+    for number in range(4):
+        await kube.create(PODS, asking(f"low-{number}", {"tessera.dev/gpu-memory": 10}, "none", **only))
+    await until(kube, is_bound, 4)
+    await kube.create(PODS, asking("urgent", {"tessera.dev/gpu-memory": 8}, "none", priorityClassName="urgent", **only))
+    ending = await until(kube, is_ending, 1)
+    # No kubelet tells that the victim has ended.
+    await kube.delete(PODS, ending[0]["metadata"]["name"], namespace="default", grace_s=0)
+    left = await until(kube, lambda pod: is_bound(pod) and not is_ending(pod), 4)
+    assert sorted(each["metadata"]["name"].partition("-")[0] for each in left) == ["low", "low", "low", "urgent"]
+    assert len(ending) == 1
