@@ -83,9 +83,9 @@ async def make_pod(kube: MemoryKube, name: str, limits: Mapping[str, str | int],
 
 @asynccontextmanager
 async def servers(
-    kube: Kube, number: int = 1, clock: Clock | None = None, limits: Limits | None = None
+    kube: Kube, number: int = 1, clock: Clock | None = None, limits: Limits | None = None, *, synced: bool = True
 ) -> AsyncIterator[list[Asked]]:
-    """Give servers that have read the cluster."""
+    """Give servers that have read the cluster, or begin to."""
     async with AsyncExitStack() as stack:
         made = []
         for index in range(number):
@@ -93,7 +93,7 @@ async def servers(
             server = Server(settings, kube, Clocks(clock or Clock(), lambda: 1_700_000_000_000_000_000))
             await stack.enter_async_context(server.following())
             made.append(Asked(server))
-        for each in made:
+        for each in made if synced else ():
             await each.server.synced()
         yield made
 

@@ -115,6 +115,6 @@ def object_field(kind: str, value: Mapping[str, Any]) -> Field:
 
 def told(error: InvalidInput, field: Field) -> str:
     """Return an error about an object of the API in one line, without place in a text, which it has none of."""
-    subject = error.subject.removeprefix(field.place).lstrip(": ")
-    text = f"{subject}: found {error.found}, wanted {error.wanted}" if subject else f"found {error.found}"
+    subject = error.subject.removeprefix(field.place).removeprefix(": ")
+    text = f"{subject + ': ' if subject else ''}found {error.found}, wanted {error.wanted}"
     return f"{text}; accepted: {error.accepted}" if error.accepted else text

@@ -97,20 +97,26 @@ class Server:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the cluster and remove old claims; at the end wait for bindings under way."""
-        async with asyncio.TaskGroup() as tasks:
-            loops = [
-                tasks.create_task(self._follow(NODES, self._take_node)),
-                tasks.create_task(self._follow(GPU_NODES, self._take_gpu_node)),
-                tasks.create_task(self._follow_pods()),
-                tasks.create_task(self._sweep()),
-            ]
-            try:
-                yield
-            finally:
-                await self.binder.close()
-                for each in loops:
-                    each.cancel()
+        """Follow the cluster and remove old claims; at the end wait for bindings under way.
+
+        Raises:
+            TesseraError: what ended one of the loops, which nothing should.
+
+        """
+        loops = (self._follow(GPU_NODES, self._take_gpu_node), self._follow_nodes(), self._follow_pods(), self._sweep())
+        tasks = [asyncio.create_task(each) for each in loops]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.stop())
+        try:
+            yield
+        finally:
+            await self.binder.close()
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
 
     def _take_node(self, change: Change) -> None:
         if change.object is not None:
@@ -123,6 +129,11 @@ class Server:
     def _take_pod(self, change: Change) -> None:
         if change.object is not None:
             self.view.take_pod(change.object, gone=change.gone)
+
+    async def _follow_nodes(self) -> None:
+        """Follow the nodes, listed after the GPUNodes, so that no node is read without what its agent reports."""
+        await self._synced[GPU_NODES].wait()
+        await self._follow(NODES, self._take_node)
 
     async def _follow_pods(self) -> None:
         """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start."""

@@ -1,0 +1,127 @@
+"""The server under the real kube-scheduler and API server; a look at the API alone finds nothing over-granted."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from servers import check
+from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Object, annotations_of
+from testbed.cluster import Cluster
+
+pytestmark = pytest.mark.anyio
+
+NODES = [
+    *(FakeNode(name=f"a100-{i}", gpus=4) for i in range(10)),
+    *(FakeNode(name=f"h100-{i}", gpus=2, model="H100-80GB") for i in range(6)),
+    *(FakeNode(name=f"t4-{i}", gpus=4, model="T4") for i in range(4)),
+]
+REQUESTS: tuple[tuple[dict[str, int], dict[str, str]], ...] = (
+    ({"tessera.dev/gpu-memory": 4}, {}),
+    ({"tessera.dev/gpu-memory": 9, "tessera.dev/gpu-compute": 20}, {}),
+    ({"tessera.dev/gpu-memory": 8}, {"tessera.dev/isolation": "hardware"}),
+    ({"tessera.dev/gpu-memory": 5}, {"tessera.dev/isolation": "none"}),
+    ({"aliyun.com/gpu-mem": 3}, {}),
+)
+
+
+@pytest.fixture
+async def kube(scheduling_plane: Cluster) -> AsyncIterator[LightkubeKube]:
+    """Give the API of a cluster with twenty nodes of three models and no pods of tests."""
+    async with connected(scheduling_plane) as client:
+        await delete_pods(client)
+        await delete_nodes(client)
+        await make_nodes(client, NODES)
+        yield client
+        await delete_pods(client)
+        await delete_nodes(client)
+
+
+def pod(name: str, limits: dict[str, int], annotations: dict[str, str], **spec: Any) -> Object:
+    resources = {"limits": {key: str(value) for key, value in limits.items()}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": dict([MADE]), "annotations": annotations},
+        "spec": {"schedulerName": "tessera-scheduler", "containers": [container], **spec},
+    }
+
+
+async def bound(kube: Kube, number: int, within_s: float = 90.0) -> list[Object]:
+    """Return the pods of the test when so many are bound."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        pods = list((await kube.list(PODS, ALL_MADE)).objects)
+        done = [each for each in pods if each["spec"].get("nodeName")]
+        if len(done) >= number:
+            return done
+        assert time.monotonic() < deadline_s, [_waits(each) for each in pods if not each["spec"].get("nodeName")][:3]
+        await asyncio.sleep(0.5)
+
+
+def _waits(each: Object) -> str:
+    conditions = each["status"].get("conditions") or [{}]
+    return f"{each['metadata']['name']}: {conditions[-1].get('message')}"
+
+
+async def made(kube: Kube, number: int) -> None:
+    gate = asyncio.Semaphore(20)
+
+    async def one(index: int) -> None:
+        async with gate:
+            limits, annotations = REQUESTS[index % len(REQUESTS)]
+            await kube.create(PODS, pod(f"p{index}", limits, annotations))
+
+    await asyncio.gather(*(one(index) for index in range(number)))
+
+
+async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_over_granted(kube: LightkubeKube) -> None:
+    await made(kube, 200)
+    pods = await bound(kube, 200)
+    await check(kube)
+    for each in pods:
+        limits = each["spec"]["containers"][0]["resources"]["limits"]
+        (share,) = msgspec.json.decode(annotations_of(each)["tessera.dev/assignment"])
+        asked = int(limits.get("tessera.dev/gpu-memory") or limits["aliyun.com/gpu-mem"]) * 1024
+        assert share["memory_mib"] >= asked
+        wish = annotations_of(each).get("tessera.dev/isolation", "none")
+        assert wish != "hardware" or share["isolation"] == "hardware"
+        if "aliyun.com/gpu-mem" in limits:
+            assert annotations_of(each)["ALIYUN_COM_GPU_MEM_IDX"] == str(share["gpu"])
+            assert annotations_of(each)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
+
+
+async def test_what_no_gpu_has_waits_with_a_reason(kube: LightkubeKube) -> None:
+    await kube.create(PODS, pod("too-large", {"tessera.dev/gpu-memory": 100}, {}))
+    await kube.create(PODS, pod("odd", {"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "very"}))
+    deadline_s = time.monotonic() + 30
+    while True:
+        told = {each["metadata"]["name"]: _waits(each) for each in (await kube.list(PODS, ALL_MADE)).objects}
+        if all("nodes are available" in text for text in told.values()):
+            break
+        assert time.monotonic() < deadline_s, told
+        await asyncio.sleep(0.2)
+    assert "tessera.dev/isolation" in told["odd"]
+    assert "no GPU here can give 100 GiB" in told["too-large"]
+
+
+async def test_the_server_killed_during_binds_grants_nothing_twice(
+    kube: LightkubeKube, scheduling_plane: Cluster
+) -> None:
+    making = asyncio.create_task(made(kube, 120))
+    for _ in range(3):
+        await asyncio.sleep(0.7)
+        await asyncio.to_thread(_kill_server, scheduling_plane)
+    await making
+    await bound(kube, 120, 180.0)
+    await check(kube)
+    assert (await kube.list(GPU_NODES)).objects
+
+
+def _kill_server(cluster: Cluster) -> None:
+    cluster.processes.stop("server", number=signal.SIGKILL)
+    cluster.start_part("server")

@@ -1,0 +1,379 @@
+"""Binding: claims, replicas beside each other, lost answers, conflicts, old claims; the API alone is the judge."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from kubeobjects import gpu, node, pod, share
+from servers import NEED, Asked, Clock, check, make_node, make_pod, servers, settle
+from tessera.api.gpunodes import claims_field
+from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
+from tessera.core.gpunodestate import Claim
+from tessera.core.need import PodKey
+from tessera.errors import Conflict, InvalidInput, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+LARGE = {"tessera.dev/gpu-memory": 30}
+"""One of these is all that a GPU holds."""
+
+
+class FaultyKube(MemoryKube):
+    """An API that answers the next calls of one kind with errors, or lets others act before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[str, list[Exception]] = {}
+        self.before_patch: list[Any] = []
+        self.calls: list[str] = []
+
+    def _fault(self, call: str) -> None:
+        self.calls.append(call)
+        if self.faults.get(call):
+            raise self.faults[call].pop(0)
+
+    async def get(self, *args: Any, **more: Any) -> Object | None:
+        self._fault("get")
+        return await super().get(*args, **more)
+
+    async def patch(self, *args: Any, **more: Any) -> Object:
+        if self.before_patch:
+            await self.before_patch.pop(0)()
+        self._fault("patch")
+        return await super().patch(*args, **more)
+
+    async def bind(self, *args: Any, **more: Any) -> None:
+        self._fault("bind")
+        await super().bind(*args, **more)
+
+
+@pytest.fixture
+async def kube() -> FaultyKube:
+    """Return a cluster with one node of two A100."""
+    made = FaultyKube()
+    await make_node(made, "a", gpu(0), gpu(1))
+    return made
+
+
+async def claims(kube: MemoryKube, name: str = "a") -> list[str]:
+    found = await kube.get(GPU_NODES, name)
+    assert found is not None
+    return [each["pod"] for each in found["spec"]["claims"]]
+
+
+async def nodes_of(kube: MemoryKube) -> dict[str, str]:
+    pods = (await kube.list(PODS)).objects
+    return {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods}
+
+
+async def test_a_settled_claim_goes_with_the_next_write_or_the_sweep(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        for name in ("p", "q"):
+            assert await server.bind(await make_pod(kube, name, NEED), "a") == ""
+            await settle()
+        assert await claims(kube) == ["ns/q"]
+        await server.server.binder.sweep()
+        assert await claims(kube) == []
+        assert server.server.binder.counts == {"bound": 2}
+
+
+async def test_bind_called_twice_binds_once(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        assert set(await asyncio.gather(server.bind(waiting, "a"), server.bind(waiting, "a"))) == {""}
+        assert await server.bind(waiting, "a") == ""
+        await settle()
+        assert await server.bind(waiting, "a") == ""
+        assert kube.calls.count("bind") == 1
+
+
+async def test_two_servers_asked_at_once_bind_once(kube: FaultyKube) -> None:
+    async with servers(kube, 2) as (one, other):
+        waiting = await make_pod(kube, "p", NEED)
+        await settle()
+        errors = await asyncio.gather(one.bind(waiting, "a"), other.bind(waiting, "a"))
+        assert set(errors) == {""}
+    await check(kube)
+
+
+async def test_a_second_node_for_a_pod_under_way_is_refused(kube: FaultyKube) -> None:
+    await make_node(kube, "b", gpu(0))
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        errors = await asyncio.gather(server.bind(waiting, "a"), server.bind(waiting, "b"))
+        assert errors[0] == ""
+        assert "under way" in errors[1]
+        assert "bound to node a" in await server.bind(waiting, "b")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a pod that is not there": ({"name": "none"}, "no such pod"),
+    "another pod of that name": ({"uid": "other"}, "another pod of that name"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_bound_is_told_and_nothing_is_claimed(kube: FaultyKube, case: str) -> None:
+    changed, want = REFUSED[case]
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        assert want in await server.bind({"metadata": waiting["metadata"] | changed}, "a")
+    assert await claims(kube) == []
+
+
+async def test_a_node_that_vanished_after_filter(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        assert await server.fitting(waiting, "a") == ["a"]
+        await kube.delete(GPU_NODES, "a")
+        await kube.delete(NODES, "a")
+        assert "no such node with GPUs" in await server.bind(waiting, "a")
+        assert "no such node with GPUs" in await server.bind(waiting, "b")
+    assert await nodes_of(kube) == {"p": ""}
+
+
+async def test_an_object_that_cannot_be_read_any_more(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        await kube.patch(GPU_NODES, "a", {"spec": {"claims": 7}})
+        await settle()
+        assert "again and again" in await server.bind(waiting, "a")
+        await kube.patch(GPU_NODES, "a", {"spec": {"claims": []}})
+        await settle()
+        assert await server.bind(waiting, "a") == ""
+
+
+async def test_a_pod_deleted_after_its_claim(kube: FaultyKube) -> None:
+    async def delete() -> None:
+        await kube.delete(PODS, "p", namespace="ns")
+
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", LARGE)
+        await settle()
+        kube.before_patch = [delete]
+        assert "no such object" in await server.bind(waiting, "a")
+        await settle()
+        for name in ("q", "r"):
+            assert await server.bind(await make_pod(kube, name, LARGE), "a") == "", "its place is free again"
+
+
+async def test_a_pod_bound_by_others_meanwhile(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        for name, where, want in (("p", "a", ""), ("q", "elsewhere", "bound to node elsewhere")):
+            waiting = await make_pod(kube, name, NEED)
+            await settle()
+            uid = waiting["metadata"]["uid"]
+
+            async def bind(name: str = name, uid: str = uid, where: str = where) -> None:
+                await MemoryKube.bind(kube, name, "ns", uid=uid, node=where, annotations={})
+
+            kube.before_patch = [bind]
+            error = await server.bind(waiting, "a")
+            assert (error == "") is (want == "")
+            assert want in error
+
+
+async def test_a_conflict_is_resolved_by_reading_again(kube: FaultyKube) -> None:
+    writes = itertools.count()
+
+    async def agent() -> None:
+        body = {"status": {"driver": str(next(writes))}}
+        await MemoryKube.patch(kube, GPU_NODES, "a", body, subresource="status")
+
+    async with servers(kube) as (server,):
+        kube.before_patch = [agent, agent]
+        assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
+        assert server.server.binder.counts["conflict"] == 2
+        kube.before_patch = [agent] * 20
+        assert "again and again" in await server.bind(await make_pod(kube, "q", NEED), "a")
+
+
+async def test_a_replica_that_knows_less_takes_nothing_that_another_gave(kube: FaultyKube) -> None:
+    """The second server's watches are broken while the first binds; it conflicts, reads, and takes the other GPU."""
+    async with servers(kube, 2) as (one, other):
+        pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(3)]
+        await settle()
+        assert await one.bind(pods[0], "a") == ""
+        errors = [await other.bind(each, "a") for each in pods[1:]]
+        assert errors[0] == ""
+        assert "room" in errors[1]
+    await check(kube)
+
+
+async def test_room_that_was_freed_unseen_is_found_before_a_pod_is_refused(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        for index in range(2):
+            await kube.create(PODS, pod(f"full{index}", LARGE, share(index, 40000), node="a"))
+        waiting = await make_pod(kube, "p", LARGE)
+        await settle()
+        await kube.delete(PODS, "full0", namespace="ns")
+        assert await server.bind(waiting, "a") == ""
+
+
+LOST: dict[str, tuple[str, Exception, bool]] = {
+    "the claim is refused": ("patch", Unavailable("x", found="429", wanted="success"), False),
+    "the claim's answer is lost": ("patch", Unanswered("x", found="nothing", wanted="an answer"), False),
+    "the binding is refused for now": ("bind", Unavailable("x", found="429", wanted="success"), False),
+    "the binding is refused for good": ("bind", InvalidInput("x", found="422", wanted="success"), False),
+    "the binding conflicts, yet the pod is open": ("bind", Conflict("x", found="409", wanted="success"), False),
+    "the binding's answer is lost": ("bind", Unanswered("x", found="nothing", wanted="an answer"), True),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+async def test_what_a_failed_attempt_leaves(kube: FaultyKube, case: str) -> None:
+    """A place stays kept where the pod may be bound, and no longer than until that is known."""
+    call, error, kept = LOST[case]
+    clock = Clock()
+    async with servers(kube, 2, clock) as (one, other):
+        first, *others = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r")]
+        await settle()
+        kube.faults = {call: [error]}
+        assert error.args[0] in await one.bind(first, "a")
+        errors = [await one.bind(each, "a") for each in others]
+        assert [each != "" for each in errors] == [False, kept]
+        assert await one.bind(first, "a") == ("" if kept else await one.bind(first, "a"))
+        await settle()
+        for server in (one, other):
+            await server.server.binder.sweep()
+        await settle()
+        assert await claims(kube) == []
+    await check(kube)
+    bound = [name for name, where in (await nodes_of(kube)).items() if where]
+    assert bound == (["p", "q"] if kept else ["q", "r"])
+
+
+async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: FaultyKube) -> None:
+    clock = Clock()
+    async with servers(kube, 1, clock) as (server,):
+        waiting = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r", "s")]
+        dead = [
+            Claim(
+                uid=each["metadata"]["uid"], pod=PodKey(f"ns/{name}"), shares=(share(index, 40000),), attempt="dead/1"
+            )
+            for index, (name, each) in enumerate(zip(("p", "q"), waiting, strict=False))
+        ]
+        gone = Claim(uid="never", pod=PodKey("ns/never"), shares=(), attempt="dead/2")
+        await kube.patch(GPU_NODES, "a", {"spec": {"claims": claims_field((*dead, gone))}})
+        await settle()
+        assert await server.fitting(waiting[2], "a") == []
+        clock.now_s += 100
+        await server.server.binder.sweep()
+        assert len(await claims(kube)) == 3
+        await MemoryKube.bind(kube, "q", "ns", uid=dead[1].uid, node="a", annotations={})
+        clock.now_s += 21
+        kube.faults = {"get": [Unavailable("x", found="429", wanted="success")]}
+        await server.server.binder.sweep()
+        assert len(await claims(kube)) == 3, "what could not be looked into is kept"
+        await server.server.binder.sweep()
+        assert await claims(kube) == []
+        assert await server.bind(waiting[2], "a") == ""
+
+
+async def test_a_claim_that_was_written_long_ago_is_not_bound_any_more(kube: FaultyKube) -> None:
+    clock = Clock()
+
+    async def suspended() -> None:
+        clock.now_s += 60
+
+    async with servers(kube, 1, clock) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        kube.before_patch = [suspended]
+        assert "long ago" in await server.bind(waiting, "a")
+        assert "bind" not in kube.calls
+        assert await server.bind(waiting, "a") == ""
+
+
+async def test_a_server_that_ends_waits_for_bindings_under_way(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        binding = asyncio.create_task(server.bind(waiting, "a"))
+        await asyncio.sleep(0)
+    assert await binding == ""
+    assert await nodes_of(kube) == {"p": "a"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_replicas_under_trouble_grant_nothing_twice(seed: int) -> None:
+    """Three servers; watches break, answers get lost, history is compacted, servers are dropped in the middle."""
+    rng, kube, clock = random.Random(seed), MemoryKube(), Clock()
+    names = [f"n{index}" for index in range(3)]
+    for index, name in enumerate(names):
+        await make_node(kube, name, gpu(0, ("A100-40GB", "H100-80GB", "T4")[index]), gpu(1, "A100-40GB"))
+    await kube.create(NODES, node("plain"))
+    for index in range(30):
+        limits = {"tessera.dev/gpu-memory": rng.choice((3, 8, 12, 30))}
+        grade = {"tessera.dev/isolation": rng.choice(("hardware", "driver", "none"))}
+        await make_pod(kube, f"p{index}", limits, annotations=grade)
+    for _ in range(4):
+        async with servers(kube, 3, clock) as running:
+            await _turmoil(rng, kube, running, [*names, "plain"])
+        await check(kube)
+        clock.now_s += 150
+    async with servers(kube, 1, clock) as (server,):
+        clock.now_s += 150
+        await server.server.binder.sweep()
+        await settle()
+        assert [await claims(kube, name) for name in names] == [[], [], []]
+        assert not server.server.view.ledger.conflicts
+    count = await check(kube)
+    assert sum(count.values()) >= 8
+
+
+async def _turmoil(rng: random.Random, kube: MemoryKube, running: list[Asked], names: list[str]) -> None:
+    async def one(each: Object) -> None:
+        for _ in range(rng.randrange(5)):
+            await asyncio.sleep(0)
+        await rng.choice(running).schedule(each, *names)
+
+    pods = [each for each in (await kube.list(PODS)).objects if not each["spec"].get("nodeName")]
+    binding = [asyncio.create_task(one(each)) for each in pods]
+    for _ in range(20):
+        await settle(rng.randrange(4))
+        await rng.choice(TROUBLES)(rng, kube)
+    if rng.random() < 0.5:
+        for each in binding:
+            each.cancel()
+    await asyncio.gather(*binding, return_exceptions=True)
+
+
+async def _broken(_: random.Random, kube: MemoryKube) -> None:
+    kube.break_watches()
+
+
+async def _compacted(_: random.Random, kube: MemoryKube) -> None:
+    kube.forget_history()
+    kube.break_watches()
+
+
+async def _unanswered(_: random.Random, kube: MemoryKube) -> None:
+    kube.lose_answers(1)
+
+
+async def _deleted(rng: random.Random, kube: MemoryKube) -> None:
+    bound = [name for name, where in (await nodes_of(kube)).items() if where]
+    if bound:
+        with contextlib.suppress(Unanswered):
+            await kube.delete(PODS, rng.choice(bound), namespace="ns")
+
+
+async def _stopped(_: random.Random, kube: MemoryKube) -> None:
+    kube.stop()
+    await settle(3)
+    kube.start()
+
+
+async def _nothing(_: random.Random, __: MemoryKube) -> None: ...
+
+
+TROUBLES = (_broken, _compacted, _unanswered, _deleted, _stopped, _nothing, _nothing, _nothing)
+
+
+async def test_annotations_name_the_pod_that_was_bound(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
+    assert "tessera.dev/assignment" in annotations_of(await kube.get(PODS, "p", "ns") or {})
