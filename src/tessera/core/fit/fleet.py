@@ -5,12 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from tessera.core.fit.gputypes import MODE_BIT, GpuType, Ints, gpu_types
+from tessera.core.fit.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.fit.rooms import occupied, profile_of, starts
 from tessera.core.mig import Placement
 from tessera.core.need import Need
 from tessera.core.sharing import Device, Mode, Option
-from tessera.core.snapshot import Node, Running, Share, Snapshot
+from tessera.core.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
 __all__ = ["AMOUNTS", "CPU", "MEMORY", "PODS", "Fleet"]
@@ -22,6 +22,13 @@ AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
 """Modes that grant amounts of a GPU, as `Fleet.amounts` has them."""
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 
+VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
+"""Stands where no node is."""
+_REWIRED: Final = 1 << 16
+"""Columns that got other GPUs, after which everything that follows them is rather made anew."""
+_LEAST: Final = 64
+"""Columns that are added at least when one more is wanted."""
+
 DeviceClass = tuple[Mode, str | None, str, int, int]
 """Devices that serve the same: mode, profile, resource, memory and compute of one client."""
 
@@ -32,10 +39,17 @@ class Fleet:
     `take` grants a pod its shares and `give` undoes it exactly. GPUs are never granted beyond what they have; cpu and
     memory of running pods may exceed a node (static pods, shrunk nodes), which leaves it negative and so closed.
 
+    `put` and `remove` change nodes one by one. A column that a node leaves is taken by the next that comes.
+
     Attributes:
-        nodes: in the order given.
-        room: what nodes have left: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
-        types: distinct GPU configurations; 0 is the absent GPU.
+        nodes: by column, `VACANT` where none is; at first in the order given.
+        index: the column of each node.
+        gpu_index: by column, the index of each GPU in its node.
+        size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
+        room: what nodes have left of it.
+        types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
+        shape: how often types were added or arrays made anew; what was compiled for another shape is of no use.
+        rewired: columns that got other GPUs, in the order in which they did; see `fit.spread`.
         kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
         serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its
             modes, one that holds something only the mode it is committed to.
@@ -52,31 +66,138 @@ class Fleet:
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = tuple(nodes)
-        self.index = {node.name: i for i, node in enumerate(self.nodes)}
-        gpus = tuple(tuple(sorted(node.gpus, key=lambda gpu: gpu.index)) for node in self.nodes)
-        self._column = tuple({gpu.index: column for column, gpu in enumerate(row)} for row in gpus)
-        self.gpu_index = tuple(tuple(gpu.index for gpu in row) for row in gpus)
-        rooms = [(n.cpu_milli, n.memory_mib, n.max_pods) for n in self.nodes]
-        self.room: Ints = np.array(rooms, dtype=np.int64).reshape(-1, 3).T.copy()
-        self.types, self.kind = gpu_types(gpus, max(map(len, gpus), default=0))
-        self.serves: Ints = np.array([t.serves for t in self.types], dtype=np.int64)[self.kind]
-        self.memory_left: Ints = np.array([t.memory_mib for t in self.types], dtype=np.int64)[self.kind]
-        self.compute_left: Ints = np.where(self.kind > 0, 100, 0)
-        self.amounts: Ints = np.stack([np.where(self.serves & bit, self.compute_left, -1) for bit in _AMOUNT_BITS])
-        self.left: Ints = self.compute_left.copy()
-        self.used: Ints = np.zeros_like(self.kind)
-        self.clients: Ints = np.zeros_like(self.kind)
-        self._init_devices()
-
-    def _init_devices(self) -> None:
-        distinct = dict.fromkeys(class_of(d) for t in self.types for d in t.devices)
-        self.classes: dict[DeviceClass, int] = {key: i for i, key in enumerate(distinct)}
-        self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
+        self.nodes = list(nodes)
+        self.index: dict[str, int] = {node.name: i for i, node in enumerate(self.nodes)}
+        gpus = [tuple(sorted(node.gpus, key=lambda gpu: gpu.index)) for node in self.nodes]
+        self._column = [{gpu.index: column for column, gpu in enumerate(row)} for row in gpus]
+        self.gpu_index = [tuple(gpu.index for gpu in row) for row in gpus]
+        sizes = [_size(node) for node in self.nodes]
+        self.size: Ints = np.array(sizes, dtype=np.int64).reshape(-1, 3).T.copy()
+        self.room: Ints = self.size.copy()
+        self.shape = 0
+        self.rewired: list[int] = []
+        self._vacant: list[int] = []
+        self._types = GpuTypes()
+        self.types = self._types.found
         self._held: dict[tuple[int, int], list[int]] = {}
         self._cuts: dict[tuple[int, int], tuple[Placement, ...]] = {}
-        has_devices = np.array([bool(t.devices) for t in self.types])[self.kind]
-        for row, node in np.argwhere(has_devices).tolist():
+        self.classes: dict[DeviceClass, int] = {}
+        self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
+        self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
+        self.left, self.used, self.clients = (np.zeros_like(self.kind) for _ in range(3))
+        self.amounts: Ints = np.zeros((len(AMOUNTS), *self.kind.shape), dtype=np.int64)
+        self._number_classes()
+        self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
+        self._reset(slice(None))
+
+    @property
+    def widest(self) -> int:
+        """The most GPUs that any node has."""
+        return int(np.count_nonzero(np.logical_or.reduce(self.kind > 0, axis=1)))
+
+    @property
+    def census(self) -> Ints:
+        """How many GPUs of each type there are, `(types,)`, the absent one 0."""
+        counts = np.bincount(self.kind.ravel(), minlength=len(self.types)).astype(np.int64)
+        counts[0] = 0
+        return counts
+
+    def put(self, node: Node) -> bool:
+        """Take a node in place of the one of its name, or as a new one; return whether its GPUs are free.
+
+        They are where any of them changed. Otherwise all is as it was, but that `room` has grown as the node did.
+        """
+        gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
+        kinds = self._kinds(gpus)
+        column = self.index.get(node.name)
+        if column is None:
+            column = self.index[node.name] = self._vacant.pop() if self._vacant else self._widened()
+            self.room[:, column] = self.size[:, column] = 0
+        if len(gpus) > len(self.kind):
+            self._resize(len(gpus), len(self.nodes))
+        size: Ints = np.array(_size(node), dtype=np.int64)
+        self.room[:, column] += size - self.size[:, column]
+        self.size[:, column] = size
+        self.nodes[column] = node
+        kinds += [0] * (len(self.kind) - len(kinds))
+        index = tuple(gpu.index for gpu in gpus)
+        if self.gpu_index[column] == index and self.kind[:, column].tolist() == kinds:
+            return not index
+        self._rewire(column, index, kinds)
+        return True
+
+    def remove(self, name: str) -> int:
+        """Take a node away with all it held, and return the column that it had."""
+        column = self.index.pop(name)
+        self.nodes[column] = VACANT
+        self.room[:, column] = self.size[:, column] = 0
+        self._rewire(column, (), [0] * len(self.kind))
+        self._vacant.append(column)
+        return column
+
+    def _kinds(self, gpus: Sequence[Gpu]) -> list[int]:
+        """Return the types of GPUs, new ones added."""
+        known = len(self.types)
+        kinds = [self._types.of(gpu) for gpu in gpus]
+        if len(self.types) > known:
+            self._number_classes()
+            self._resize(*self.kind.shape)
+        return kinds
+
+    def _number_classes(self) -> None:
+        """Give numbers to the classes of existing devices that have none."""
+        for gpu_type in self.types:
+            for device in gpu_type.devices:
+                self.classes.setdefault(class_of(device), len(self.classes))
+
+    def _widened(self) -> int:
+        """Return a new column; others are made along with it, for nodes to come."""
+        column = len(self.nodes)
+        more = max(column, _LEAST)
+        self._resize(len(self.kind), column + more)
+        self.nodes += [VACANT] * more
+        self._column += [{} for _ in range(more)]
+        self.gpu_index += [()] * more
+        self._vacant += range(column + more - 1, column, -1)
+        return column
+
+    def _resize(self, rows: int, columns: int) -> None:
+        """Make the arrays as large as that, for all classes of devices there are."""
+        self.shape += 1
+        self.rewired = []
+        for name in ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "room", "size"):
+            array = getattr(self, name)
+            setattr(self, name, _padded(array, (len(array) if name in {"room", "size"} else rows, columns), 0))
+        self.amounts = _padded(self.amounts, (len(AMOUNTS), rows, columns), -1)
+        self.offers = _padded(self.offers, (len(self.classes), rows, columns), 0)
+
+    def _rewire(self, column: int, index: tuple[int, ...], kinds: Sequence[int]) -> None:
+        """Give a column other GPUs, all free."""
+        self.gpu_index[column] = index
+        self._column[column] = {gpu: row for row, gpu in enumerate(index)}
+        self.kind[:, column] = kinds
+        self.rewired.append(column)
+        if len(self.rewired) > _REWIRED:
+            self.rewired = []
+            self.shape += 1
+        for row in range(len(kinds)):
+            self._held.pop((row, column), None)
+            self._cuts.pop((row, column), None)
+        self._reset(slice(column, column + 1))
+
+    def _reset(self, nodes: slice) -> None:
+        """Make the GPUs of nodes free."""
+        kind = self.kind[:, nodes]
+        self.serves[:, nodes] = np.array([t.serves for t in self.types], dtype=np.int64)[kind]
+        self.memory_left[:, nodes] = np.array([t.memory_mib for t in self.types], dtype=np.int64)[kind]
+        self.compute_left[:, nodes] = self.left[:, nodes] = np.where(kind > 0, 100, 0)
+        self.used[:, nodes] = self.clients[:, nodes] = 0
+        for each, bit in enumerate(_AMOUNT_BITS):
+            self.amounts[each, :, nodes] = np.where(self.serves[:, nodes] & bit, self.compute_left[:, nodes], -1)
+        self.offers[:, :, nodes] = 0
+        has_devices = np.array([bool(t.devices) for t in self.types])[kind]
+        for row, column in np.argwhere(has_devices).tolist():
+            node = column + (nodes.start or 0)
             self._held[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
             self._offer(row, node)
 
@@ -98,16 +219,15 @@ class Fleet:
         return fleet
 
     def copy(self) -> "Fleet":
-        """Return an independent copy; nodes and types are shared."""
+        """Return an independent copy, for pods to come and go; nodes stay as they are."""
         twin = object.__new__(Fleet)
         for name, value in vars(self).items():
             match value:
-                case np.ndarray():
+                case np.ndarray() | list() | dict():
                     setattr(twin, name, value.copy())
                 case _:
                     setattr(twin, name, value)
         twin._held = {place: list(held) for place, held in self._held.items()}
-        twin._cuts = dict(self._cuts)
         return twin
 
     def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
@@ -309,6 +429,17 @@ class Fleet:
             )
         left = self.compute_left[row, node], self.memory_left[row, node]
         return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+
+def _size(node: Node) -> tuple[int, int, int]:
+    return node.cpu_milli, node.memory_mib, node.max_pods
+
+
+def _padded(array: Ints, shape: tuple[int, ...], fill: int) -> Ints:
+    """Return an array of a larger shape that begins with this one."""
+    larger = np.full(shape, fill, dtype=np.int64)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
 
 
 def class_of(device: Device | Option) -> DeviceClass:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tessera.core.fit.fleet import CPU, Fleet
 from tessera.core.fit.gputypes import GpuType, Ints
+from tessera.core.fit.spread import Spread
 from tessera.core.need import Ask, Need
 from tessera.core.sharing import Mode
 
@@ -147,8 +148,9 @@ class Fragmentation:
                     reach[kind, np.searchsorted(self.cpus, pod.cpu_milli) + 1 :, least:] += pod.weight
         self.one: Ints = (one * np.arange(FULL + 1)).ravel()
         self.many: Ints = (many * FULL * np.arange(most + 1)).ravel()
-        self._one_of: Ints = fleet.kind * one[0].size
-        self._many_of: Ints = (fleet.kind[0] if most else np.zeros_like(fleet.room[CPU])) * many[0].size
+        kinds = np.arange(len(fleet.types))
+        self._one_of = Spread(fleet, kinds * one[0].size)
+        self._many_of = Spread(fleet, kinds * many[0].size, first=True)
         self._one_row = FULL + 1
         self._many_row = most + 1
 
@@ -157,8 +159,8 @@ class Fragmentation:
         level = self.cpus.searchsorted(fleet.room[CPU].take(nodes) - cpu_milli, side="right")
         left = fleet.left.take(nodes, 1)
         free: Ints = np.add.reduce(left == FULL)
-        one = (self._one_of.take(nodes, 1) + left)[:, None] + level * self._one_row
-        many = self._many_of.take(nodes) + free + level * self._many_row
+        one = (self._one_of.values.take(nodes, 1) + left)[:, None] + level * self._one_row
+        many = self._many_of.values.take(nodes) + free + level * self._many_row
         return State(left, free, one, many)
 
     def usable_in(self, state: State) -> Ints:

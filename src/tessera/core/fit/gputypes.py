@@ -13,7 +13,7 @@ from tessera.core.need import Ask
 from tessera.core.sharing import Device, Mode, Option, Sharing, devices, options
 from tessera.core.snapshot import Gpu
 
-__all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "Ints", "gpu_types"]
+__all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "GpuTypes", "Ints"]
 
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int64] | NDArray[np.int8]
@@ -65,18 +65,33 @@ ABSENT: Final = GpuType(
 """Pads nodes that have fewer GPUs than the largest; serves nothing."""
 
 
-def gpu_types(gpus: Sequence[Sequence[Gpu]], most: int) -> tuple[tuple[GpuType, ...], Ints]:
-    """Return the distinct types, the absent one first, and each GPU's index among them, `(most, len(gpus))`."""
-    types: dict[tuple[GpuModel, int, Sharing], int] = {}
-    seen: dict[tuple[int, int, int], int] = {}  # by identity: hashing a model with its profiles is slow
-    found = [ABSENT]
-    kinds = np.zeros((most, len(gpus)), dtype=np.int64)
-    for node, row in enumerate(gpus):
-        for column, gpu in enumerate(row):
-            same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing))
-            if same not in seen:
-                seen[same] = types.setdefault((gpu.model, gpu.memory_mib, gpu.sharing), len(found))
-                if seen[same] == len(found):
-                    found.append(GpuType.of(gpu))
-            kinds[column, node] = seen[same]
-    return tuple(found), kinds
+class GpuTypes:
+    """The distinct types of a fleet, in the order in which they were first seen; 0 is the absent GPU.
+
+    Attributes:
+        found: the types; types are added, never taken away.
+
+    """
+
+    def __init__(self) -> None:
+        self.found = [ABSENT]
+        self._numbers: dict[tuple[GpuModel, int, Sharing], int] = {}
+
+    def of(self, gpu: Gpu) -> int:
+        """Return the number of a GPU's type."""
+        number = self._numbers.setdefault((gpu.model, gpu.memory_mib, gpu.sharing), len(self.found))
+        if number == len(self.found):
+            self.found.append(GpuType.of(gpu))
+        return number
+
+    def all_of(self, gpus: Sequence[Sequence[Gpu]], most: int) -> Ints:
+        """Return the type of each GPU of nodes with at most that many, `(most, len(gpus))`."""
+        seen: dict[tuple[int, int, int], int] = {}  # by identity, which is sooner known than the value
+        kinds = np.zeros((most, len(gpus)), dtype=np.int64)
+        for node, row in enumerate(gpus):
+            for column, gpu in enumerate(row):
+                same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing))
+                if same not in seen:
+                    seen[same] = self.of(gpu)
+                kinds[column, node] = seen[same]
+        return kinds

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tessera.core.fit.fleet import AMOUNTS, Fleet, class_of
 from tessera.core.fit.gputypes import MODE_BIT, Counts, Ints
 from tessera.core.fit.rooms import profile_of, rooms
+from tessera.core.fit.spread import Spread
 from tessera.core.need import Ask, Form
 from tessera.core.sharing import Mode, Option
 
@@ -63,7 +64,7 @@ class Amount:
         if self.memory_mib:
             fits &= fleet.memory_left.take(nodes, 1) >= self.memory_mib
         if self._only is not None:
-            fits &= self._only.take(nodes, 1)
+            fits &= self._only.values.take(nodes, 1)
         return fits.view(np.int8)
 
 
@@ -80,11 +81,11 @@ class Cut:
             offsets[i] = sum(map(len, tables))
             tables.append(rooms(model, profile_of(model, option.profile or "")))
         self._rooms = np.concatenate(tables).astype(np.int64)
-        self._offset: Ints = offsets[fleet.kind]
+        self._offset: Ints = offsets
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return how many instances fit beside those in use."""
-        offset = self._offset.take(nodes, 1)
+        offset = self._offset.take(fleet.kind.take(nodes, 1))
         state = np.where(offset, offset + fleet.used.take(nodes, 1), 0)
         room: Ints = self._rooms.take(state) * self._open.serving(fleet, nodes)
         return room
@@ -100,7 +101,7 @@ class Existing:
 
     def capacity(self, fleet: Fleet, nodes: Ints) -> Counts:
         """Return how many clients are free."""
-        free: Ints = fleet.offers[self._class].take(nodes, 1) * self._types.take(nodes, 1)
+        free: Ints = fleet.offers[self._class].take(nodes, 1) * self._types.values.take(nodes, 1)
         return free
 
 
@@ -152,17 +153,16 @@ class _Open:
         """Return 1 where open; 0 elsewhere."""
         serving: NDArray[np.bool_] = (fleet.serves.take(nodes, 1) & self._bit) > 0
         if self._only is not None:
-            serving &= self._only.take(nodes, 1)
+            serving &= self._only.values.take(nodes, 1)
         return serving.view(np.int8)
 
 
-def _only(fleet: Fleet, by_type: ByType, bit: int) -> NDArray[np.bool_] | None:
+def _only(fleet: Fleet, by_type: ByType, bit: int) -> Spread[np.bool_] | None:
     """Return `_allowed` where GPUs of other types serve the mode too; None where none does."""
     others = any(t.serves & bit for i, t in enumerate(fleet.types) if i not in by_type)
     return _allowed(fleet, by_type) if others else None
 
 
-def _allowed(fleet: Fleet, by_type: ByType) -> NDArray[np.bool_]:
+def _allowed(fleet: Fleet, by_type: ByType) -> Spread[np.bool_]:
     """Return whether GPUs are of the types, `(gpus, nodes)`."""
-    allowed: NDArray[np.bool_] = np.isin(np.arange(len(fleet.types)), list(by_type))[fleet.kind]
-    return allowed
+    return Spread(fleet, np.isin(np.arange(len(fleet.types)), list(by_type)))

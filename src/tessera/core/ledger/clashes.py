@@ -47,12 +47,12 @@ def _alone(gpu_type: GpuType, share: Share) -> str:
     """Return why a share could not be held even if nobody else held anything; empty if it could."""
     if share.memory_mib < 0 or not 0 <= share.compute_percent <= _FULL:
         return f"{describe(share)} is no amount of a GPU"
-    if share.mode is Mode.WHOLE:
-        return "" if share.profile is None else f"{share.profile} is not the whole GPU"
     if _device(gpu_type, share) is not None:
         return ""
     if gpu_type.kept:
         return f"{describe(share)} is none of the devices the GPU is shared as"
+    if share.mode is Mode.WHOLE:
+        return "" if share.profile is None else f"{share.profile} is not the whole GPU"
     return _made(gpu_type, share)
 
 

@@ -1,7 +1,7 @@
 """The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from typing import Final
 
 import msgspec
@@ -30,6 +30,10 @@ _REMEMBERED: Final = 1 << 16
 """Pods whose arrival is remembered, the latest."""
 _RESERVED: Final = "\0reserved "
 """Stands before the number of a reservation; no uid begins so."""
+_MOST_WHYS: Final = 256
+"""Needs whose obstacles are kept."""
+_NO_CODE: Final = -1
+"""Stands for the obstacle that a node is not known."""
 _UNKNOWN: Final = "the node is not known here yet"
 
 
@@ -67,33 +71,59 @@ class Ledger:
 
     def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
         self._policy = policy
-        self._given = mix
         self._nodes: dict[str, _Reserved] = {}
         self._pods: dict[str, Holder] = {}
         self._on: dict[str, dict[str, Holder]] = {}
         self._held: dict[str, dict[int, dict[str, tuple[Share, ...]]]] = {}  # by node, GPU and uid
         self._clashes: dict[tuple[str, int], Clash] = {}
-        self._closed: set[tuple[str, int]] = set()
         self._arrived: dict[str, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
-        self._stale = False
-        self._build()
+        self._fleet = Fleet(())
+        self._place: Ints = np.zeros(0, dtype=np.int64)  # by column: smaller for what was put sooner
+        self._puts = 0
+        self._changed = False  # whether nodes did since scores were looked at
+        self._scores = Scores(self._fleet, make_policy(policy, self._fleet, None), mix=mix, devices_only=True)
 
     @property
     def conflicts(self) -> tuple[Clash, ...]:
         """What is recorded as held on known nodes and cannot be, by node and GPU."""
-        self._refresh()
         return tuple(sorted(self._clashes.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
-        """Take a node as it is now, with what is reserved on it (see `seen`); a new one comes last in ties."""
+        """Take a node as it is now, with what is reserved on it (see `seen`); a new one comes last in ties.
+
+        Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
+        Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
+        """
+        node = _bounded(node)
+        known = self._nodes.get(node.name)
+        if known == _Reserved(node, reserved):
+            return
         self._nodes[node.name] = _Reserved(node, reserved)
-        self._stale = True
+        self._changed = True
+        free = self._fleet.put(node)
+        column = self._fleet.index[node.name]
+        if known is None:
+            self._come(node.name, column)
+        if free:
+            self._settle_all(node.name, column)
+        elif known is not None and known.shares != reserved:
+            for gpu in {share.gpu for share in (*known.shares, *reserved)}:
+                self._settle(node.name, column, gpu)
+        self._touch(column)
 
     def drop_node(self, name: str) -> None:
         """Forget a node; pods on it are kept until they are dropped."""
-        self._stale |= self._nodes.pop(name, None) is not None
+        if self._nodes.pop(name, None) is None:
+            return
+        self._changed = True
+        for key in [key for key in self._clashes if key[0] == name]:
+            del self._clashes[key]
+        column = self._fleet.remove(name)
+        for pod in self.pods_on(name):
+            self._note(pod.need, column, -1)
+        self._touch(column)
 
     def put_pod(self, pod: Holder) -> None:
         """Take a pod on a node as it is now, in place of what was known under its uid."""
@@ -138,28 +168,15 @@ class Ledger:
         """
         self._refresh()
         asked = tuple(names)
-        slots = self._slots(asked)
+        columns = self._columns(asked)
         kind = self._kind(need)
         row = self._scores.row(kind)
-        fits = (row.take(slots) != UNFIT) & (slots >= 0) if len(row) else slots >= 0
+        fits = (row.take(columns) != UNFIT) & (columns >= 0) if len(row) else columns >= 0
         fitting = tuple(compress(asked, fits.tolist()))
         if len(fitting) == len(asked):
             return Filtered(fitting, {}, {})
-        failed: dict[str, str] = {}
-        hopeless: dict[str, str] = {}
-        others = slots[~fits]
-        known = others >= 0
-        why = self._why(kind, others[known])
-        codes = np.full(len(others), -1, dtype=np.int64)
-        codes[known] = why.codes.take(others[known])
-        told = {code: why.obstacles.tell(code) for code in np.unique(codes).tolist() if code >= 0}
-        for name, code in zip(compress(asked, (~fits).tolist()), codes.tolist(), strict=True):
-            if code < 0:
-                failed[name] = _UNKNOWN
-            else:
-                text, never = told[code]
-                (hopeless if never else failed)[name] = text
-        return Filtered(fitting, failed, hopeless)
+        unfit = ~fits
+        return Filtered(fitting, *self._reasons(kind, list(compress(asked, unfit.tolist())), columns[unfit]))
 
     def scores(self, need: Need, names: Sequence[str]) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
@@ -168,31 +185,31 @@ class Ledger:
         pod does not fit there is 0.
         """
         self._refresh()
-        slots = self._slots(names)
+        columns = self._columns(names)
         row = self._scores.row(self._kind(need))
-        if not len(row) or not len(slots):
-            return (0,) * len(slots)
-        found = np.where(slots >= 0, row.take(slots), UNFIT)
+        if not len(row) or not len(columns):
+            return (0,) * len(columns)
+        found = np.where(columns >= 0, row.take(columns), UNFIT)
         best = int(found.max())
         if best == UNFIT:
-            return (0,) * len(slots)
+            return (0,) * len(columns)
         values, place = np.unique(found[found != UNFIT], return_inverse=True)
-        answer = np.zeros(len(slots), dtype=np.int64)
+        answer = np.zeros(len(columns), dtype=np.int64)
         answer[found != UNFIT] = 9 * (place + 1) // len(values) if len(values) > 1 else 9
         ties = (found == best).nonzero()[0]
-        answer[ties[self._place.take(slots.take(ties)).argmin()]] = _BEST
+        answer[ties[self._place.take(columns.take(ties)).argmin()]] = _BEST
         return tuple(answer.tolist())
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
         """Return the shares that a pod gets on a node, one for each device in the order of its asks, or why none."""
         self._refresh()
-        slot = self._index.get(node)
-        if slot is None:
+        column = self._fleet.index.get(node)
+        if column is None:
             return _UNKNOWN
         kind = self._kind(need)
-        shares = self._scores.shares(kind, slot) if self._scores.row(kind)[slot] != UNFIT else None
+        shares = self._scores.shares(kind, column) if self._scores.row(kind)[column] != UNFIT else None
         if shares is None:
-            return self._why(kind, np.array([slot])).obstacles.tell(int(self._whys[kind].codes[slot])).text
+            return self._why(kind, np.array([column])).obstacles.tell(int(self._whys[kind].codes[column])).text
         return shares
 
     def knows(self, node: str) -> bool:
@@ -202,13 +219,12 @@ class Ledger:
     def fits(self, need: Need, node: str) -> bool:
         """Return whether a node has devices for a pod."""
         self._refresh()
-        slot = self._index.get(node)
-        return slot is not None and bool(self._scores.row(self._kind(need))[slot] != UNFIT)
+        column = self._fleet.index.get(node)
+        return column is not None and bool(self._scores.row(self._kind(need))[column] != UNFIT)
 
     def left(self, node: str) -> tuple[int, int, int]:
         """Return what a known node has left: cpu (milli), memory (MiB), pods; negative where more runs than it has."""
-        self._refresh()
-        cpu_milli, memory_mib, pods = self._fleet.room[:, self._index[node]].tolist()
+        cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
     def pods_on(self, node: str) -> tuple[Holder, ...]:
@@ -225,26 +241,41 @@ class Ledger:
         return trial
 
     def _refresh(self) -> None:
-        if self._stale:
-            self._stale = False
-            self._build()
+        """Renew all scores where nodes came, went or changed so that all did."""
+        if self._changed:
+            self._changed = False
+            if self._scores.outdated:
+                self._scores.renew(make_policy(self._policy, self._fleet, None))
+                self._whys.clear()
+                for name, column in self._fleet.index.items():
+                    for pod in self.pods_on(name):
+                        self._scores.policy.changed(pod.need, column, 1)
 
-    def _build(self) -> None:
-        nodes = [each.node for each in self._nodes.values()]
-        self._fleet = Fleet(nodes)
-        self._index: Mapping[str, int] = {str(node.name): i for i, node in enumerate(nodes)}
-        self._place: Ints = np.arange(len(nodes))
-        self._scores = Scores(
-            self._fleet, make_policy(self._policy, self._fleet, None), mix=self._given, devices_only=True
-        )
-        self._kinds, self._whys = {}, {}
-        self._clashes, self._closed = {}, set()
-        for name, slot in self._index.items():
-            for pod in self._on.get(name, {}).values():
-                self._count_room(slot, pod, 1)
-            reserved = {share.gpu for share in self._nodes[name].shares}
-            for gpu in {*self._held.get(name, {}), *reserved}:
-                self._settle(name, slot, gpu)
+    def _come(self, name: str, column: int) -> None:
+        """Take note of a node that was not there."""
+        if column >= len(self._place):
+            self._place = np.concatenate((self._place, np.zeros(len(self._fleet.nodes) - column, dtype=np.int64)))
+        self._place[column] = self._puts
+        self._puts += 1
+        for pod in self.pods_on(name):
+            self._count_room(column, pod, 1)
+            self._note(pod.need, column, 1)
+
+    def _note(self, need: Need, column: int, pods: int) -> None:
+        """Tell the policy of pods; where it is to be made anew there is no need."""
+        if self._fleet.shape == self._scores.shape:
+            self._scores.note(need, column, pods)
+
+    def _touch(self, column: int) -> None:
+        """Take note of a change; where all scores are to be renewed there is no need."""
+        if self._fleet.shape == self._scores.shape:
+            self._scores.touch(column)
+
+    def _settle_all(self, name: str, column: int) -> None:
+        for key in [key for key in self._clashes if key[0] == name]:
+            del self._clashes[key]
+        for gpu in {*self._held.get(name, {}), *(share.gpu for share in self._nodes[name].shares)}:
+            self._settle(name, column, gpu)
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
@@ -261,71 +292,72 @@ class Ledger:
 
     def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
         """Bring the node of a pod up to date, whose records have changed already."""
-        slot = None if self._stale else self._index.get(pod.node)
-        if slot is None:
+        column = self._fleet.index.get(pod.node)
+        if column is None:
             return
-        self._count_room(slot, pod, sign)
+        self._count_room(column, pod, sign)
         reserved = {share.gpu for share in self._nodes[pod.node].shares}
         for gpu, own in shares.items():
-            if gpu in reserved or not self._step(pod.node, slot, gpu, own, sign):
-                self._settle(pod.node, slot, gpu)
-        self._scores.note(pod.need, slot, sign)
+            if gpu in reserved or not self._step(pod.node, column, gpu, own, sign):
+                self._settle(pod.node, column, gpu)
+        self._note(pod.need, column, sign)
 
-    def _step(self, name: str, slot: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
+    def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
         """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
-        row = self._fleet.row_of(slot, gpu)
+        row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._clashes:
             return False
-        if sign > 0 and problem(self._fleet.types[self._fleet.kind[row, slot]], self._held[name][gpu]) is not None:
+        if sign > 0 and problem(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu]) is not None:
             return False
         for share in shares:
-            (self._fleet.hold if sign > 0 else self._fleet.drop)(slot, share)
+            (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
         return True
 
-    def _settle(self, name: str, slot: int, gpu: int) -> None:
+    def _settle(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
         self._clashes.pop((name, gpu), None)
         held = self._held.get(name, {}).get(gpu, {})
-        row = self._fleet.row_of(slot, gpu)
+        row = self._fleet.row_of(column, gpu)
         if row is None:
             if held:
                 self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
-        gpu_type = self._fleet.types[self._fleet.kind[row, slot]]
+        gpu_type = self._fleet.types[self._fleet.kind[row, column]]
         found = problem(gpu_type, held)
         if found is not None:
             self._clash(name, gpu, found.uids, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
-            self._fleet.close(slot, row)
+            self._fleet.close(column, row)
             return
-        self._fleet.clear(slot, row)
+        self._fleet.clear(column, row)
         taken = dict(held)
         for i, share in enumerate(reserved):
             more = {**taken, f"{_RESERVED}{i}": (share,)}
             taken = more if problem(gpu_type, more) is None else taken
         for shares in taken.values():
             for share in shares:
-                self._fleet.hold(slot, share)
+                self._fleet.hold(column, share)
 
     def _clash(self, name: str, gpu: int, uids: Iterable[str], text: str) -> None:
         pods = tuple(sorted({self._pods[uid].key for uid in uids}))
         self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
-    def _count_room(self, slot: int, pod: Holder, sign: int) -> None:
-        self._fleet.room[CPU, slot] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
-        self._fleet.room[MEMORY, slot] -= sign * min(max(pod.need.memory_mib, 0), _MOST)
-        self._fleet.room[PODS, slot] -= sign
+    def _count_room(self, column: int, pod: Holder, sign: int) -> None:
+        self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
+        self._fleet.room[MEMORY, column] -= sign * min(max(pod.need.memory_mib, 0), _MOST)
+        self._fleet.room[PODS, column] -= sign
 
-    def _slots(self, names: Iterable[str]) -> Ints:
+    def _columns(self, names: Sequence[str]) -> Ints:
         """Return the column of each name in the fleet, -1 where it is not known."""
-        index = self._index
-        return np.array([index.get(name, -1) for name in names], dtype=np.int64)
+        return np.fromiter(map(self._fleet.index.get, names, repeat(-1)), np.int64, len(names))
 
     def _kind(self, need: Need) -> int:
         """Return the number of a need without what kube-scheduler decides."""
         kind = self._kinds.get(need)
         if kind is None:
+            if self._scores.crowded or len(self._kinds) >= _REMEMBERED:
+                self._forget()
             bare = Need(
                 cpu_milli=min(need.cpu_milli, _MOST),
                 memory_mib=min(need.memory_mib, _MOST),
@@ -335,14 +367,48 @@ class Ledger:
             kind = self._kinds[need] = self._scores.intern(bare)
         return kind
 
-    def _why(self, kind: int, slots: Ints) -> _Why:
-        """Return the obstacles of a need, up to date for `slots`, on which it does not fit."""
+    def _reasons(self, kind: int, names: Sequence[str], columns: Ints) -> tuple[dict[str, str], dict[str, str]]:
+        """Return why a need does not fit nodes: those where it does not now, and those where it never will."""
+        known = columns >= 0
+        why = self._why(kind, columns[known])
+        codes = np.full(len(columns), _NO_CODE)
+        codes[known] = why.codes.take(columns[known])
+        told = {code: why.obstacles.tell(code) for code in np.unique(codes[known]).tolist()}
+        texts = {code: obstacle.text for code, obstacle in told.items()} | {_NO_CODE: _UNKNOWN}
+        never = np.isin(codes, [code for code, obstacle in told.items() if obstacle.hopeless])
+        reasons = [texts[code] for code in codes.tolist()]
+        failed = dict(compress(zip(names, reasons, strict=True), (~never).tolist()))
+        return failed, dict(compress(zip(names, reasons, strict=True), never.tolist()))
+
+    def _forget(self) -> None:
+        """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""
+        self._kinds.clear()
+        self._whys.clear()
+        if self._scores.crowded:
+            self._scores.thin()
+
+    def _why(self, kind: int, columns: Ints) -> _Why:
+        """Return the obstacles of a need, up to date for `columns`, on which it does not fit."""
         why = self._whys.get(kind)
         if why is None:
+            if len(self._whys) >= _MOST_WHYS:
+                del self._whys[next(iter(self._whys))]
             obstacles = Obstacles(self._fleet, self._scores.demand(kind))
             why = self._whys[kind] = _Why(obstacles, len(self._place))
-        old = slots[why.fresh.take(slots) < self._scores.stamp.take(slots)]
+        old = columns[why.fresh.take(columns) < self._scores.stamp.take(columns)]
         if len(old):
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
+
+
+def _bounded(node: Node) -> Node:
+    """Return the node with amounts that can be counted, and each GPU once."""
+    if len({gpu.index for gpu in node.gpus}) == len(node.gpus) and max(node.cpu_milli, node.memory_mib) <= _MOST:
+        return node
+    return msgspec.structs.replace(
+        node,
+        cpu_milli=min(node.cpu_milli, _MOST),
+        memory_mib=min(node.memory_mib, _MOST),
+        gpus=tuple({gpu.index: gpu for gpu in node.gpus}.values()),
+    )

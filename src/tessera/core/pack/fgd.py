@@ -39,6 +39,10 @@ class Fgd(Policy):
         self._gradients: dict[Demand, Gradient] = {}
         return True
 
+    def forget(self, demand: Demand) -> None:
+        """Let go the gradient; see `Policy`."""
+        self._gradients.pop(demand, None)
+
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return 0 to 99 for each of `nodes`; see `Policy`."""
         return self._cut(self._gradient(demand).of_nodes(self.fleet, nodes, room))

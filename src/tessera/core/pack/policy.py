@@ -1,7 +1,7 @@
 """What a packing policy is: a score for every node that fits, and the choice of GPUs inside the chosen one."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -56,6 +56,13 @@ class Policy(Tightest):
 
     def changed(self, need: Need, node: int, pods: int) -> None:
         """Take note that `pods` of this need came to a node, or left it if negative."""
+
+    def forget(self, demand: Demand) -> None:
+        """Let go what is remembered of a demand."""
+
+    def outlook(self) -> Hashable:
+        """Return what of the whole fleet scores depend on beside its shape; where it changes, all scores do."""
+        return None
 
     def learn(self, mix: Mix, leaving_permille: int = 0) -> bool:
         """Adopt a mix; return whether kept scores are of no use any more.

@@ -8,6 +8,7 @@ import numpy as np
 from tessera.core.fit import Fleet
 from tessera.core.fit.fragmentation import FULL, Typical, percent_of
 from tessera.core.fit.gputypes import GpuType, Ints
+from tessera.core.fit.spread import Spread
 from tessera.core.pack.cuttingstock import CuttingStock, knapsack
 
 __all__ = ["CPU_PRICES", "UNIT", "Usable", "Value"]
@@ -63,9 +64,9 @@ class Usable:
                 many[group, kind, level] += pod.weight * FULL * used
         self.one: Ints = one.cumsum(axis=1).cumsum(axis=2) * np.arange(FULL + 1)
         self.many: Ints = many.cumsum(axis=2)
-        kind_of = fleet.kind[0] if most else np.zeros(len(fleet.nodes), dtype=np.int64)
-        self._one_of: Ints = kind_of * one[0].size
-        self._many_of: Ints = kind_of * many[0, 0].size if most > 1 else kind_of
+        kinds = np.arange(types)
+        self._one_of = Spread(fleet, kinds * one[0].size, first=True)
+        self._many_of = Spread(fleet, kinds * many[0, 0].size if most > 1 else kinds, first=True)
         self._group_at: Ints = (np.arange(self._groups) * (many[0].size if most > 1 else 0))[:, None]
         self._nth: Ints = np.arange(1, most + 1)[:, None]
 
@@ -80,10 +81,10 @@ class Usable:
         """
         level = self.cpus.searchsorted(cpu // self._nth, side="right")
         emptiest = np.sort(left, axis=0)[::-1]
-        usable: Ints = np.add.reduce(self.one.take(self._one_of.take(nodes) + level * (FULL + 1) + emptiest))
+        usable: Ints = np.add.reduce(self.one.take(self._one_of.values.take(nodes) + level * (FULL + 1) + emptiest))
         if self._groups:
             free = np.add.reduce(left == FULL)
-            at = self._group_at + self._many_of.take(nodes) + level[: self._groups] * (len(self._nth) + 1) + free
+            at = self._group_at + self._many_of.values.take(nodes) + level[: self._groups] * (len(self._nth) + 1) + free
             usable = usable + np.add.reduce(self.many.take(at))
         return usable
 
@@ -162,8 +163,9 @@ def _worth(kind: GpuType, pods: Sequence[Typical], stock: CuttingStock) -> Ints:
 
 def _sizes(fleet: Fleet) -> list[int]:
     """Return the percent of the largest GPU's memory that each type has; `FULL` where memory is not known."""
-    most = max(kind.memory_mib for kind in fleet.types)
-    return [-(-FULL * kind.memory_mib // most) if kind.memory_mib else FULL for kind in fleet.types]
+    present = fleet.census > 0
+    most = max((kind.memory_mib for kind, there in zip(fleet.types, present, strict=True) if there), default=0)
+    return [-(-FULL * kind.memory_mib // most) if kind.memory_mib and most else FULL for kind in fleet.types]
 
 
 def _extras(fleet: Fleet, pods: Sequence[Typical]) -> Iterator[Ints]:
@@ -176,12 +178,11 @@ def _extras(fleet: Fleet, pods: Sequence[Typical]) -> Iterator[Ints]:
 def _reserves(fleet: Fleet, pods: Sequence[Typical]) -> list[int]:
     """Return the extra value of a free GPU of each type: the part of its model that pods name, at most all of it."""
     kinds = range(len(fleet.types))
-    gpus = np.bincount(fleet.kind.ravel(), minlength=len(fleet.types)).astype(np.int64)
-    gpus[0] = 0  # the absent GPU
+    gpus = fleet.census
     total = 0
     named = [0.0 for _ in kinds]
     for pod in pods:
-        sizes = [_size(pod, kind) for kind in fleet.types]
+        sizes = [_size(pod, kind) if gpus[k] else 0 for k, kind in enumerate(fleet.types)]
         most = max(sizes) * pod.gpus * pod.weight
         total += most
         able = sum(int(gpus[k]) for k in kinds if sizes[k])

@@ -12,6 +12,7 @@ import numpy as np
 from tessera.core.fit import CPU, Demand, Fleet
 from tessera.core.fit.fragmentation import FULL, percent_of
 from tessera.core.fit.gputypes import Ints
+from tessera.core.fit.spread import Spread
 from tessera.core.need import Need
 from tessera.core.pack.policy import Policy, Room
 from tessera.core.sharing import GPU_RESOURCE
@@ -24,18 +25,20 @@ class _Sized(Policy):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._cpu = max(int(fleet.room[CPU].max(initial=1)), 1)
-        self._gpu = max(FULL * len(fleet.kind), 1)
-        self._asked: dict[Need, Ints] = {}
+        self._cpu, self._gpu = self.outlook()
+        self._asked: dict[Need, Spread[np.int64]] = {}
+
+    def outlook(self) -> tuple[int, int]:
+        """Return cpu and GPU of the largest node; see `Policy`."""
+        return max(int(self.fleet.size[CPU].max(initial=1)), 1), max(FULL * self.fleet.widest, 1)
 
     def asked(self, need: Need, nodes: Ints) -> Ints:
         """Return the percent of GPU that the pod takes on each of `nodes`, by the type of their first GPU."""
         if need not in self._asked:
             count = sum(ask.count for ask in need.asks)
             sizes = [count * (percent_of(need.asks, gpu_type) or 0) for gpu_type in self.fleet.types]
-            first = self.fleet.kind[:1].sum(0)  # the absent type where there is no GPU at all
-            self._asked[need] = np.array(sizes, dtype=np.int64)[first]
-        return self._asked[need].take(nodes)
+            self._asked[need] = Spread(self.fleet, np.array(sizes, dtype=np.int64), first=True)
+        return self._asked[need].values.take(nodes)
 
 
 class DotProduct(_Sized):
@@ -99,7 +102,7 @@ class Clustering(Policy):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._gpu = max(FULL * len(fleet.kind), 1)
+        self._gpu = self.outlook()
         self._sizes: dict[int, Ints] = {}
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
@@ -112,6 +115,10 @@ class Clustering(Policy):
         holds = np.where(own > 0, np.where(own == every, 75, 50), np.where(every == 0, 25, 0))
         score: Ints = 25 * used // self._gpu + holds
         return score
+
+    def outlook(self) -> int:
+        """Return the GPU of the largest node; see `Policy`."""
+        return max(FULL * self.fleet.widest, 1)
 
     def changed(self, need: Need, node: int, pods: int) -> None:
         """Count the pods of each size on a node; see `Policy`."""

@@ -21,8 +21,16 @@ _LEARN_EVERY: Final = 500
 _MOVED_PERCENT: Final = 5
 _FEW: Final = 12
 """Changes that are sooner rescored, with nodes that come twice, than looked through."""
+_LOG: Final = 1024
+"""Changes that are remembered one by one at most."""
 _SMALL: Final = 64
 """Nodes that are sooner scored together than parted into those that fit and those that do not."""
+_STATES: Final = 1 << 14
+"""States of nodes that are remembered for a need."""
+_MOST_KEPT: Final = 256
+"""Needs whose scores are kept where needs come without end; about 0.4 MB each on 5,000 nodes."""
+_MOST_NEEDS: Final = 4096
+"""Needs that are told apart where they come without end; then those asked for most, a quarter of them, are kept."""
 _LEAVING_STEP: Final = 200
 """Permille by which the pods that leave must differ from what was learned."""
 
@@ -67,6 +75,7 @@ class Scores:
             pod; otherwise several devices may turn out not to go together.
 
     Attributes:
+        shape: that of the fleet for which all is compiled.
         changes: length of the log of changes.
         stamp: its length after the last change of each node, `(nodes,)`.
 
@@ -89,12 +98,14 @@ class Scores:
         self._ids: dict[Need, int] = {}
         self._needs: list[Need] = []
         self._kept: list[_Kept | None] = []
+        self._open_kinds = 0
         self._shares: dict[tuple[int, int, int], tuple[Share]] = {}  # by kind, type and index of the GPU
         self._released = 0
         self._nodes: Ints = np.arange(len(fleet.nodes))
         self._place: Ints = self._nodes if rank is None else np.array(rank, dtype=np.int64)
         self._order: Ints = np.argsort(self._place)
-        self._changed: Ints = np.zeros(1024, dtype=np.int64)
+        self._changed: Ints = np.zeros(_LOG, dtype=np.int64)
+        self._before = 0  # length of the log where `_changed` begins
         self.changes = 0
         self.stamp: Ints = np.zeros_like(self._nodes)
         self._arrived: list[int] = []  # arrivals of each kind
@@ -106,6 +117,7 @@ class Scores:
         self._mix: Mix = mix or ()
         if mix is not None:
             self.policy.learn(mix)
+        self._look()
 
     def intern(self, need: Need) -> int:
         """Return the id of a need; equal needs share one."""
@@ -175,20 +187,73 @@ class Scores:
 
     def touch(self, node: int) -> None:
         """Take note that a node changed."""
-        if self.changes == len(self._changed):
-            self._changed = np.concatenate((self._changed, np.zeros_like(self._changed)))
-        self._changed[self.changes] = node
+        at = self.changes - self._before
+        if at == _LOG:
+            self._changed[:_FEW] = self._changed[-_FEW:]
+            self._before, at = self.changes - _FEW, _FEW
+        self._changed[at] = node
         self.changes += 1
         self.stamp[node] = self.changes
+
+    def renew(self, policy: Policy) -> None:
+        """Start anew with a policy made for the fleet as it is now, with what was learned; every score is stale."""
+        self.policy = policy
+        self._kept = [None] * len(self._needs)
+        self._open_kinds = 0
+        self._shares.clear()
+        self._nodes = self._place = self._order = np.arange(len(self.fleet.nodes))
+        stamp = np.full(len(self._nodes), self.changes)
+        stamp[: len(self.stamp)] = self.stamp
+        self.stamp = stamp
+        if self._mix:
+            policy.learn(self._mix, self._leaving)
+        self._look()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more needs than it pays to tell apart, and `thin` is due."""
+        return len(self._needs) > _MOST_NEEDS
+
+    def thin(self) -> None:
+        """Forget the needs that were asked for least; those that are left have new ids."""
+        left = sorted(range(len(self._needs)), key=lambda kind: -self._arrived[kind])[: _MOST_NEEDS // 4]
+        learned = self._learned + [0] * (len(self._needs) - len(self._learned))
+        self._needs = [self._needs[kind] for kind in left]
+        self._ids = {need: kind for kind, need in enumerate(self._needs)}
+        self._arrived = [self._arrived[kind] for kind in left]
+        self._learned = [learned[kind] for kind in left]
+        self._arrivals = sum(self._arrived)
+        self._looked = self._arrivals, self._released
+        self._learn_at = self._arrivals + _LEARN_EVERY if self._learn_at >= 0 else -1
+        self.renew(self.policy)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether nodes came, went or changed so that all scores did, and `renew` is due."""
+        return self.fleet.shape != self.shape or self.policy.outlook() != self._outlook
+
+    def _look(self) -> None:
+        self.shape = self.fleet.shape
+        self._outlook = self.policy.outlook()
 
     def _of(self, kind: int) -> _Kept:
         return self._kept[kind] or self._open(kind)
 
     def _open(self, kind: int) -> _Kept:
         demand = Demand(self._needs[kind], self.fleet, devices_only=self._devices_only)
+        if self._devices_only and self._open_kinds >= _MOST_KEPT:
+            self._close_oldest()
         kept = _Kept(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
         self._kept[kind] = kept
+        self._open_kinds += 1
         return kept
+
+    def _close_oldest(self) -> None:
+        """Let go what is kept of the need that was asked for the longest time ago."""
+        _, kind = min((kept.fresh, kind) for kind, kept in enumerate(self._kept) if kept)
+        self.policy.forget(self._of(kind).demand)
+        self._kept[kind] = None
+        self._open_kinds -= 1
 
     def _renew(self, kept: _Kept, nodes: Ints) -> None:
         """Bring the row of a need up to date for `nodes`."""
@@ -200,7 +265,7 @@ class Scores:
     def _since(self, fresh: int) -> Ints:
         """Return the nodes that changed since the log had that length; each once where that is worth the look."""
         if self.changes - fresh < _FEW:
-            return self._changed[fresh : self.changes]
+            return self._changed[fresh - self._before : self.changes - self._before]
         return (self.stamp > fresh).nonzero()[0]
 
     def _choices(self, kept: _Kept, nodes: Ints) -> tuple[Ints, Ints]:
@@ -233,6 +298,8 @@ class Scores:
         """Return whether all devices of a need go together on a node; nodes of one state are tried once."""
         state = self.fleet.kind[:, node].tobytes() + self.fleet.state(node)
         if state not in kept.served:
+            if len(kept.served) >= _STATES:
+                kept.served.clear()
             kept.served[state] = serve(self.fleet, kept.demand, node, Tightest()) is not None
         return kept.served[state]
 
@@ -243,6 +310,7 @@ class Scores:
             for kept in self._kept:
                 if kept:
                     kept.fresh = -1
+        self._look()
 
     def _moved(self) -> bool:
         """Return whether more than `_MOVED_PERCENT` of the pods are of other kinds than in the mix learned last."""

@@ -1,5 +1,6 @@
 """MIG instances in the fleet: which GPU is cut for a pod, and where, by the tables of `migscore`."""
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,6 @@ from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.gputypes import GpuType, Ints
 from tessera.core.fit.rooms import profile_of, state_bits
 from tessera.core.fit.ways import Cut
-from tessera.core.gpumodels import GpuModel
 from tessera.core.pack.migscore import MigPolicy, MigTables, states, tables
 from tessera.core.pack.policy import Mix, Policy, Room
 from tessera.core.sharing import Mode
@@ -27,16 +27,17 @@ class SliceScores:
 
     def __init__(self, fleet: Fleet, mix: Mix, policy: MigPolicy, *, churn_permille: int = 0) -> None:
         self._fleet = fleet
-        self._tables: dict[GpuModel, MigTables] = {}
-        for kind in fleet.types:
-            if kind.sharing.cuttable and kind.model.units and kind.model not in self._tables:
+        self._tables: dict[int, MigTables] = {}
+        for number, kind in enumerate(fleet.types):
+            if kind.sharing.cuttable and kind.model.units:
                 counts = _counts(kind, mix)
-                self._tables[kind.model] = tables(kind.model, policy, counts, churn_permille=churn_permille)
+                self._tables[number] = tables(kind.model, policy, counts, churn_permille=churn_permille)
         self._flat: dict[Demand, tuple[Ints, Ints]] = {}
 
-    def of_nodes(self, demand: Demand, nodes: Ints) -> Ints:
-        """Return the score of the best GPU of each of `nodes`, `(len(nodes),)`."""
-        best: Ints = np.maximum.reduce(self.of_gpus(demand, nodes))
+    def of_nodes(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
+        """Return the score of the best GPU of each of `nodes`, of those that have `room`, `(len(nodes),)`."""
+        able = functools.reduce(np.add, room) > 0
+        best: Ints = np.maximum.reduce(np.where(able, self.of_gpus(demand, nodes), _NOWHERE))
         return best
 
     def of_gpus(self, demand: Demand, nodes: Ints) -> Ints:
@@ -48,13 +49,17 @@ class SliceScores:
         scores: Ints = flat.take(np.where(offset, offset + self._fleet.used.take(nodes, 1), 0))
         return scores
 
+    def forget(self, demand: Demand) -> None:
+        """Let go what is remembered of a demand."""
+        self._flat.pop(demand, None)
+
     def start(self, node: int, row: int, way: Cut) -> int:
         """Return the best start on one GPU for a way to cut it; -1 where nothing fits."""
         kind = int(self._fleet.kind[row, node])
         gpu_type = self._fleet.types[kind]
         profile = gpu_type.model.profiles.index(profile_of(gpu_type.model, way.by_type[kind].profile or ""))
         state = int(self._fleet.used[row, node]) % states(gpu_type.model)
-        return int(self._tables[gpu_type.model].start[profile, state])
+        return int(self._tables[kind].start[profile, state])
 
     def _flatten(self, demand: Demand) -> tuple[Ints, Ints]:
         """Return for each GPU type where its states begin in one array of scores; state 0 of none is no place."""
@@ -66,7 +71,7 @@ class SliceScores:
                 model = self._fleet.types[kind].model
                 profile = model.profiles.index(profile_of(model, option.profile or ""))
                 offsets[kind] = at
-                score = np.maximum(self._tables[model].score[profile], _NOWHERE)
+                score = np.maximum(self._tables[kind].score[profile], _NOWHERE)
                 # The scores do not look at the last bit of the state where it says that media engines are in use.
                 rows.append(np.tile(score, (1 << state_bits(model)) // states(model)))
                 at += 1 << state_bits(model)
@@ -87,9 +92,13 @@ class Cutting(Policy):
         self.slices = SliceScores(self.fleet, mix, self.tables, churn_permille=leaving_permille)
         return True
 
+    def forget(self, demand: Demand) -> None:
+        """Let go the scores by state; see `Policy`."""
+        self.slices.forget(demand)
+
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return the score of the best GPU of each of `nodes`; see `Policy`."""
-        return self.slices.of_nodes(demand, nodes) if cuts(demand) else super().scores(demand, nodes, room)
+        return self.slices.of_nodes(demand, nodes, room) if cuts(demand) else super().scores(demand, nodes, room)
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""

@@ -78,6 +78,7 @@ class Tessera(Cutting):
         leaving = leaving_permille >= _LEAVING_PERMILLE
         weighed = _for_many(pods) if leaving else pods
         self._step_milli = _STEP_LEAVING_MILLI if leaving else _STEP_MILLI
+        self._named = any(pod.models for pod in pods)
         self._usable = Usable(self.fleet, weighed)
         self._fragmentation = Fragmentation(self.fleet, weighed)
         self._value = Value(self.fleet, pods, self._stock)
@@ -85,6 +86,21 @@ class Tessera(Cutting):
         self._pods: dict[Demand, PodTables] = {}
         self._tables = self._in_tables() if self._kernels else None
         return super().learn(mix, leaving_permille)
+
+    def forget(self, demand: Demand) -> None:
+        """Let go all tables of a demand; see `Policy`."""
+        super().forget(demand)
+        self._compiled.pop(demand, None)
+        self._gradients.pop(demand, None)
+        self._pods.pop(demand, None)
+
+    def outlook(self) -> tuple[int, ...]:
+        """Return the GPUs of each type where pods name models, else the most memory of a GPU; see `Policy`."""
+        census = self.fleet.census.tolist()
+        if self._named:
+            return tuple(census)
+        there = zip(self.fleet.types, census, strict=True)
+        return (max((kind.memory_mib for kind, count in there if count), default=0),)
 
     def _known(self, demand: Demand) -> "_Known":
         if demand not in self._compiled:
