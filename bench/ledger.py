@@ -11,7 +11,6 @@ of it a call takes. Growth is the time on 5,000 nodes over that on 1,000.
 """
 
 import argparse
-import random
 import statistics
 import sys
 import time
@@ -19,6 +18,8 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
+
+import numpy as np
 
 from tessera.core.gpumodels import model
 from tessera.core.ledger import Holder, Ledger
@@ -95,14 +96,14 @@ def nodes_of(count: int) -> list[Node]:
 
 def filled(nodes: Sequence[Node]) -> tuple[Ledger, list[Holder]]:
     """Return the ledger of nodes two thirds full, and its pods."""
-    ledger, rng = Ledger(), random.Random(1)
+    ledger, rng = Ledger(), np.random.default_rng(1)
     for each in nodes:
         ledger.put_node(each)
     pods: list[Holder] = []
     shapes = [shape for name, shape in SHAPES.items() if "nowhere" not in name]
     places = [node.name for node in nodes]
     for number in range(8 * len(nodes)):
-        shape, node = rng.choice(shapes), rng.choice(places)
+        shape, node = shapes[rng.integers(len(shapes))], places[rng.integers(len(places))]
         uid = f"uid-{number}"
         ledger.arrive(uid, shape)
         shares = ledger.choose(shape, node)

@@ -1,0 +1,96 @@
+"""How the scheduler sees a node: no layout on GPUs left to Tessera, and what is reserved there."""
+
+import msgspec
+import pytest
+
+from fleets import A30, T4, amount, gpu, node, slices
+from tessera.core.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.ledger import Holder, Ledger, seen
+from tessera.core.mig import Placement
+from tessera.core.need import Ask, Need, PodKey
+from tessera.core.sharing import Mode, Offer, Sharing
+from tessera.core.snapshot import Gpu, Node, NodeName
+
+FIRST, SECOND = Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")
+FIXED = Sharing(modes=(Mode.MIG,), layout=(FIRST, SECOND), recut=False)
+REPLICAS = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=(FIRST, SECOND), recut=False, replicas=(("2g.12gb", 2),))
+
+
+def card(index: int = 0, sharing: Sharing | None = None) -> Gpu:
+    return msgspec.structs.replace(gpu(index, A30, sharing or Sharing()), uuid=f"GPU-{index}")
+
+
+def state(
+    *gpus: Gpu, sick: tuple[Sick, ...] = (), wanted: tuple[Wanted, ...] = (), reported: bool = True
+) -> GpuNodeState:
+    return GpuNodeState(name=NodeName("n"), gpus=gpus, sick=sick, wanted=wanted, reported=reported)
+
+
+def ledger_of(observed: GpuNodeState, guess: Node | None = None) -> Ledger:
+    ledger = Ledger()
+    spec, reserved = seen(guess or node("n", gpu(0, T4)), observed)
+    ledger.put_node(spec, reserved=reserved)
+    return ledger
+
+
+def test_the_report_of_the_agent_is_taken_and_not_the_guess_from_labels() -> None:
+    spec, reserved = seen(node("n", gpu(0, T4)), state(card(0), card(1)))
+    assert (spec.gpus, reserved) == ((card(0), card(1)), ())
+
+
+def test_a_gpu_left_to_tessera_is_seen_without_its_layout() -> None:
+    cut = Sharing(layout=(FIRST,), offers=(Offer(placement=FIRST, mode=Mode.MIG_MPS, clients=0),))
+    spec, _ = seen(node("n"), state(card(0, cut), card(1, FIXED)))
+    assert [each.sharing for each in spec.gpus] == [Sharing(), FIXED]
+
+
+def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
+    ledger = ledger_of(state(reported=False))
+    assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU here can give 1 MiB"}
+
+
+WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+RESERVED = {
+    "nothing": (state(card()), 2, True),
+    "an instance that is wanted": (state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),)), 1, False),
+    "all instances": (state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
+    "the whole GPU": (state(card(), wanted=(Wanted(gpu="GPU-0", whole=True),)), 0, False),
+    "a GPU that is not there": (state(card(), wanted=(Wanted(gpu="GPU-9", whole=True),)), 2, True),
+    "a GPU with an administrator's layout": (
+        state(card(0, FIXED), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),)),
+        2,
+        False,
+    ),
+    "a sick GPU": (state(card(), sick=(Sick(gpu="GPU-0"),)), 0, False),
+    "a sick GPU that is not there": (state(card(), sick=(Sick(gpu="GPU-9"),)), 2, True),
+    "a sick instance": (state(card(), sick=(Sick(gpu="GPU-0", placement=SECOND),)), 1, False),
+    "a sick instance of a fixed layout": (
+        state(card(0, FIXED), sick=(Sick(gpu="GPU-0", placement=SECOND),)),
+        1,
+        False,
+    ),
+    "a sick instance that is shared": (
+        state(card(0, REPLICAS), sick=(Sick(gpu="GPU-0", placement=SECOND),)),
+        2,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("observed", "want", "whole"), RESERVED.values(), ids=RESERVED)
+def test_what_is_reserved_leaves_so_much(observed: GpuNodeState, want: int, *, whole: bool) -> None:
+    ledger = ledger_of(observed)
+    fitting = [count for count in (1, 2, 3) if ledger.fits(slices("2g.12gb", count), "n")]
+    assert max(fitting, default=0) == want
+    assert ledger.fits(WHOLE, "n") == whole
+
+
+def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
+    ledger = ledger_of(state(card()))
+    shares = ledger.choose(amount(1_000), "n")
+    assert not isinstance(shares, str)
+    spec, reserved = seen(node("n"), state(card(), sick=(Sick(gpu="GPU-0"),)))
+    ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
+    ledger.put_node(spec, reserved=reserved)
+    assert ledger.conflicts == ()
+    assert not ledger.fits(amount(1_000), "n")
