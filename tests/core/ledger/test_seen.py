@@ -92,5 +92,5 @@ def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
     spec, reserved = seen(node("n"), state(card(), sick=(Sick(gpu="GPU-0"),)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
-    assert ledger.conflicts == ()
+    assert list(ledger.conflicts) == []
     assert not ledger.fits(amount(1_000), "n")
