@@ -23,6 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if LACK and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.skip(reason=reason))
+    # Modules with the same GPUs follow each other, so that they can have one cluster.
+    places = [place for place, item in enumerate(items) if gpus_of(item)]
+    for place, item in zip(places, sorted((items[place] for place in places), key=gpus_of), strict=True):
+        items[place] = item
+
+
+def gpus_of(item: pytest.Item) -> tuple[str, ...]:
+    """Return the GPUs of the `gpu_cluster` that a test is given; none where it is given none."""
+    if not isinstance(item, pytest.Function) or "gpu_cluster" not in item.fixturenames:
+        return ()
+    gpus: tuple[str, ...] = item.module.GPUS
+    return gpus
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -101,15 +113,30 @@ def second_cluster(program_folder: Path) -> Iterator[Cluster]:
         testbed.down()
 
 
-@pytest.fixture(scope="module")
-def gpu_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Give a cluster with one node that has the simulated GPUs which the test module names in `GPUS`."""
+@pytest.fixture(scope="session")
+def gpu_testbed(program_folder: Path) -> Iterator[Cluster]:
+    """Give the one testbed of `gpu_cluster`, which is brought up anew where a module wants other GPUS."""
     testbed = fresh("gpu", program_folder)
     try:
-        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS))
         yield testbed
     finally:
         testbed.down()
+
+
+@pytest.fixture(scope="module")
+def gpu_cluster(gpu_testbed: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster with one node that has the simulated GPUs which the test module names in `GPUS`.
+
+    Modules with the same GPUS that follow each other have one cluster, unless a test of the first failed.
+    """
+    failed = request.session.testsfailed
+    gpu_testbed.up(Wanted(nodes=1, gpus=request.module.GPUS))
+    yield gpu_testbed
+    items = request.session.items
+    last = max(place for place, item in enumerate(items) if item.path == request.path)
+    following = [gpus_of(item) for item in items[last + 1 : last + 2]]
+    if following != [request.module.GPUS] or request.session.testsfailed > failed:
+        gpu_testbed.down()
 
 
 @pytest.fixture(scope="module")
