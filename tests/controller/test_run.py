@@ -169,11 +169,11 @@ async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
             await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
 
 
-@pytest.mark.parametrize("uid", ["uid-need", "unseen"])
-async def test_what_a_server_claims_is_held(kube: MemoryKube, uid: str) -> None:
+@pytest.mark.parametrize("seen", [True, False])
+async def test_what_a_server_claims_is_held(kube: MemoryKube, *, seen: bool) -> None:
     """Also for a pod that is not seen yet; and the claims stay whatever the controller writes."""
-    await kube.create(PODS, pod("need", {"tessera.dev/gpu-memory": 30}, node=None))
-    claim = {"uid": uid, "pod": "ns/need", "shares": [AMOUNT]}
+    made = await kube.create(PODS, pod("need", {"tessera.dev/gpu-memory": 30}, node=None))
+    claim = {"uid": made["metadata"]["uid"] if seen else "unseen", "pod": "ns/need", "shares": [AMOUNT]}
     await kube.patch(GPU_NODES, "a", {"spec": {"claims": [claim]}})
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube):

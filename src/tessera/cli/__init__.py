@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "mig": "Show and change how this node's GPUs are cut by MIG.",
     "agent": "Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.",
     "server": "Answer kube-scheduler: where a pod fits, which node is best, which shares it gets, which pods must go.",
+    "controller": "Carry out GPUPolicy objects, and have GPUs cut for pods that wait for slices nobody has cut yet.",
     "simulate": "Replay a workload under several packing policies and compare them.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",

@@ -1,6 +1,7 @@
 """The Kubernetes API over HTTPS; the one importer of lightkube, which finds cluster and user, and its HTTP library."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from lightkube import ConfigError, KubeConfig
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 
+from tessera.api import documents
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
@@ -76,6 +78,7 @@ class LightkubeKube:
         subject = f"kubeconfig {kubeconfig or 'of this environment'}"
         accepted = "a kubeconfig file, by option or KUBECONFIG"
         try:
+            _check_yaml(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
             config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
             return cls(_client(config.get(context)))
         except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
@@ -243,6 +246,12 @@ class _Asked(msgspec.Struct, frozen=True):
         if any(part in {"", ".", ".."} for part in parts):
             raise InvalidInput(self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", wanted="names")
         return "/" + "/".join(quote(part, safe=":") for part in parts)
+
+
+def _check_yaml(path: Path) -> None:
+    """Say what is wrong with a file that is no YAML, with the line. Raises: InvalidInput."""
+    if path.is_file():
+        documents.read(str(path), path.read_text())
 
 
 class _Absent(Conflict):

@@ -1,6 +1,6 @@
 """One look at the cluster: what is planned for the batch that waits, and what shall be wanted of each GPU then."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -19,8 +19,8 @@ from tessera.core.partitioning.cards import (
     with_guesses,
 )
 from tessera.core.partitioning.records import Decision, Device, Limits, Memory, Observed, Told
-from tessera.core.plan import Waiting, plan
-from tessera.core.sharing import Sharing
+from tessera.core.plan import Plan, Waiting, plan
+from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
@@ -33,7 +33,8 @@ _RESERVED = "wanted devices of GPU {}"
 def advance(memory: Memory, observed: Observed, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
     """Return what is to be remembered and done after a look at the cluster.
 
-    The same look again changes nothing once what was decided is done. Cost: one plan a batch, two where needs wait.
+    The same look again changes nothing once what was decided is done. Cost: two plans a batch, four where some pods
+    cannot be placed and needs wait.
     """
     return _Look(memory, observed, now_s, limits).decide()
 
@@ -59,6 +60,7 @@ class _Look:
         self.idle = {each: memory.idle.get(each, now_s) for card in self.cards.values() for each in card.idle}
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
+        self.sick = {each.gpu for state in observed.states for each in state.sick}
         self.told: list[Told] = []
 
     def decide(self) -> tuple[Memory, Decision]:
@@ -96,8 +98,8 @@ class _Look:
     def _planned(self) -> tuple[dict[str, _Planned], tuple[Waiting, ...]]:
         """Plan for pods with exact requests, and for those others that idle wanted devices alone keep out."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
-        snapshot = self._snapshot(lambda pod: pod.key in pods)
-        made = plan(snapshot, policy=self.limits.policy)
+        snapshot = self._snapshot(lambda pod: pod.key in pods, self._as_planned)
+        made = self._least_changing(snapshot)
         asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
         exact: dict[str, set[Device]] = defaultdict(set)
@@ -116,6 +118,26 @@ class _Look:
         found = {gpu: _Planned(frozenset(exact[gpu]), tuple(other[gpu]), gpu in urgent) for gpu in gpus}
         return found, made.waiting
 
+    def _least_changing(self, snapshot: Snapshot) -> Plan:
+        """Return a plan in which pods get the devices that are there, where that leaves no more pods waiting.
+
+        First come the pods that are served without any change, then the others around them. Where some wait then, and
+        planning for all together places more, that is the plan.
+        """
+        unchanged = self._snapshot(lambda pod: _asks_exactly(pod.need), self._as_it_is)
+        served = plan(unchanged, policy=self.limits.policy).assignments
+        pods = {pod.key: pod for pod in snapshot.pending}
+        running = tuple(Running(pod=pods[each.pod], assignment=each) for each in served)
+        names = {each.pod for each in served}
+        rest = tuple(pod for pod in snapshot.pending if pod.key not in names)
+        around = msgspec.structs.replace(snapshot, running=(*snapshot.running, *running), pending=rest)
+        made = plan(around, policy=self.limits.policy)
+        kept = msgspec.structs.replace(made, assignments=(*served, *made.assignments))
+        if not made.waiting or not served:
+            return kept
+        together = plan(snapshot, policy=self.limits.policy)
+        return max(kept, together, key=lambda each: _placed(snapshot, each))
+
     def _kept_out(self) -> set[PodKey]:
         """Return the pods without exact requests that do not fit beside all that is wanted."""
         held = tuple(
@@ -129,32 +151,37 @@ class _Look:
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
         if not held or not others:
             return set()
-        alone = self._snapshot(lambda pod: pod.key in others)
+        alone = self._snapshot(lambda pod: pod.key in others, self._as_planned)
         made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
         return others - {assignment.pod for assignment in made.assignments}
 
-    def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
-        """Return the cluster as it is planned upon, with these pods pending."""
-        nodes = tuple(
-            msgspec.structs.replace(node, gpus=tuple(self._as_planned(node, gpu) for gpu in node.gpus))
-            for node in self.observed.nodes
-        )
+    def _snapshot(self, chosen: Callable[[Pod], bool], seen: Callable[[Gpu], Gpu]) -> Snapshot:
+        """Return the cluster with these pods pending and with GPUs as they are seen."""
+        nodes = tuple(msgspec.structs.replace(node, gpus=tuple(map(seen, node.gpus))) for node in self.observed.nodes)
         closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
         running = tuple(_without(each, closed) for each in self.observed.running)
         pending = tuple(self._ranked(pod) for pod in self.observed.pending if chosen(pod))
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
-    def _as_planned(self, node: Node, gpu: Gpu) -> Gpu:
+    def _as_planned(self, gpu: Gpu) -> Gpu:
         """Return a GPU with wanted devices as existing ones; one that is sick or left alone offers nothing."""
         card = self.cards.get(gpu.uuid)
-        if card is None:
-            return msgspec.structs.replace(gpu, sharing=_CLOSED) if is_open(gpu) else gpu
-        sick = any(
-            each.gpu == gpu.uuid for state in self.observed.states if state.name == node.name for each in state.sick
-        )
-        if sick or gpu.uuid in self.left_alone:
+        if gpu.uuid in self.sick or gpu.uuid in self.left_alone or (card is None and is_open(gpu)):
             return msgspec.structs.replace(gpu, sharing=_CLOSED)
+        if card is None:
+            return gpu
         return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=card.standing))
+
+    def _as_it_is(self, gpu: Gpu) -> Gpu:
+        """Return a GPU that has what is wanted of it and cannot be changed."""
+        seen = self._as_planned(gpu)
+        card = self.cards.get(gpu.uuid)
+        if card is None or seen.sharing == _CLOSED:
+            return seen
+        if card.standing is not None:
+            return msgspec.structs.replace(gpu, sharing=Sharing(modes=(Mode.MIG,), layout=card.standing, recut=False))
+        whole = (gpu.uuid, None) in card.present and not card.other
+        return msgspec.structs.replace(gpu, sharing=Sharing(modes=(Mode.WHOLE,)) if whole else _CLOSED)
 
     def _ranked(self, pod: Pod) -> Pod:
         """Return the pod, before others of its priority where it starves."""
@@ -203,14 +230,18 @@ class _Look:
         return rested
 
     def _limited(self, new: Mapping[str, frozenset[Device]]) -> dict[str, frozenset[Device]]:
-        """Return as many of the changes as may be under way at once, those that add most first."""
+        """Return as many of the changes as may be under way at once, those that add most first.
+
+        A GPU that is changing anyway may change further.
+        """
         if not self.limits.most_changing:
             return dict(new)
-        room = max(0, self.limits.most_changing - sum(bool(card.lacking) for card in self.cards.values()))
-        order = sorted(new, key=lambda gpu: (-len(new[gpu] - self.cards[gpu].present), gpu))
-        if len(order) > room:
+        changing = {gpu for gpu, card in self.cards.items() if card.lacking}
+        room = max(0, self.limits.most_changing - len(changing))
+        others = sorted(new.keys() - changing, key=lambda gpu: (-len(new[gpu] - self.cards[gpu].present), gpu))
+        if len(others) > room:
             self.again.append(self.now_s + self.limits.idle_s)
-        return {gpu: new[gpu] for gpu in order[:room]}
+        return {gpu: new[gpu] for gpu in new if gpu in changing or gpu in others[:room]}
 
     # What is said
 
@@ -236,6 +267,13 @@ class _Look:
             else:
                 reason, message = "DevicesReleased", f"GPU {card.gpu.index}: {shown(gone)}, which nobody holds"
             self.told.append(Told(node=card.node, reason=reason, message=message))
+
+
+def _placed(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
+    """Order plans: most pods of the highest priority, then of the next."""
+    names = {each.pod for each in made.assignments}
+    by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in names)
+    return tuple(by_priority[each] for each in sorted({pod.priority for pod in snapshot.pending}, reverse=True))
 
 
 def _asks_exactly(need: Need) -> bool:

@@ -1,0 +1,81 @@
+"""`tessera controller`: the process that decides for the whole cluster."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from tessera.clients.kube import Election, LightkubeKube, Seat
+from tessera.controller.run import Controller
+from tessera.controller.settings import Settings
+from tessera.errors import TesseraError
+from tessera.log import Format, Level, configure, logger
+
+__all__ = ["controller"]
+
+_EPILOG = """
+\b
+Examples:
+  tessera controller
+  tessera controller --kubeconfig ~/.kube/config --namespace tessera-system
+  kubectl get gpupolicy
+
+\b
+Rights it needs: get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev; get, list and
+watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch the Lease
+(deploy/rbac/controller.yaml).
+"""
+
+_SETTINGS = Settings(identity="")
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Where the Lease is.")
+@click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="What the leader holds.")
+@click.option("--name", metavar="NAME", help="Name of this candidate in the Lease.  [default: host name]")
+@click.option(
+    "--interval-s",
+    type=click.FloatRange(0.1),
+    default=_SETTINGS.interval_s,
+    show_default=True,
+    help="Longest pause between two looks.",
+)
+@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
+@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+def controller(**given: Any) -> None:
+    """Carry out GPUPolicy objects, and have GPUs cut for pods that wait for slices nobody has cut yet.
+
+    Any number may run: the one that holds the Lease works, the others wait. Ending it at any moment harms nothing.
+    """
+    configure(given["log_level"], given["log_format"])
+    settings = Settings(
+        namespace=given["namespace"],
+        lease=given["lease"],
+        identity=given["name"] or socket.gethostname(),
+        interval_s=given["interval_s"],
+    )
+    asyncio.run(_run(settings, given["kubeconfig"]))
+
+
+async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run until SIGTERM or SIGINT."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    log = logger(controller=settings.identity)
+    async with LightkubeKube.connect(kubeconfig) as kube:
+        seat = Seat(lease=settings.lease, namespace=settings.namespace)
+        election = Election(kube, seat, settings.identity, on_trouble=lambda error: _told(log, error))
+        with contextlib.suppress(asyncio.CancelledError):
+            await election.run(lambda: Controller(settings, kube).run())
+
+
+def _told(log: Any, error: Exception) -> None:
+    log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)
