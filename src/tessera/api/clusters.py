@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tessera.api.asks import names_device
 from tessera.api.assignments import read_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
@@ -20,6 +21,8 @@ from tessera.api.nodereports import ENFORCEMENT
 from tessera.api.nodes import read_node, share_unit_mib
 from tessera.api.runningpods import Observed, read_pods
 from tessera.api.workloads import is_finished
+from tessera.core import units
+from tessera.core.advertise import SHARE_RESOURCES
 from tessera.core.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.gpunodestate import GpuNodeState
 from tessera.core.mps import Enforcement
@@ -124,6 +127,7 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         state=state,
         unit_mib=share_unit_mib(field, state),
         enforcement=_enforcement(name, field, notes),
+        advertised=_advertised(field),
     )
 
 
@@ -137,6 +141,18 @@ def _ready(field: Field) -> bool:
     """Return whether the node is ready; one that does not say is taken for ready."""
     listed = _dicts(field.get("status", "conditions"))
     return next((each.get("status") == "True" for each in listed if each.get("type") == "Ready"), True)
+
+
+def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
+    """Return the GPU resources of a node that was read without error."""
+    status = field.get("status")
+    amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
+    found = ((name, value.read(units.count)) for name, value in amounts.members() if _is_gpu(name))
+    return tuple((name, count) for name, count in found if count)
+
+
+def _is_gpu(name: str) -> bool:
+    return names_device(name) or name in SHARE_RESOURCES
 
 
 def _dicts(field: Field) -> list[dict[str, Any]]:

@@ -1,33 +1,34 @@
-"""`tessera explain`: one workload, the ways it could be served, where it goes or what stands in its way."""
+"""`tessera explain`: one workload, the ways it could be served, where it goes or what stands in its way.
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TypedDict, Unpack
+`tessera explain pod NAME` is another command, about a pod of a live cluster; see `explainpod`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypedDict, Unpack
 
 import click
 import msgspec
 import rich
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from tessera.cli.drawing.lettering import clean
+from tessera.cli.explainpod import pod
+from tessera.cli.explanations import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
 from tessera.cli.tables import where
 from tessera.core import explain as core
 from tessera.core.need import Pod
 from tessera.core.plan import PLAN_POLICIES
-from tessera.core.sharing import Mode, Option
 from tessera.core.snapshot import Snapshot
 from tessera.errors import InvalidInput
 
 __all__ = ["explain"]
 
 _MOST_NODES = 20
-_WORD = 20
-"""The longest word that is not broken, in a terminal of 80 characters."""
-_MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
+_OF_FILES = {"--fleet", "--gpus", "--policy", "--share-unit"}
+"""Options by which a workload that is called `pod` is told from the word."""
 
 
 class _Given(TypedDict):
@@ -42,14 +43,29 @@ class _Given(TypedDict):
     output: str
 
 
+class _Explain(click.Command):
+    """The command, which gives way to the one about a pod of a live cluster where its first word is `pod`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the command line of the one or the other."""
+        if args[:1] == ["pod"] and not any(each.partition("=")[0] in _OF_FILES for each in args):
+            prefix = f"{parent.auto_envvar_prefix}_EXPLAIN_POD" if parent and parent.auto_envvar_prefix else None
+            return pod.make_context(f"{info_name} pod", args[1:], parent, auto_envvar_prefix=prefix, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 @click.command(
+    cls=_Explain,
     epilog="""
 \b
 Examples:
   tessera explain vllm --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
   tessera explain Job/default/embed --gpus 8xH100-80GB -f examples/1-job-of-60-slices/job.yaml
-  kubectl get nodes,pods -A -o json | tessera explain default/notebook-3 --fleet -
-"""
+  kubectl get nodes,pods,gpunodes -A -o json | tessera explain default/notebook-3 --fleet -
+  tessera explain pod notebook-3 -n default     # a pod of a live cluster
+""",
 )
 @click.argument("workload")
 @input_options
@@ -92,48 +108,10 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
 
 def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     alone = len(found.pods) == 1
-    yield f"[bold]{escape(_listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
-    columns = "GPUs mode profile MiB compute% isolation device"
-    for ask, ways in groupby(found.ways, key=lambda way: way.ask):
-        yield _table(f"Ways to serve {escape(ask)}, the preferred first", columns, [_cells(way) for way in ways])
-        yield ""
+    yield f"[bold]{escape(listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
+    yield from ways_tables(found.ways)
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
     places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
     yield f"{len(found.placed)} placed{places}, {len(found.waiting)} waiting\n"
-    alike: dict[tuple[str, str], list[str]] = {}
-    for verdict in found.nodes:
-        alike.setdefault((verdict.obstacle or "has room", verdict.detail), []).append(verdict.node)
-    nodes = [(_listed(names), *told) for told, names in alike.items()]
-    yield _table("One more such pod after the plan", "node verdict detail", nodes[:_MOST_NODES])
-    if len(nodes) > _MOST_NODES:
-        more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])
-        yield f"and {more} more nodes; all with -o json"
-
-
-def _cells(way: core.Way) -> tuple[str, ...]:
-    """Return the cells of one way to serve an ask."""
-    option = way.option
-    amounts = str(option.memory_mib), str(option.compute_percent)
-    isolation = option.mode.isolation.value
-    return f"{way.gpus} x {way.model}", option.mode.value, option.profile or "", *amounts, isolation, _device(option)
-
-
-def _device(option: Option) -> str:
-    """Return where the device comes from."""
-    if option.exists:
-        return "exists"
-    return "an amount" if option.amount else _MADE[option.mode]
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    return nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
-
-
-def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for number, column in enumerate(columns.split()):
-        words = (word for row in rows for word in row[number].split())
-        table.add_column(column, overflow="fold", min_width=min(_WORD, max(map(len, (column, *words)))))
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+    verdicts = ((verdict.node, (verdict.obstacle or "has room", verdict.detail)) for verdict in found.nodes)
+    yield from node_table("One more such pod after the plan", "node verdict detail", verdicts)

@@ -55,8 +55,8 @@ def place_of(given: Any) -> Place:
     return Place(filename=given["filename"], kubeconfig=given["kubeconfig"], context=given["context"])
 
 
-def read_file(filename: str) -> Cluster:
-    """Return the cluster that a file tells.
+def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
+    """Return the cluster that a file tells, and all objects of the file.
 
     Raises:
         InvalidInput: it cannot be read, or has no node in it.
@@ -68,7 +68,7 @@ def read_file(filename: str) -> Cluster:
         what = found.notes[0] if found.notes else "no Node object"
         accepted = "what `kubectl get nodes,pods,gpunodes -A -o json` prints"
         raise InvalidInput(filename, found=what, wanted="a cluster", accepted=accepted)
-    return found
+    return found, tuple(field.mapping() for field in fields)
 
 
 def connected(place: Place) -> LightkubeKube:

@@ -48,6 +48,8 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one `aliyun.com/gpu-mem`."""
     enforcement: tuple[Enforcement, ...] = ()
     """What is in force on each device, as the agent says; empty where it does not."""
+    advertised: tuple[tuple[str, int], ...] = ()
+    """GPU resources it offers to kube-scheduler, with how many of each."""
     problem: str = ""
     """Why its GPUs cannot be told; empty where they can."""
 

@@ -1,6 +1,6 @@
 """One workload explained: what it needs, how each kind of GPU could serve it, where it goes, what stops the rest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -9,9 +9,9 @@ from tessera.core.need import Need, Pod, PodKey
 from tessera.core.plan import Plan, applied, plan
 from tessera.core.reasons import Verdict, describe, describe_need, verdicts
 from tessera.core.sharing import Option
-from tessera.core.snapshot import Assignment, Gpu, Snapshot
+from tessera.core.snapshot import Assignment, Gpu, Node, Snapshot
 
-__all__ = ["Explanation", "Way", "explain"]
+__all__ = ["Explanation", "Way", "explain", "ways"]
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) 
     return Explanation(
         need=describe_need(need),
         pods=pods,
-        ways=tuple(_ways(after, need)),
+        ways=ways(after.nodes, need),
         placed=placed,
         waiting=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
@@ -60,14 +60,17 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) 
     )
 
 
-def _ways(snapshot: Snapshot, need: Need) -> Iterator[Way]:
+def ways(nodes: Iterable[Node], need: Need) -> tuple[Way, ...]:
+    """Return how each kind of GPU of these nodes could serve each ask of a need, the preferred way first."""
     kinds: dict[Gpu, int] = {}
-    for node in snapshot.nodes:
+    for node in nodes:
         for gpu in node.gpus:
             if not need.models or gpu.model.name in need.models:
                 alike = msgspec.structs.replace(gpu, index=0, uuid="")
                 kinds[alike] = kinds.get(alike, 0) + 1
-    for ask in need.asks:
-        for gpu, count in kinds.items():
-            for option in gpu.options(ask):
-                yield Way(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
+    return tuple(
+        Way(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
+        for ask in need.asks
+        for gpu, count in kinds.items()
+        for option in gpu.options(ask)
+    )

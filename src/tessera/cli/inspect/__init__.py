@@ -99,7 +99,7 @@ def inspect(**given: Unpack[_Given]) -> None:
         )
     place = place_of(given)
     if place.filename is not None:
-        _show(choice.of(read_file(place.filename)), choice)
+        _show(choice.of(read_file(place.filename)[0]), choice)
     elif given["watch"]:
         asyncio.run(_watch(place, choice))
     else:
@@ -154,7 +154,11 @@ async def _watch(place: Place, choice: _Choice) -> None:
     troubles: list[str] = []
 
     def show(cluster: Cluster) -> None:
-        live.update(_frame(choice.of(cluster), choice, console.width, troubles), refresh=True)
+        frame = _frame(choice.of(cluster), choice, console.width, troubles)
+        if console.is_terminal:
+            live.update(frame, refresh=True)
+        else:
+            console.print(frame)
 
     async with connected(place) as kube:
         with contextlib.suppress(asyncio.CancelledError), Live(console=console, auto_refresh=False) as live:

@@ -1,0 +1,57 @@
+"""Events about one object, as Kubernetes keeps them: what schedulers, kubelets and Tessera said of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["SeenEvent", "read_events"]
+
+
+class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was said of an object, once or several times."""
+
+    last: str = ""
+    """When it was said last, as the API writes moments."""
+    type: str = "Normal"
+    """`Normal` or `Warning`."""
+    reason: str = ""
+    message: str = ""
+    count: int = 1
+
+
+def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str) -> tuple[SeenEvent, ...]:
+    """Return the events about an object, the last one last; what is no event about it is passed over."""
+    found = (
+        _event(each) for each in objects if each.get("kind") == "Event" and _about(each) == (kind, namespace, name)
+    )
+    return tuple(sorted(found, key=lambda each: each.last))
+
+
+def _about(each: Mapping[str, Any]) -> tuple[object, object, object]:
+    about = each.get("involvedObject")
+    about = about if isinstance(about, dict) else {}
+    return about.get("kind"), about.get("namespace"), about.get("name")
+
+
+def _event(each: Mapping[str, Any]) -> SeenEvent:
+    series = each.get("series")
+    moments = (
+        each.get("lastTimestamp"),
+        _of(series, "lastObservedTime"),
+        each.get("eventTime"),
+        _of(each.get("metadata"), "creationTimestamp"),
+    )
+    last = next((moment for moment in moments if isinstance(moment, str)), "")
+    counts = (count for count in (each.get("count"), _of(series, "count")) if isinstance(count, int))
+    return SeenEvent(
+        last=last,
+        type=str(each.get("type") or "Normal"),
+        reason=str(each.get("reason") or ""),
+        message=str(each.get("message") or ""),
+        count=next(counts, 1),
+    )
+
+
+def _of(part: Any, name: str) -> Any:
+    return part.get(name) if isinstance(part, dict) else None

@@ -1,0 +1,144 @@
+"""`tessera explain pod`: where a pod of a live cluster is and why, or what it waits for and what would make it fit."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TypedDict, Unpack
+
+import click
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tessera.api.podevents import SeenEvent, read_events
+from tessera.cli.drawing.lettering import clean
+from tessera.cli.explanations import node_table, ways_tables
+from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
+from tessera.cli.options import output_option, refuse_beside, write_output
+from tessera.clients.kube import PODS
+from tessera.core.cluster import Cluster, Phase
+from tessera.core.need import PodKey
+from tessera.core.whereabouts import HeldDevice, Whereabouts, share_words, whereabouts
+from tessera.errors import InvalidInput
+
+__all__ = ["pod"]
+
+_MOST_EVENTS = 10
+_MOST_NAMED = 10
+
+
+class _Given(TypedDict):
+    """The options as click passes them."""
+
+    name: str
+    namespace: str
+    filename: str | None
+    kubeconfig: object
+    context: str | None
+    output: str
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What `-o json` prints."""
+
+    explanation: Whereabouts
+    events: tuple[SeenEvent, ...]
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  tessera explain pod vllm-0 -n ml
+  kubectl tessera explain pod vllm-0 -n ml
+  kubectl get nodes,pods,gpunodes,events -A -o json | tessera explain pod vllm-0 -n ml -f -
+"""
+)
+@click.argument("name")
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The pod's namespace.")
+@cluster_options
+@output_option("table", "json")
+def pod(**given: Unpack[_Given]) -> None:
+    """Explain where pod NAME of a live cluster is and why, or what it waits for.
+
+    Tells what it needs, the devices it holds with their neighbours and the isolation in force, each node's answer, what
+    would make it fit, and what schedulers and kubelets said of it.
+    """
+    for other in ("--kubeconfig", "--context"):
+        refuse_beside(other, "--filename")
+    place = place_of(given)
+    namespace, name = given["namespace"], given["name"]
+    if place.filename is not None:
+        cluster, events = read_file(place.filename)
+    else:
+        cluster, events = asyncio.run(_observed(place, name, namespace))
+    found = whereabouts(cluster, PodKey(f"{namespace}/{name}"))
+    if found is None:
+        raise _absent(cluster, namespace, name)
+    told = _Told(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
+    if given["output"] == "json":
+        write_output("-", msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+    else:
+        Console(highlight=False).print(Group(*_parts(told)))
+
+
+async def _observed(place: Place, name: str, namespace: str) -> tuple[Cluster, tuple[dict[str, object], ...]]:
+    async with connected(place) as kube:
+        return await observe(kube), await events_of(kube, PODS, name, namespace)
+
+
+def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
+    there = [each.pod.key.partition("/")[2] for each in cluster.pods if each.pod.key.startswith(f"{namespace}/")]
+    elsewhere = [each.pod.key for each in cluster.pods if each.pod.key.endswith(f"/{name}")]
+    accepted = f"-n {elsewhere[0].partition('/')[0]}" if elsewhere else ", ".join(there[:_MOST_NAMED]) or "another -n"
+    return InvalidInput(
+        f"pod {namespace}/{name}",
+        found="no pod of this name that has not finished",
+        wanted="a pod of the cluster",
+        accepted=accepted,
+    )
+
+
+def _parts(told: _Told) -> Iterator[RenderableType]:
+    found = told.explanation
+    yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}")
+    where = f" on {clean(found.node)}" if found.node else ""
+    yield Text(f"{found.phase.value}{where}", "bold yellow" if found.phase is Phase.WAITING else "bold green")
+    for device in found.devices:
+        yield Padding(Text(_device(device)), (0, 0, 0, 2))
+    for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
+        yield from _list(title, sentences)
+    yield from _list("Events, the last one last", tuple(map(_event, told.events[-_MOST_EVENTS:])))
+    yield ""
+    yield from ways_tables(found.ways)
+    title = "Each node" if found.node is None else "Each node, were it not there yet"
+    answers = ((each.node, (each.reason or "has room",)) for each in found.nodes)
+    yield from node_table(title, "node answer", answers)
+
+
+def _list(title: str, sentences: tuple[str, ...]) -> Iterator[RenderableType]:
+    if sentences:
+        yield Text(f"\n{title}", "bold")
+        rows = Table.grid(padding=(0, 1, 0, 0))
+        for sentence in sentences:
+            rows.add_row(" -", Text(clean(sentence)))
+        yield rows
+
+
+def _device(device: HeldDevice) -> str:
+    share = device.share
+    parts = (
+        clean(share_words(share)),
+        clean(device.model),
+        f"{share.memory_mib} MiB" if share.profile or not share.mode.isolation else "",
+        f"{share.compute_percent} % compute" if share.compute_percent else "",
+        f"isolation in force: {device.level.value}" if device.level else "a GPU that the node does not have",
+        f"beside {', '.join(map(clean, device.neighbours[:_MOST_NAMED]))}" if device.neighbours else "alone on the GPU",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _event(each: SeenEvent) -> str:
+    times = f" ({each.count} times)" if each.count > 1 else ""
+    return f"{each.last} {each.type} {each.reason}{times}: {each.message}"

@@ -1,0 +1,68 @@
+"""Tables that the two forms of `tessera explain` share: ways to serve an ask, and nodes that say the same."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from tessera.core.explain import Way
+from tessera.core.sharing import Mode, Option
+
+__all__ = ["listed", "node_table", "ways_tables"]
+
+_MOST_NODES = 20
+_WORD = 20
+"""The longest word that is not broken, in a terminal of 80 characters."""
+_MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
+
+
+def ways_tables(ways: Sequence[Way]) -> Iterator[RenderableType]:
+    """Yield a table for each ask, the preferred way first."""
+    columns = "GPUs mode profile MiB compute% isolation device"
+    for ask, alike in groupby(ways, key=lambda way: way.ask):
+        yield _table(f"Ways to serve {escape(ask)}, the preferred first", columns, [_cells(way) for way in alike])
+        yield ""
+
+
+def node_table(title: str, columns: str, answers: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[RenderableType]:
+    """Yield a table of nodes, those that say the same on one line, and how many more there are."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node, told in answers:
+        alike.setdefault(told, []).append(node)
+    rows = [(listed(names), *told) for told, names in alike.items()]
+    yield _table(title, columns, rows[:_MOST_NODES])
+    if len(rows) > _MOST_NODES:
+        more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])
+        yield f"and {more} more nodes; all with -o json"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of several names, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _cells(way: Way) -> tuple[str, ...]:
+    """Return the cells of one way to serve an ask."""
+    option = way.option
+    amounts = str(option.memory_mib), str(option.compute_percent)
+    isolation = option.mode.isolation.value
+    return f"{way.gpus} x {way.model}", option.mode.value, option.profile or "", *amounts, isolation, _device(option)
+
+
+def _device(option: Option) -> str:
+    """Return where the device comes from."""
+    if option.exists:
+        return "exists"
+    return "an amount" if option.amount else _MADE[option.mode]
+
+
+def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for number, column in enumerate(columns.split()):
+        words = (word for row in rows for word in row[number].split())
+        table.add_column(column, overflow="fold", min_width=min(_WORD, max(map(len, (column, *words)))))
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table

@@ -1,0 +1,150 @@
+"""`tessera explain pod`: what is printed about a pod of a cluster, and how it is told from a workload of that name."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
+from tessera.cli import main
+from tessera.cli.explainpod import pod as command
+from tessera.cli.livecluster import events_of
+from tessera.clients.kube import EVENTS, PODS, MemoryKube
+from tessera.core.sharing import Mode
+
+NEED = {"tessera.dev/gpu-memory": 8}
+UNITS = {"tessera.dev/gpu-memory": "40"}
+
+
+def event(name: str, count: int, message: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{count}", "namespace": "ns"},
+        "involvedObject": {"kind": "Pod", "namespace": "ns", "name": name},
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": message,
+        "count": count,
+        "lastTimestamp": f"2026-01-01T00:00:0{count}Z",
+    }
+
+
+CLUSTER: list[Object] = [
+    node("gpu-a", UNITS),
+    gpunode("gpu-a", gpu(0, node="gpu-a")),
+    *(each for n in range(30) for each in (node(f"t4-{n}"), gpunode(f"t4-{n}", gpu(0, "T4", node=f"t4-{n}")))),
+    pod("vllm-0", NEED, share(0, 8192, Mode.MPS, percent=20), node="gpu-a"),
+    pod("large", {"tessera.dev/gpu-memory": 36}, node=None),
+    pod("other", NEED, node=None, metadata={"namespace": "team"}),
+    event("large", 2, "0/31 nodes are available"),
+    event("large", 1, "0/30 nodes are available"),
+    event("vllm-0", 1, "not about the other"),
+]
+
+
+def run(*arguments: str, columns: int = 100, objects: list[Object] | None = None) -> Result:
+    text = kubectl(*CLUSTER if objects is None else objects)
+    return CliRunner().invoke(main, ["explain", *arguments], input=text, env={"COLUMNS": str(columns)})
+
+
+def words(result: Result) -> str:
+    assert result.exit_code == 0, result.stderr
+    return " ".join(result.stdout.split())
+
+
+def test_a_pod_that_waits() -> None:
+    got = words(run("pod", "large", "-n", "ns", "-f", "-"))
+    for want in (
+        "ns/large needs 36864 MiB, driver isolation waiting",
+        "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
+        "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
+        "FailedScheduling (2 times): 0/31 nodes are available",
+        "t4-0 and 29 more no GPU here can give 36 GiB with driver isolation",
+    ):
+        assert want in got
+    assert "not about the other" not in got
+
+
+def test_a_pod_that_runs() -> None:
+    got = words(run("pod", "-n", "ns", "vllm-0", "-f", "-"))
+    for want in (
+        "running on gpu-a",
+        "8192 MiB of GPU 0 (mps), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
+        "tessera-scheduler bound it to gpu-a",
+        "Each node, were it not there yet",
+    ):
+        assert want in got
+
+
+def test_a_pod_on_a_gpu_that_is_not_there() -> None:
+    objects = [node(), gpunode("a", gpu(0)), pod("p", NEED, share(3, 8192))]
+    assert "8192 MiB of GPU 3 (memory-share), a GPU that the node does not have" in words(
+        run("pod", "p", "-n", "ns", "-f", "-", objects=objects)
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_lines_are_no_longer_than_the_terminal(columns: int) -> None:
+    for name in ("large", "vllm-0"):
+        result = run("pod", name, "-n", "ns", "-f", "-", columns=columns)
+        assert max(map(len, result.stdout.splitlines())) <= columns
+
+
+def test_json_has_every_value() -> None:
+    got = json.loads(run("pod", "vllm-0", "-n", "ns", "-f", "-", "-o", "json").stdout)
+    assert list(got) == ["explanation", "events"]
+    assert " ".join(got["explanation"]) == (
+        "pod need phase node scheduler devices record sentences remedies nodes ways"
+    )
+    assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbours"
+    assert " ".join(got["explanation"]["nodes"][0]) == "node reason lasting"
+    assert [each["message"] for each in got["events"]] == ["not about the other"]
+
+
+# Keyed by a sentence: arguments; wanted are words of the one error line.
+BAD: dict[str, tuple[list[str], list[str]]] = {
+    "a pod of another namespace": (["pod", "other", "-n", "ns", "-f", "-"], ["pod ns/other", "-n team"]),
+    "a pod that is not there": (["pod", "gone", "-n", "ns", "-f", "-"], ["pod ns/gone", "vllm-0, large"]),
+    "a pod of an empty namespace": (["pod", "gone", "-f", "-"], ["pod default/gone", "another -n"]),
+    "no name": (["pod", "-n", "ns", "-f", "-"], ["Missing argument 'NAME'"]),
+    "a file beside a cluster": (["pod", "large", "-f", "-", "--context", "x"], ["--context", "--filename"]),
+    "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
+    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "give manifests with -f"]),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_bad_input_is_one_clear_error(sentence: str) -> None:
+    arguments, named = BAD[sentence]
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert [word for word in named if word not in result.stderr] == []
+
+
+def test_help_is_that_of_the_pod() -> None:
+    assert "Explain where pod NAME of a live cluster is" in words(run("pod", "--help"))
+    assert "explain pod notebook-3" in words(run("--help"))
+    assert all(
+        f"--{(each.name or '').replace('_', '-')}" in each.opts for each in command.params if each.name != "name"
+    )
+
+
+def test_options_have_names_in_the_environment() -> None:
+    result = CliRunner().invoke(
+        main,
+        ["explain", "pod", "large", "-f", "-"],
+        input=kubectl(*CLUSTER),
+        env={"TESSERA_EXPLAIN_POD_NAMESPACE": "ns", "COLUMNS": "100"},
+    )
+    assert "ns/large needs" in words(result)
+
+
+@pytest.mark.anyio
+async def test_events_of_a_live_pod() -> None:
+    kube = MemoryKube()
+    for each in CLUSTER[-3:]:
+        await kube.create(EVENTS, each)
+    found = await events_of(kube, PODS, "large", "ns")
+    assert sorted(each["count"] for each in found) == [1, 2]
