@@ -1,22 +1,17 @@
-"""The Kubernetes API over HTTPS; the one importer of lightkube, which finds cluster and user, and its HTTP library."""
+"""The Kubernetes API over HTTPS; lightkube finds cluster and user."""
 
 import asyncio
-import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-import httpx2
 import msgspec
-from lightkube import ConfigError, KubeConfig
-from lightkube.config.client_adapter import user_auth, verify_cluster
-from lightkube.config.kubeconfig import SingleConfig
 
-from tessera.api import documents
+from tessera.clients.kube.cluster import Access, find_access
+from tessera.clients.kube.http import Answer, Broken, HttpClient, Unreachable
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
@@ -36,20 +31,17 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, sh
 __all__ = ["LightkubeKube"]
 
 _DEADLINE_S = 30.0
-_CONNECT_S = 10.0
 _WATCH_S = 240
 """The server ends a watch after this time and the client begins it anew, so that a dead connection is noticed."""
 _SILENCE_S = 150.0
 """A watch without a word for so long is given up: the server sends a bookmark each minute."""
 _CHUNK = 500
 """Objects a response, as kubectl asks."""
-_CONNECTIONS = 256
-"""That are kept for the next request."""
-_IDLE_S = 60.0
-"""An unused connection is kept so long; the API server keeps it for 90 s."""
-
 _LONGEST_MESSAGE = 500
 
+_WHO = "Authorization"
+_HEADERS = {"Accept": "application/json", "User-Agent": "tessera"}
+"""Nothing says that answers may be compressed, as for Kubernetes' own components: it costs both sides more."""
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"
@@ -60,12 +52,13 @@ class LightkubeKube:
     """A `Kube` that speaks to an API server.
 
     Args:
-        client: knows the server and the user.
+        access: which server, and who asks.
 
     """
 
-    def __init__(self, client: httpx2.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, access: Access) -> None:
+        self._http = HttpClient(access.address, access.tls)
+        self._credentials = access.credentials
 
     @classmethod
     def connect(cls, kubeconfig: Path | None = None, context: str | None = None) -> Self:
@@ -75,14 +68,7 @@ class LightkubeKube:
             InvalidInput: there is no such configuration, or it cannot be read.
 
         """
-        subject = f"kubeconfig {kubeconfig or 'of this environment'}"
-        accepted = "a kubeconfig file, by option or KUBECONFIG"
-        try:
-            _check_yaml(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
-            config = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-            return cls(_client(config.get(context)))
-        except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-            raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
+        return cls(find_access(kubeconfig, context))
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -183,7 +169,7 @@ class LightkubeKube:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._http.close()
 
     async def _ask(
         self,
@@ -195,27 +181,34 @@ class LightkubeKube:
         parameters: Mapping[str, str] | None = None,
     ) -> Object:
         """Return what the server answers, its errors as ours."""
-        content = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": content_type} if content else None
+        content = b"" if body is None else msgspec.json.encode(body)
+        target = asked.target(parameters or {})
         async with _translated(asked.subject, _DEADLINE_S):
-            answer = await self._client.request(method, asked.path, params=parameters, content=content, headers=headers)
+            headers = await self._headers()
+            answer = await self._http.ask(method, target, headers | {"Content-Type": content_type}, content)
+            if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
+                headers = await self._headers()
+                answer = await self._http.ask(method, target, headers | {"Content-Type": content_type}, content)
             _check(answer, asked)
             return _without_managers(msgspec.json.decode(answer.content, type=dict))
+
+    async def _headers(self) -> dict[str, str]:
+        who = await self._credentials.header()
+        return {**_HEADERS, _WHO: who} if who else _HEADERS
 
     @asynccontextmanager
     async def _streamed(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
         """Give the lines of an answer that goes on."""
-        request = self._client.build_request("GET", asked.path, params=parameters)
-        async with _translated(asked.subject, _DEADLINE_S):
-            answer = await self._client.send(request, stream=True)
-        try:
-            if not answer.is_success:
-                async with _translated(asked.subject, _DEADLINE_S):
-                    await answer.aread()
-                _check(answer, asked)
-            yield _lines(answer.aiter_raw(), asked)
-        finally:
-            await answer.aclose()
+        async with AsyncExitStack() as stack:
+            async with _translated(asked.subject, _DEADLINE_S):
+                headers = await self._headers()
+                stream = await stack.enter_async_context(self._http.stream(asked.target(parameters), headers))
+                if isinstance(stream, Answer):
+                    if stream.status == _UNAUTHORIZED:
+                        await self._credentials.renew(headers.get(_WHO, ""))
+                    _check(stream, asked)
+                    raise Broken(f"HTTP {stream.status}")
+            yield _lines(stream, asked)
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -227,9 +220,8 @@ class _Asked(msgspec.Struct, frozen=True):
     namespace: str = ""
     subresource: str = ""
 
-    @property
-    def path(self) -> str:
-        """Its path on the server.
+    def target(self, parameters: Mapping[str, str]) -> str:
+        """Return its path on the server, and the parameters.
 
         Raises:
             InvalidInput: a name would lead elsewhere.
@@ -245,33 +237,12 @@ class _Asked(msgspec.Struct, frozen=True):
         ]
         if any(part in {"", ".", ".."} for part in parts):
             raise InvalidInput(self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", wanted="names")
-        return "/" + "/".join(quote(part, safe=":") for part in parts)
-
-
-def _check_yaml(path: Path) -> None:
-    """Say what is wrong with a file that is no YAML, with the line. Raises: InvalidInput."""
-    if path.is_file():
-        documents.read(str(path), path.read_text())
+        path = "/" + "/".join(quote(part, safe=":") for part in parts)
+        return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 class _Absent(Conflict):
     """There is no such object (HTTP 404)."""
-
-
-def _client(config: SingleConfig | None) -> httpx2.AsyncClient:
-    """Return an HTTP client that keeps its connections: a new one costs more than a request."""
-    if config is None or config.user is None:
-        raise ConfigError("no such context, or one without a user")
-    context: ssl.SSLContext = verify_cluster(config.cluster, config.user, config.abs_file)
-    return httpx2.AsyncClient(
-        base_url=config.cluster.server,
-        verify=context,
-        auth=user_auth(config.user),
-        timeout=httpx2.Timeout(None, connect=_CONNECT_S),
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_S),
-        # Not compressed, as Kubernetes' own components ask: compression costs both sides more than it saves.
-        headers={"Accept-Encoding": "identity", "User-Agent": "tessera"},
-    )
 
 
 def _conditions(selection: Selection) -> dict[str, str]:
@@ -331,32 +302,29 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", wanted="an answer") from error
-    except (httpx2.ConnectError, httpx2.ConnectTimeout, ConfigError) as error:
-        raise Unavailable(subject, found=_told(error), wanted="a connection to the API server") from error
-    except (httpx2.HTTPError, msgspec.DecodeError, OSError) as error:
-        raise Unanswered(subject, found=_told(error), wanted="an answer of the API server") from error
-
-
-def _told(error: Exception) -> str:
-    return shown(error) if str(error) else type(error).__name__
+    except Unreachable as error:
+        raise Unavailable(subject, found=shown(error), wanted="a connection to the API server") from error
+    except (Broken, msgspec.DecodeError) as error:
+        raise Unanswered(subject, found=shown(error), wanted="an answer of the API server") from error
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
-_RIGHTS = frozenset({401, 403})
+_UNAUTHORIZED = 401
+_RIGHTS = frozenset({_UNAUTHORIZED, 403})
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
-def _check(answer: httpx2.Response, asked: _Asked) -> None:
-    if answer.is_success:
+def _check(answer: Answer, asked: _Asked) -> None:
+    if answer.success:
         return
     try:
         status = msgspec.json.decode(answer.content, type=dict)
     except msgspec.DecodeError as error:
         # A path that leads nowhere is answered in plain text; an object that is not there with a Status.
-        if answer.status_code == _ABSENT:
+        if answer.status == _ABSENT:
             raise not_served(asked.kind, asked.subject) from error
-        status = {"message": answer.text}
-    raise _refused(answer.status_code, _message(status), asked)
+        status = {"message": answer.content.decode(errors="replace")}
+    raise _refused(answer.status, _message(status), asked)
 
 
 def _message(status: Object) -> str:

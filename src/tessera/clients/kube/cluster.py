@@ -1,0 +1,130 @@
+"""Which cluster and which user: kubeconfig files, service accounts and their credentials, as lightkube finds them."""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+from lightkube import ConfigError, KubeConfig
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
+
+from tessera.api import documents
+from tessera.clients.kube.http import Address
+from tessera.errors import InvalidInput, Unavailable, shown
+
+__all__ = ["Access", "Credentials", "find_access"]
+
+_UNAUTHORIZED = 401
+
+
+class Credentials:
+    """The header by which a user is known; it changes when a token is renewed.
+
+    Args:
+        auth: lightkube's way to it; None where a certificate or nothing tells who it is.
+
+    """
+
+    def __init__(self, auth: httpx2.Auth | None) -> None:
+        self._auth = auth
+        self._header: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def header(self) -> str:
+        """Return the value of the header `Authorization`; empty where none is needed.
+
+        Raises:
+            Unavailable: the token's file or program fails.
+
+        """
+        if self._header is None:
+            self._header = await self._obtained()
+        return self._header
+
+    async def renew(self, refused: str) -> bool:
+        """Look for another header than the one that was refused; return whether there is one.
+
+        Raises:
+            Unavailable: the token's file or program fails.
+
+        """
+        async with self._lock:
+            if self._header == refused:
+                self._header = await self._obtained(refused=True)
+        return self._header != refused
+
+    async def _obtained(self, *, refused: bool = False) -> str:
+        """Return what lightkube sets on a request, and on the second one after a refusal."""
+        if self._auth is None:
+            return ""
+        flow = self._auth.async_auth_flow(httpx2.Request("GET", "https://server"))
+        try:
+            request = await anext(flow)
+            if refused:
+                request = await flow.asend(httpx2.Response(_UNAUTHORIZED, request=request))
+        except StopAsyncIteration:
+            return self._header or ""
+        except (ConfigError, OSError, ValueError, KeyError) as error:
+            raise Unavailable("credentials of the user", found=shown(error), wanted="a token") from error
+        finally:
+            await flow.aclose()
+        return str(request.headers.get("Authorization", ""))
+
+
+class Access:
+    """A server and a user.
+
+    Args:
+        address: where the server is.
+        tls: how it is trusted and the user's certificate, if any.
+        credentials: who the user is.
+
+    """
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, credentials: Credentials) -> None:
+        self.address = address
+        self.tls = tls
+        self.credentials = credentials
+
+
+def find_access(kubeconfig: Path | None = None, context: str | None = None) -> Access:
+    """Return the access that a kubeconfig file gives; without one KUBECONFIG, the service account, or ~/.kube/config.
+
+    Raises:
+        InvalidInput: there is no such configuration, or it cannot be read.
+
+    """
+    subject = f"kubeconfig {kubeconfig or 'of this environment'}"
+    accepted = "a kubeconfig file, by option or KUBECONFIG"
+    try:
+        _check_yaml(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
+        config, user = _config(kubeconfig, context)
+        tls = verify_cluster(config.cluster, user, config.abs_file)
+        credentials = Credentials(user_auth(user))
+        url = str(config.cluster.server)
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
+    return Access(Address(url=url, proxy=_proxy(url)), tls, credentials)
+
+
+def _check_yaml(path: Path) -> None:
+    """Say what is wrong with a file that is no YAML, with the line. Raises: InvalidInput."""
+    if path.is_file():
+        documents.read(str(path), path.read_text())
+
+
+def _config(kubeconfig: Path | None, context: str | None) -> tuple[SingleConfig, User]:
+    config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()).get(context)
+    if config is None or config.user is None:
+        raise ConfigError("no such context, or one without a user")
+    return config, config.user
+
+
+def _proxy(url: str) -> str:
+    """Return the proxy that the environment names for a server, as curl and kubectl read it."""
+    parts = Address(url=url).parts
+    return "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
