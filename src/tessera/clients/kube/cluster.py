@@ -127,4 +127,5 @@ def _config(kubeconfig: Path | None, context: str | None) -> tuple[SingleConfig,
 def _proxy(url: str) -> str:
     """Return the proxy that the environment names for a server, as curl and kubectl read it."""
     parts = Address(url=url).parts
-    return "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
+    proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
+    return proxy if "://" in proxy or not proxy else f"http://{proxy}"

@@ -55,8 +55,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str = ""
 
     def __post_init__(self) -> None:
-        for found in filter(None, (self.url, self.proxy)):
-            _parts(found)
+        _parts(self.url)
+        if self.proxy and _parts(self.proxy).scheme != "http":
+            raise InvalidInput("address of a proxy", found=shown(self.proxy), wanted="http://HOST:PORT")
 
     @property
     def parts(self) -> SplitResult:

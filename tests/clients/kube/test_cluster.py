@@ -1,0 +1,119 @@
+"""Which server and which user a kubeconfig gives, and how credentials are renewed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.clients.kube.cluster import find_access
+from tessera.errors import InvalidInput, Unavailable
+
+
+def kubeconfig(folder: Path, user: dict[str, Any], server: str = "http://10.0.0.1:8080") -> Path:
+    path = folder / "kubeconfig"
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def plugin(folder: Path, script: str) -> dict[str, Any]:
+    """Return a user whose token a program tells."""
+    path = folder / "plugin"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": str(path)}}
+
+
+@pytest.mark.anyio
+async def test_a_certificate_or_nothing_needs_no_header(tmp_path: Path) -> None:
+    credentials = find_access(kubeconfig(tmp_path, {})).credentials
+    assert await credentials.header() == ""
+    assert not await credentials.renew("")
+
+
+@pytest.mark.anyio
+async def test_a_token_stays_what_it_is(tmp_path: Path) -> None:
+    credentials = find_access(kubeconfig(tmp_path, {"token": "secret"})).credentials
+    assert await credentials.header() == "Bearer secret"
+    assert not await credentials.renew("Bearer secret")
+    assert await credentials.header() == "Bearer secret"
+
+
+@pytest.mark.anyio
+async def test_a_token_of_a_file_is_read_again_when_it_was_refused(tmp_path: Path) -> None:
+    """As the kubelet renews the token of a service account."""
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    credentials = find_access(kubeconfig(tmp_path, {"tokenFile": str(token)})).credentials
+    assert await credentials.header() == "Bearer first"
+    assert not await credentials.renew("Bearer first"), "the file says the same"
+    token.write_text("second\n")
+    assert await credentials.header() == "Bearer first"
+    assert await credentials.renew("Bearer first")
+    assert await credentials.header() == "Bearer second"
+    assert await credentials.renew("Bearer first"), "another request has renewed it already"
+    token.unlink()
+    with pytest.raises(Unavailable, match="credentials of the user"):
+        await credentials.renew("Bearer second")
+
+
+@pytest.mark.anyio
+async def test_a_program_tells_the_token_once_until_it_is_refused(tmp_path: Path) -> None:
+    script = f"""echo run >> {tmp_path}/runs; echo '{{"status": {{"token": "t'$(wc -l < {tmp_path}/runs)'"}}}}'"""
+    credentials = find_access(kubeconfig(tmp_path, plugin(tmp_path, script))).credentials
+    assert await credentials.header() == "Bearer t1"
+    assert await credentials.header() == "Bearer t1"
+    assert await credentials.renew("Bearer t1")
+    assert await credentials.header() == "Bearer t2"
+
+
+@pytest.mark.anyio
+async def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+    credentials = find_access(kubeconfig(tmp_path, plugin(tmp_path, "echo no >&2; exit 3"))).credentials
+    with pytest.raises(Unavailable, match="credentials of the user"):
+        await credentials.header()
+
+
+PROXIES = {
+    "none": ({}, "https://10.0.0.1:6443", ""),
+    "of its scheme": ({"HTTPS_PROXY": "http://p:3128"}, "https://10.0.0.1:6443", "http://p:3128"),
+    "without a scheme": ({"https_proxy": "p:3128"}, "https://10.0.0.1:6443", "http://p:3128"),
+    "of another scheme": ({"HTTPS_PROXY": "http://p:3128"}, "http://10.0.0.1:8080", ""),
+    "not for this server": ({"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "10.0.0.1"}, "https://10.0.0.1:6443", ""),
+}
+
+
+@pytest.mark.parametrize("case", PROXIES)
+def test_the_proxy_of_the_environment_is_taken(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, server, want = PROXIES[case]
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert find_access(kubeconfig(tmp_path, {"token": "t"}, server)).address.proxy == want
+
+
+def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken").write_text("clusters: 3")
+    for name in ("absent", "broken"):
+        with pytest.raises(InvalidInput, match=name):
+            find_access(tmp_path / name)
+    path = kubeconfig(tmp_path, {"token": "t"})
+    with pytest.raises(InvalidInput, match=str(path)):
+        find_access(path, "another-context")
+    with pytest.raises(InvalidInput, match="address of a server"):
+        find_access(kubeconfig(tmp_path, {"token": "t"}, "10.0.0.1"))
+
+
+def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, {"token": "t"})))
+    assert find_access().address.url == "http://10.0.0.1:8080"
