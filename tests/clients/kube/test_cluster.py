@@ -117,3 +117,10 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
 def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, {"token": "t"})))
     assert find_access().address.url == "http://10.0.0.1:8080"
+
+
+def test_a_kubeconfig_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("clusters:\n- name: [c\n")
+    with pytest.raises(InvalidInput, match=r"kubeconfig.*line"):
+        find_access(path)
