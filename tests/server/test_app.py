@@ -163,6 +163,23 @@ async def test_a_node_with_gpushares_plugin_alone_gets_an_object_for_claims() ->
     assert await kube.get(GPU_NODES, "old") is not None
 
 
+async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", SHARE)
+    assert await server.bind(waiting, "b") == ""
+    await settle()
+    code, text = await server.get("/gpushare-scheduler/inspect")
+    found = {each["name"]: each for each in msgspec.json.decode(text)["nodes"]}
+    assert code == 200
+    assert (found["a"]["usedGPU"], found["b"]["usedGPU"], len(found["b"]["devs"])) == (0, 6, 2)
+    assert [pod for each in found["b"]["devs"] for pod in each["pods"]] == [
+        {"name": "p", "namespace": "ns", "usedGPU": 6}
+    ]
+    _, text = await server.get("/gpushare-scheduler/inspect/b")
+    assert msgspec.json.decode(text)["nodes"] == [found["b"]]
+    code, text = await server.get("/gpushare-scheduler/inspect/none")
+    assert (code, "not found" in text) == (200, True)
+
+
 # Preemption
 
 

@@ -77,6 +77,10 @@ class _Handlers:
             return _json(write_bound(str(error)), status)
         return _json(write_bound())
 
+    async def inspect(self, request: Request) -> Response:
+        self._check_ready()
+        return _json(await self._verbs.inspect(request.path_params.get("node", "")))
+
     async def healthy(self, _: Request) -> Response:
         return Response("ok", media_type="text/plain")
 
@@ -126,6 +130,8 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
             post("/bind", handlers.bind),
             post(f"{GPUSHARE}/filter", handlers.filter),
             post(f"{GPUSHARE}/bind", handlers.bind),
+            Route(f"{GPUSHARE}/inspect", _guarded(handlers.inspect, limits.request_s, log)),
+            Route(f"{GPUSHARE}/inspect/{{node}}", _guarded(handlers.inspect, limits.request_s, log)),
             Route("/version", handlers.version),
             Route("/healthz", handlers.healthy),
             Route("/readyz", handlers.ready),

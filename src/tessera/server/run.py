@@ -39,6 +39,7 @@ class Server:
     Attributes:
         app: the HTTP application, of which tests ask without a socket.
         port: where it listens; 0 before it does.
+        listening: set when it does.
 
     """
 
@@ -60,6 +61,7 @@ class Server:
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
         self.port = 0
+        self.listening = asyncio.Event()
         self._synced = {kind: asyncio.Event() for kind in (GPU_NODES, NODES, PODS)}
         self._trouble: dict[Kind, str] = {}
         self._http: uvicorn.Server | None = None
@@ -91,6 +93,7 @@ class Server:
         self._http = _Http(self._config())
         with _listening(self._settings.host, self._settings.port) as listener:
             self.port = listener.getsockname()[1]
+            self.listening.set()
             async with self.following():
                 self._log.info("listening", host=self._settings.host, port=self.port, tls=bool(self._settings.tls))
                 await self._http.serve(sockets=[listener])

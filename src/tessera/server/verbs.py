@@ -1,10 +1,15 @@
 """The four questions of kube-scheduler, answered from the view: which nodes, how good, who must go; and binding."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.clusterpods import LivePod
+from tessera.api.clusters import as_fields, read_cluster
 from tessera.api.extender import Args, BindingArgs, Candidate, Preemption
+from tessera.api.gpushareinspect import gpushare_inspect
+from tessera.clients.kube import Object
+from tessera.core.inspection import inspect
 from tessera.core.ledger import Filtered
 from tessera.core.preempt import victims
 from tessera.server.binder import Binder
@@ -81,9 +86,17 @@ class Verbs:
         """Bind a pod, see `Binder.bind`."""
         await self._binder.bind(args)
 
+    async def inspect(self, node: str = "") -> bytes:
+        """Return who holds what as gpushare tells it, of one node where one is named."""
+        return await asyncio.to_thread(_inspected, self._view.objects(node), node)
+
     def _live(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about tells; what is kept for it is not in its own way."""
         live = self._view.read(dict(pod))
         self._nominations.expire()
         self._nominations.drop(live.uid)
         return live
+
+
+def _inspected(objects: Sequence[Object], node: str) -> bytes:
+    return gpushare_inspect(inspect(read_cluster(as_fields(objects))), node)

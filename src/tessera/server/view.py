@@ -48,6 +48,7 @@ class View:
         self._clock_s = clock_s
         self._log = log
         self._nodes: dict[str, Object] = {}
+        self._gpu_nodes: dict[str, Object] = {}
         self._states: dict[str, GpuNodeState] = {}
         self._put: dict[str, tuple[Node, tuple[Share, ...]]] = {}
         self._units: dict[str, int] = {}
@@ -68,10 +69,16 @@ class View:
         """The Node objects by name."""
         return self._nodes
 
-    @property
-    def states(self) -> Mapping[str, GpuNodeState]:
-        """What GPUNode objects tell, by name; not those that a server made for a node without an agent."""
-        return self._states
+    def objects(self, node: str = "") -> list[Object]:
+        """Return the Nodes, GPUNodes, and pods that ask for GPUs; of one node alone where one is named."""
+        names = [node] if node else [*self._nodes]
+        found = [kind[name] for name in names for kind in (self._nodes, self._gpu_nodes) if name in kind]
+        return found + [
+            self._objects[uid] for uid, live in self._pods.items() if live.gpus and self._near(uid, live, node)
+        ]
+
+    def _near(self, uid: str, live: LivePod, node: str) -> bool:
+        return not node or live.node == node or node in self._claimers.get(uid, ())
 
     def gpus(self, node: str) -> tuple[Gpu, ...]:
         """Return the GPUs of a node."""
@@ -94,6 +101,7 @@ class View:
         claims = self.claims(name)
         if gone:
             claims.lost()
+            self._gpu_nodes.pop(name, None)
             self._states.pop(name, None)
         elif int(version_of(each)) > claims.version:
             state = self._state(name, each)
@@ -146,6 +154,7 @@ class View:
             return None
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
+        self._gpu_nodes[name] = each
         if state.reported or BY_LABELS not in annotations_of(each):
             self._states[name] = state
         else:

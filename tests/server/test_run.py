@@ -1,0 +1,198 @@
+"""The process: sockets, TLS, stopping, and what ends it; the command's options."""
+
+import asyncio
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+
+from kubeobjects import gpu
+from servers import NEED, make_node, make_pod, servers, settle
+from tessera.cli import main
+from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
+from tessera.errors import InvalidInput, Unavailable
+from tessera.server.run import Server
+from tessera.server.settings import Limits, Settings, Tls
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an authority with certificates for the server and for a client, and another authority's client."""
+    folder = tmp_path_factory.mktemp("pki")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for authority in ("ca", "other"):
+        extension = "keyUsage=critical,keyCertSign,cRLSign"
+        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.crt")
+        openssl("req", "-x509", *key, *files, "-subj", f"/CN={authority}", "-days", "2", "-addext", extension)
+    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
+        sign = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign, "-extfile", "san")
+    return folder
+
+
+async def started(server: Server) -> "asyncio.Task[None]":
+    """Start a server and return when it listens and is ready."""
+    task = asyncio.create_task(server.run())
+    async with asyncio.timeout(10):
+        await server.listening.wait()
+        await server.synced()
+    return task
+
+
+async def get(url: str, context: ssl.SSLContext | None = None) -> int:
+    async with httpx2.AsyncClient(verify=context or True) as client:
+        return (await client.get(url)).status_code
+
+
+@pytest.mark.anyio
+async def test_it_serves_http_on_the_loopback_until_it_is_stopped() -> None:
+    server = Server(Settings(port=0), MemoryKube())
+    task = await started(server)
+    assert await get(f"http://127.0.0.1:{server.port}/readyz") == 200
+    server.stop()
+    await task
+
+
+@pytest.mark.anyio
+async def test_only_clients_of_the_authority_are_heard(pki: Path) -> None:
+    tls = Tls(certificate=pki / "server.crt", key=pki / "server.key", client_authority=pki / "ca.crt")
+    server = Server(Settings(host="127.0.0.1", port=0, tls=tls), MemoryKube())
+    task = await started(server)
+    url = f"https://127.0.0.1:{server.port}/readyz"
+
+    def context(name: str = "") -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        if name:
+            made.load_cert_chain(pki / f"{name}.crt", pki / f"{name}.key")
+        return made
+
+    assert await get(url, context("client")) == 200
+    for stranger in (context(), context("stranger")):
+        with pytest.raises(httpx2.TransportError):
+            await get(url, stranger)
+    with pytest.raises(httpx2.TransportError):
+        await get(f"http://127.0.0.1:{server.port}/readyz")
+    server.stop()
+    await task
+
+
+@pytest.mark.anyio
+async def test_without_an_authority_any_client_is_heard_over_tls(pki: Path) -> None:
+    tls = Tls(certificate=pki / "server.crt", key=pki / "server.key")
+    server = Server(Settings(port=0, tls=tls), MemoryKube())
+    task = await started(server)
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    assert await get(f"https://127.0.0.1:{server.port}/healthz", context) == 200
+    server.stop()
+    await task
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.com"])
+def test_plain_http_is_refused_beyond_the_loopback(host: str) -> None:
+    with pytest.raises(InvalidInput, match="plain HTTP beyond this machine"):
+        Server(Settings(host=host), MemoryKube())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_plain_http_is_for_the_loopback(host: str) -> None:
+    Server(Settings(host=host), MemoryKube())
+
+
+@pytest.mark.anyio
+async def test_files_that_are_no_certificates_are_refused(pki: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.crt").write_text("no certificate")
+    for certificate in (tmp_path / "bad.crt", tmp_path / "none.crt"):
+        server = Server(Settings(tls=Tls(certificate=certificate, key=pki / "server.key")), MemoryKube())
+        with pytest.raises(InvalidInput, match="TLS files"):
+            await server.run()
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port}"):
+            await Server(Settings(port=port), MemoryKube()).run()
+
+
+class RefusingKube(MemoryKube):
+    """An API that refuses one kind for good, as it does when a request is wrong."""
+
+    async def list(self, kind: Kind, selection: Selection | None = None) -> Listing:
+        if kind == NODES:
+            raise InvalidInput("list nodes", found="HTTP 400", wanted="success")
+        return await super().list(kind, selection or Selection())
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_ends_ends_the_server_with_its_error() -> None:
+    async with asyncio.timeout(10):
+        with pytest.raises(InvalidInput, match="list nodes"):
+            await Server(Settings(port=0), RefusingKube()).run()
+
+
+@pytest.mark.anyio
+async def test_a_watch_that_tells_nonsense_does_not_end_the_server() -> None:
+    kube = MemoryKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        server.server.view.take_pod = _broken  # type: ignore[method-assign]  # what no object is known to do
+        waiting = await make_pod(kube, "p", NEED)
+        await settle()
+        del server.server.view.take_pod
+        assert await server.fitting(waiting, "a") == ["a"]
+
+
+def _broken(*_: Any, **__: Any) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.anyio
+async def test_old_claims_are_looked_into_without_being_asked() -> None:
+    kube = MemoryKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, limits=Limits(sweep_s=0.01)) as (server,):
+        assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
+        async with asyncio.timeout(10):
+            async for event in kube.watch(GPU_NODES, "0"):
+                if event.object.get("spec", {}).get("claims") == []:
+                    break
+
+
+WRONG = {
+    "a certificate without key": (["--tls-certificate", "x"], "--tls-key"),
+    "an authority alone": (["--tls-client-authority", "x"], "--tls-certificate"),
+    "another address without TLS": (["--host", "0.0.0.0", "--kubeconfig", "{config}"], "plain HTTP"),
+    "a policy that is none": (["--policy", "best"], "fgd"),
+    "random, which replicas would not agree on": (["--policy", "random"], "fgd"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_options_are_refused(case: str, tmp_path: Path) -> None:
+    words, want = WRONG[case]
+    config = tmp_path / "config"
+    config.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
+        " users: [{name: u, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: u}}]}"
+    )
+    result = CliRunner().invoke(main, ["server", *(word.format(config=config) for word in words)])
+    assert result.exit_code == 2
+    assert want in result.output
+
+
+def test_help_shows_an_example() -> None:
+    result = CliRunner().invoke(main, ["server", "--help"])
+    assert result.exit_code == 0
+    assert "tessera server --kubeconfig" in result.output
