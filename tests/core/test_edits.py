@@ -90,7 +90,7 @@ CASES = {
     "compute on an instance is counted in percent of the instance": (
         [share(1, Mode.MIG_MPS, 9984, 21, start=0)],
         ShareEdits(
-            env=own("9984", "21", "mig-mps") + mps("0=9984M", "49"),
+            env=own("9984", "21", "mig-mps") + mps("0=9984M", "50"),
             mounts=pipes("GPU-1-0-4"),
             device_nodes=("/dev/nvidia5", *COMMON),
         ),
@@ -114,6 +114,13 @@ CASES = {
 @pytest.mark.parametrize(("shares", "want"), CASES.values(), ids=CASES)
 def test_what_a_container_gets(shares: list[Share], want: ShareEdits) -> None:
     assert edits(shares, GPUS, PLACE) == want
+
+
+@pytest.mark.parametrize("clients", range(1, 8))
+def test_replicas_of_an_instance_have_no_more_than_its_compute_divided(clients: int) -> None:
+    percent = (100 * 3 // 7) // clients
+    env = dict(edits([share(1, Mode.MIG_MPS, 1024, percent, start=0)], GPUS, PLACE).env)
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == str(100 // clients)
 
 
 def test_a_container_is_a_client_of_one_daemon() -> None:

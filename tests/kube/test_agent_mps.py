@@ -1,4 +1,4 @@
-"""The agent on a real node: pods share GPUs by MPS, each within its own limits, and daemons are kept alive."""
+"""The agent on a real node: pods share GPUs and MIG instances by MPS within their limits; daemons are kept alive."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,19 @@ from tessera.sim.mpscontrol import install
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
 
-GPUS = ("2xT4",)
+GPUS = ("2xT4", "A100-40GB")
 REPLICA = "nvidia.com/gpu"
+HALF = "nvidia.com/mig-3g.20gb"
 UNITS = "tessera.dev/gpu-memory"
 COMMAND = "env; echo PIPES=$(ls /run/tessera/mps); echo SHM=$(ls /dev/shm); exec sleep 3600"
 POLICY = {
     "apiVersion": "tessera.dev/v1alpha1",
     "kind": "NodePolicy",
-    "gpus": [{"devices": [0], "sharing": {"mps": 2}}, {"sharing": "auto", "isolation": "driver"}],
+    "gpus": [
+        {"devices": [0], "sharing": {"mps": 2}},
+        {"devices": [2], "sharing": {"mig": "all-3g.20gb", "mps": 2}},
+        {"sharing": "auto", "isolation": "driver"},
+    ],
 }
 
 
@@ -64,7 +69,7 @@ def kill(node: GpuNode, gpu: int) -> int:
 def started(node: GpuNode) -> Path:
     program = install(node.node.folder / "mps-bin")
     node.start_agent(f"--mps-control={program}", policy=POLICY)
-    node.until_offered((REPLICA, 2), (UNITS, 14))
+    node.until_offered((REPLICA, 2), (UNITS, 14), (HALF, 4))
     return program
 
 
@@ -78,13 +83,18 @@ def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own_and_daemons_com
     marker = gpu_node.node.path("/dev/shm/of-the-node")
     marker.touch()
     replicas = [pod(f"replica-{number}", command=COMMAND, limits={REPLICA: 1}) for number in range(2)]
-    run(gpu_node.cluster, *replicas, assigned("small", 3, 20), assigned("large", 6, 50))
+    slices = [pod(f"slice-{number}", command=COMMAND, limits={HALF: 1}) for number in range(4)]
+    run(gpu_node.cluster, *replicas, *slices, assigned("small", 3, 20), assigned("large", 6, 50))
     for name, limit, percent in (("small", "0=3072M", "20"), ("large", "0=6144M", "50")):
         found = environment(gpu_node.cluster, name)
         assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == limit
         assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == percent
         assert found["NVIDIA_VISIBLE_DEVICES"] == gpu_node.gpu_uuids()[1]
-    for name in ("replica-0", "replica-1", "small", "large"):
+    on_slices = [environment(gpu_node.cluster, f"slice-{number}") for number in range(4)]
+    assert sorted(found["NVIDIA_VISIBLE_DEVICES"] for found in on_slices) == sorted(2 * gpu_node.mig_uuids())
+    assert {found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for found in on_slices} == {"0=9984M"}
+    assert {found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for found in on_slices} == {"50"}
+    for name in ("replica-0", "replica-1", "small", "large", "slice-0", "slice-3"):
         found = environment(gpu_node.cluster, name)
         assert found["CUDA_MPS_PIPE_DIRECTORY"] == "/run/tessera/mps"
         assert "control" in found["PIPES"].split()
@@ -94,7 +104,7 @@ def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own_and_daemons_com
     half_mib = environment(gpu_node.cluster, "replica-0")["TESSERA_GPU_MEMORY_MIB"]
     assert "set_default_active_thread_percentage 50" in log
     assert f"set_default_device_pinned_mem_limit 0 {half_mib}M" in log
-    assert compute_modes(gpu_node) == [3, 3]
+    assert compute_modes(gpu_node) == [3, 3, 0]
     marker.unlink()
     daemons_come_back(gpu_node, program)
 

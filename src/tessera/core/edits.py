@@ -124,11 +124,15 @@ def _mps_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> list[tupl
 
 
 def _thread_percent(share: Share, facts: GpuFacts) -> int:
-    """Return the compute of a share in percent of its device, as MPS counts it."""
-    slices = {profile.name: profile.compute_slices for profile in facts.model.profiles}
-    if share.profile is None:
+    """Return the compute of a share in percent of its device, as MPS counts it; never more than the device divided.
+
+    A replica's percent of the GPU was rounded down. So it is known again by how often it goes into the instance's.
+    """
+    if share.profile is None or not share.compute_percent:
         return share.compute_percent
-    return share.compute_percent * facts.model.compute_slices // slices[share.profile]
+    slices = {profile.name: profile.compute_slices for profile in facts.model.profiles}
+    instance_percent = 100 * slices[share.profile] // facts.model.compute_slices
+    return 100 // max(1, instance_percent // share.compute_percent)
 
 
 def _nodes(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -> tuple[str, ...]:
