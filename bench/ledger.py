@@ -58,6 +58,7 @@ SHAPES = {
 
 
 FLOORS = {
+    "filter a new": 120.0,
     "filter": 16.0,
     "scores": 8.0,
     "put_pod": 1.0,
@@ -142,6 +143,8 @@ def measure(count: int, rounds: int) -> Timed:
         calls[f"filter {name}"] = median_us(partial(ledger.filter, shape, names), rounds, change)
         fitting = ledger.filter(shape, names).fitting
         calls[f"scores {name}"] = median_us(partial(ledger.scores, shape, fitting), rounds, change)
+    news = iter(range(1, rounds + 1))
+    calls["filter a new shape"] = median_us(lambda: ledger.filter(need(6 * 1024, cpu_milli=next(news)), names), rounds)
     pod = pods[0]
     calls["drop_pod"] = median_us(lambda: ledger.drop_pod(pod.uid), rounds, lambda: ledger.put_pod(pod))
     calls["put_pod"] = median_us(lambda: ledger.put_pod(pod), rounds, lambda: ledger.drop_pod(pod.uid))
@@ -177,7 +180,7 @@ def memory_mib(count: int) -> float:
 
 def growth(few: Timed, many: Timed, verb: str) -> float:
     """Return the time of all shapes on many nodes over that on few."""
-    sums = [sum(us for name, us in timed.calls.items() if name.startswith(verb)) for timed in (few, many)]
+    sums = [sum(timed.calls[f"{verb} {shape}"] for shape in SHAPES) for timed in (few, many)]
     return sums[1] / sums[0]
 
 

@@ -1,7 +1,10 @@
 """What a fleet refuses to start from, and the corners of a demand."""
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fleets import A100, T4, amount, gpu, node, pods
 from tessera.core.fit import Demand, Fleet
@@ -9,6 +12,7 @@ from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
+from worlds import nodes_of
 
 
 def running(where: str, *shares: Share) -> Running:
@@ -40,6 +44,16 @@ REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
         (running("a", share(1 << 20)),),
         r"pod default/p-0 on node a: found a share of GPU 0: 1048576 MiB, 0 % compute \(memory-share\)",
     ),
+    "a GPU that is not there": (
+        (ONE,),
+        (running("a", msgspec.structs.replace(share(1), gpu=5)),),
+        r"pod default/p-0 on node a: found a share of GPU 5",
+    ),
+    "a mode that the GPU does not serve": (
+        (ONE,),
+        (running("a", share(1, Mode.TIME_SLICING)),),
+        r"found a share of GPU 0: 1 MiB, 0 % compute \(time-slicing\)",
+    ),
     "an instance where none can be": (
         (ONE,),
         (running("a", share(1, Mode.MIG, "1g.5gb", 7)),),
@@ -63,3 +77,51 @@ def test_a_need_for_more_gpus_than_any_node_has_ranks_no_node_above_another() ->
     tiers = demand.tiers(fleet, nodes)
     assert tiers is not None
     assert tiers.tolist() == [0, 0]
+
+
+def column(fleet: Fleet, name: str) -> list[object]:
+    """All that a fleet says of one node, whatever numbers its types and classes have."""
+    at = fleet.index[name]
+    rows = len(fleet.gpu_index[at])
+    offers = [(key, fleet.offers[i, :rows, at].tolist()) for key, i in fleet.classes.items()]
+    arrays = (fleet.serves, fleet.compute_left, fleet.memory_left, fleet.left, fleet.used, fleet.clients)
+    return [
+        fleet.nodes[at],
+        fleet.gpu_index[at],
+        fleet.room[:, at].tolist(),
+        [fleet.types[kind] for kind in fleet.kind[:rows, at]],
+        [array[:rows, at].tolist() for array in arrays],
+        fleet.amounts[:, :rows, at].tolist(),
+        [(key, free) for key, free in sorted(offers, key=str) if any(free)],
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    nodes=st.lists(st.tuples(st.sampled_from("abcd"), nodes_of().map(lambda nodes: nodes[0])), max_size=8),
+    gone=st.lists(st.sampled_from("abcd"), max_size=3),
+)
+def test_a_fleet_whose_nodes_come_and_go_is_as_one_made_at_once(nodes: list[tuple[str, Node]], gone: list[str]) -> None:
+    fleet, want = Fleet(()), dict[str, Node]()
+    for number, (name, spec) in enumerate(nodes):
+        want[name] = msgspec.structs.replace(spec, name=NodeName(name))
+        fleet.put(want[name])
+        if number < len(gone) and gone[number] in want:
+            assert fleet.nodes[fleet.remove(gone[number])].name == ""
+            del want[gone[number]]
+    made = Fleet(list(want.values()))
+    assert set(fleet.index) == set(made.index)
+    assert [column(fleet, name) for name in want] == [column(made, name) for name in want]
+    assert fleet.widest == made.widest
+    assert sum(fleet.census.tolist()) == sum(made.census.tolist())
+
+
+def test_many_changes_of_gpus_make_the_fleet_take_a_new_shape_and_nothing_else() -> None:
+    fleet = Fleet([node("a", gpu(0), gpu(1, T4))])
+    fleet.put(node("b", gpu(0, T4)))
+    shape = fleet.shape
+    for _ in range(5_000):
+        fleet.put(node("b", gpu(0)))
+        fleet.put(node("b", gpu(0, T4)))
+    assert fleet.shape == shape + 1
+    assert fleet.left[:, fleet.index["b"]].tolist() == [100, 0]

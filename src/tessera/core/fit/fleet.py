@@ -24,7 +24,7 @@ _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 """Stands where no node is."""
-_REWIRED: Final = 1 << 16
+_REWIRED: Final = 1 << 13
 """Columns that got other GPUs, after which everything that follows them is rather made anew."""
 _LEAST: Final = 64
 """Columns that are added at least when one more is wanted."""

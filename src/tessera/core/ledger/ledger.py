@@ -30,6 +30,8 @@ _REMEMBERED: Final = 1 << 16
 """Pods whose arrival is remembered, the latest."""
 _RESERVED: Final = "\0reserved "
 """Stands before the number of a reservation; no uid begins so."""
+_MOST_WRITTEN: Final = 1 << 13
+"""Needs that are known as pods wrote them, with selectors and tolerations."""
 _MOST_WHYS: Final = 256
 """Needs whose obstacles are kept."""
 _NO_CODE: Final = -1
@@ -356,7 +358,7 @@ class Ledger:
         """Return the number of a need without what kube-scheduler decides."""
         kind = self._kinds.get(need)
         if kind is None:
-            if self._scores.crowded or len(self._kinds) >= _REMEMBERED:
+            if self._scores.crowded or len(self._kinds) >= _MOST_WRITTEN:
                 self._forget()
             bare = Need(
                 cpu_milli=min(need.cpu_milli, _MOST),

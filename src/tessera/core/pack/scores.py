@@ -25,11 +25,11 @@ _LOG: Final = 1024
 """Changes that are remembered one by one at most."""
 _SMALL: Final = 64
 """Nodes that are sooner scored together than parted into those that fit and those that do not."""
-_STATES: Final = 1 << 14
+_STATES: Final = 1 << 12
 """States of nodes that are remembered for a need."""
 _MOST_KEPT: Final = 256
 """Needs whose scores are kept where needs come without end; about 0.4 MB each on 5,000 nodes."""
-_MOST_NEEDS: Final = 4096
+_MOST_NEEDS: Final = 2048
 """Needs that are told apart where they come without end; then those asked for most, a quarter of them, are kept."""
 _LEAVING_STEP: Final = 200
 """Permille by which the pods that leave must differ from what was learned."""
@@ -98,7 +98,7 @@ class Scores:
         self._ids: dict[Need, int] = {}
         self._needs: list[Need] = []
         self._kept: list[_Kept | None] = []
-        self._open_kinds = 0
+        self._opened: dict[int, _Kept] = {}
         self._shares: dict[tuple[int, int, int], tuple[Share]] = {}  # by kind, type and index of the GPU
         self._released = 0
         self._nodes: Ints = np.arange(len(fleet.nodes))
@@ -199,7 +199,7 @@ class Scores:
         """Start anew with a policy made for the fleet as it is now, with what was learned; every score is stale."""
         self.policy = policy
         self._kept = [None] * len(self._needs)
-        self._open_kinds = 0
+        self._opened.clear()
         self._shares.clear()
         self._nodes = self._place = self._order = np.arange(len(self.fleet.nodes))
         stamp = np.full(len(self._nodes), self.changes)
@@ -241,19 +241,17 @@ class Scores:
 
     def _open(self, kind: int) -> _Kept:
         demand = Demand(self._needs[kind], self.fleet, devices_only=self._devices_only)
-        if self._devices_only and self._open_kinds >= _MOST_KEPT:
+        if self._devices_only and len(self._opened) >= _MOST_KEPT:
             self._close_oldest()
         kept = _Kept(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
-        self._kept[kind] = kept
-        self._open_kinds += 1
+        self._kept[kind] = self._opened[kind] = kept
         return kept
 
     def _close_oldest(self) -> None:
         """Let go what is kept of the need that was asked for the longest time ago."""
-        _, kind = min((kept.fresh, kind) for kind, kept in enumerate(self._kept) if kept)
-        self.policy.forget(self._of(kind).demand)
+        kind = min(self._opened, key=lambda kind: self._opened[kind].fresh)
+        self.policy.forget(self._opened.pop(kind).demand)
         self._kept[kind] = None
-        self._open_kinds -= 1
 
     def _renew(self, kept: _Kept, nodes: Ints) -> None:
         """Bring the row of a need up to date for `nodes`."""
@@ -307,9 +305,8 @@ class Scores:
         self._learned, self._leaving = list(self._arrived), leaving
         self._mix = tuple((need, n) for need, n in zip(self._needs, self._arrived, strict=True) if n)
         if self.policy.learn(self._mix, leaving):
-            for kept in self._kept:
-                if kept:
-                    kept.fresh = -1
+            for kept in self._opened.values():
+                kept.fresh = -1
         self._look()
 
     def _moved(self) -> bool:
