@@ -28,6 +28,10 @@ class Server:
         self.connections = 0
         self.asked: list[Asked] = []
         self.port = 0
+        self.waits = False
+        """Whether connections stay open after answers that do not say where they end."""
+        self.hang_up_after_s = 0.0
+        """When connections end after such an answer, if not at once."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     @property
@@ -57,7 +61,9 @@ class Server:
                     return
                 writer.write(answer)
                 await writer.drain()
-                if b"content-length" not in answer.lower() and b"chunked" not in answer.lower():
+                if self.hang_up_after_s:
+                    asyncio.get_running_loop().call_later(self.hang_up_after_s, self.hang_up)
+                if not self.waits and b"content-length" not in answer.lower() and b"chunked" not in answer.lower():
                     return
         except (OSError, asyncio.IncompleteReadError):
             return

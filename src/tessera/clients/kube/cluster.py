@@ -103,9 +103,9 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     try:
         _check_yaml(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
         config, user = _config(kubeconfig, context)
-        tls = verify_cluster(config.cluster, user, config.abs_file)
-        credentials = Credentials(user_auth(user))
         url = str(config.cluster.server)
+        tls = verify_cluster(config.cluster, user, config.abs_file) if url.startswith("https:") else None
+        credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
     return Access(Address(url=url, proxy=_proxy(url)), tls, credentials)

@@ -1,0 +1,257 @@
+"""What the client makes of an API server's answers; the server is played."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from clients.kube.test_cluster import kubeconfig
+from httpserver import Asked, Play, Server, answer, chunked, serving
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Expired,
+    LightkubeKube,
+    Selection,
+    Unanswered,
+    WatchEvent,
+    real,
+)
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+
+@asynccontextmanager
+async def connected(folder: Path, play: Play, user: dict[str, Any]) -> AsyncIterator[tuple[Server, LightkubeKube]]:
+    """Give a server that plays, and a client of it."""
+    async with serving(play) as server, LightkubeKube.connect(kubeconfig(folder, user, server.url)) as kube:
+        yield server, kube
+
+
+def status(code: int, message: str = "so it is") -> bytes:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    return answer(json.dumps(body).encode(), f"{code} Some Reason")
+
+
+def shown(**each: Any) -> bytes:
+    return answer(json.dumps(each).encode())
+
+
+REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
+    "invalid": (status(422, "spec.x: " + "long " * 40 + "end"), InvalidInput, "long end"),
+    "bad request": (status(400), InvalidInput, "HTTP 400"),
+    "not allowed": (status(403, "may not"), Unavailable, "may not.*a role that grants it"),
+    "not known": (status(401, "Unauthorized"), Unavailable, "Unauthorized"),
+    "not there": (status(404, "not found"), Conflict, "not found"),
+    "changed": (status(409, "the object has been modified"), Conflict, "modified"),
+    "too old": (status(410, "too old"), Expired, "too old"),
+    "too many requests": (status(429, "later"), Unavailable, "HTTP 429, 'later'"),
+    "internal error": (status(500, "etcd timed out"), Unanswered, "etcd timed out"),
+    "gateway": (answer(b"<html>", "502 Bad Gateway", "text/html"), Unanswered, "HTTP 502, '<html>'"),
+    "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "kubectl apply -f"),
+    "no JSON": (answer(b"{"), Unanswered, "an answer of the API server"),
+    "no object": (answer(b"[]"), Unanswered, "an answer of the API server"),
+    "nothing": (None, Unanswered, "an answer of the API server"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_a_refusal_is_an_error_that_says_what_to_do(case: str, tmp_path: Path) -> None:
+    raw, want, text = REFUSALS[case]
+    async with connected(tmp_path, lambda _: raw, {"token": "t"}) as (_server, kube):
+        with pytest.raises(TesseraError, match=text) as refused:
+            await kube.patch(GPU_NODES, "node1", {"spec": {}})
+        assert isinstance(refused.value, want)
+        assert "patch GPUNode node1" in str(refused.value)
+    if want is Unavailable:
+        assert not isinstance(refused.value, Unanswered), "nothing was done"
+
+
+@pytest.mark.anyio
+async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
+    async with connected(tmp_path, lambda _: shown(metadata={"name": "n"}), {"token": "t"}) as (server, kube):
+        selection = Selection(namespace="ns", labels=(("a", "b"), ("c", "d")), fields=(("spec.nodeName", "n 1"),))
+        await kube.list(PODS, selection)
+        await kube.get(CONFIG_MAPS, "a?b", "ns")
+        await kube.apply(GPU_NODES, {"metadata": {"name": "n"}}, manager="me", force=True, subresource="status")
+        await kube.bind("p", "ns", uid="u", node="n", annotations={"k": "v"})
+        await kube.delete(PODS, "p", namespace="ns", grace_s=0)
+        await kube.evict("p", "ns")
+        lines = [f"{each.method} {each.target}" for each in server.asked]
+        assert lines == [
+            "GET /api/v1/namespaces/ns/pods?labelSelector=a%3Db%2Cc%3Dd&fieldSelector=spec.nodeName%3Dn+1&limit=500",
+            "GET /api/v1/namespaces/ns/configmaps/a%3Fb",
+            "PATCH /apis/tessera.dev/v1alpha1/gpunodes/n/status?fieldManager=me&force=true",
+            "POST /api/v1/namespaces/ns/pods/p/binding",
+            "DELETE /api/v1/namespaces/ns/pods/p?gracePeriodSeconds=0",
+            "POST /api/v1/namespaces/ns/pods/p/eviction",
+        ]
+        assert {each.headers["authorization"] for each in server.asked} == {"Bearer t"}
+        assert server.asked[2].headers["content-type"] == "application/apply-patch+yaml"
+        binding = json.loads(server.asked[3].body)
+        assert binding["metadata"] == {"name": "p", "namespace": "ns", "uid": "u", "annotations": {"k": "v"}}
+        assert binding["target"]["name"] == "n"
+        assert server.connections == 1
+
+
+@pytest.mark.anyio
+async def test_names_that_lead_elsewhere_never_leave(tmp_path: Path) -> None:
+    async with connected(tmp_path, lambda _: shown(), {}) as (server, kube):
+        for name, namespace in (("", "ns"), ("..", "ns"), ("a", ""), ("a", ".")):
+            with pytest.raises(InvalidInput):
+                await kube.get(PODS, name, namespace)
+        assert server.asked == []
+
+
+@pytest.mark.anyio
+async def test_what_is_read_has_no_field_owners(tmp_path: Path) -> None:
+    item = {"metadata": {"name": "n", "managedFields": [{"manager": "m"}]}}
+
+    def play(asked: Asked) -> bytes:
+        return shown(items=[item]) if "limit" in asked.target else shown(**item)
+
+    async with connected(tmp_path, play, {}) as (_, kube):
+        assert await kube.get(NODES, "n") == {"metadata": {"name": "n"}}
+        listed = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+        assert (await kube.list(NODES)).objects == (listed,)
+
+
+@pytest.mark.anyio
+async def test_a_refused_token_is_read_again_once(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+
+    def play(asked: Asked) -> bytes:
+        if asked.headers["authorization"] == "Bearer new":
+            return shown(items=[], metadata={"resourceVersion": "7"})
+        token.write_text("new")
+        return status(401, "Unauthorized")
+
+    async with connected(tmp_path, play, {"tokenFile": str(token)}) as (server, kube):
+        assert (await kube.list(NODES)).resource_version == "7"
+        assert (await kube.list(NODES)).resource_version == "7"
+        assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+@pytest.mark.anyio
+async def test_a_watch_whose_token_is_refused_begins_anew_with_another(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+
+    def play(asked: Asked) -> bytes:
+        token.write_text("new")
+        return chunked() if asked.headers["authorization"] == "Bearer new" else status(401, "Unauthorized")
+
+    async with connected(tmp_path, play, {"tokenFile": str(token)}) as (_server, kube):
+        with pytest.raises(Unavailable, match="Unauthorized"):
+            await anext(aiter(kube.watch(NODES, "1")))
+        assert [event async for event in kube.watch(NODES, "1")] == []
+
+
+@pytest.mark.anyio
+async def test_a_list_whose_moment_expires_between_chunks_is_asked_whole(tmp_path: Path) -> None:
+    def play(asked: Asked) -> bytes:
+        query = parse_qs(urlsplit(asked.target).query)
+        if "continue" in query:
+            return status(410, "the provided continue parameter is too old")
+        if "limit" in query:
+            return shown(items=[{"metadata": {"name": "old"}}], metadata={"continue": "x", "resourceVersion": "1"})
+        return shown(items=[{"metadata": {"name": "new"}}], metadata={"resourceVersion": "9"})
+
+    async with connected(tmp_path, play, {}) as (_server, kube):
+        listing = await kube.list(NODES)
+    assert ([each["metadata"]["name"] for each in listing.objects], listing.resource_version) == (["new"], "9")
+
+
+def event(change: str, **each: Any) -> bytes:
+    return json.dumps({"type": change, "object": each}).encode() + b"\n"
+
+
+@pytest.mark.anyio
+async def test_a_watch_tells_changes_and_bookmarks_and_ends_with_the_stream(tmp_path: Path) -> None:
+    lines = (
+        event("ADDED", metadata={"name": "n", "resourceVersion": "5", "managedFields": []})
+        + event("DELETED", metadata={"name": "n", "resourceVersion": "6"})
+        + event("BOOKMARK", metadata={"resourceVersion": "8"})
+    )
+    async with connected(tmp_path, lambda _: chunked(lines[:70], lines[70:150], lines[150:]), {}) as (server, kube):
+        told = [each async for each in kube.watch(NODES, "4", Selection(fields=(("metadata.name", "n"),)))]
+        query = parse_qs(urlsplit(server.asked[0].target).query)
+    assert told == [
+        WatchEvent(object={"metadata": {"name": "n", "resourceVersion": "5"}}),
+        WatchEvent(object={"metadata": {"name": "n", "resourceVersion": "6"}}, gone=True),
+        WatchEvent(object={"metadata": {"resourceVersion": "8"}}, bookmark=True),
+    ]
+    assert (query["resourceVersion"], query["fieldSelector"]) == (["4"], ["metadata.name=n"])
+    assert query["allowWatchBookmarks"] == ["true"]
+
+
+ENDS: dict[str, tuple[Callable[[Asked], bytes | None], type[TesseraError], str]] = {
+    "an expired moment, told at once": (lambda _: status(410, "too old"), Expired, "too old"),
+    "an expired moment, told in the stream": (
+        lambda _: chunked(event("ERROR", kind="Status", code=410, message="too old resource version")),
+        Expired,
+        "too old resource version",
+    ),
+    "an error in the stream": (
+        lambda _: chunked(event("ERROR", kind="Status", code=500, message="no leader")),
+        Unanswered,
+        "no leader",
+    ),
+    "a line that is none": (lambda _: chunked(b"nonsense\n"), Unavailable, "nonsense"),
+    "an end in the middle": (
+        lambda _: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+        Unanswered,
+        "bytes",
+    ),
+    "a kind that is not served": (
+        lambda _: answer(b"404 page not found\n", "404 Not Found", "text/plain"),
+        Unsupported,
+        "the CustomResourceDefinition gpunodes.tessera.dev",
+    ),
+    "a success that is no stream": (lambda _: answer(b"", "202 Accepted"), Unanswered, "HTTP 202"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", ENDS)
+async def test_a_watch_ends_with_an_error_that_says_how_to_go_on(case: str, tmp_path: Path) -> None:
+    play, want, text = ENDS[case]
+    async with connected(tmp_path, play, {}) as (server, kube):
+        stream = kube.watch(GPU_NODES, "4")
+        if case == "an end in the middle":
+            server.hang_up_after_s = 0.1
+        with pytest.raises(want, match=text):
+            await anext(aiter(stream))
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real, "_DEADLINE_S", 0.05)
+    monkeypatch.setattr(real, "_SILENCE_S", 0.05)
+
+    def play(asked: Asked) -> bytes:
+        return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" if "watch" in asked.target else b"HTTP/1.1 "
+
+    async with connected(tmp_path, play, {}) as (server, kube):
+        server.waits = True
+        with pytest.raises(Unanswered, match=r"no answer in 0\.05 s"):
+            await kube.create(NODES, {"metadata": {"name": "n"}})
+        with pytest.raises(Unavailable, match=r"no answer in 0\.05 s"):
+            await anext(aiter(kube.watch(NODES, "4")))
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_not_there_did_nothing(tmp_path: Path) -> None:
+    async with serving(lambda _: None) as server:
+        pass
+    async with LightkubeKube.connect(kubeconfig(tmp_path, {}, server.url)) as kube:
+        with pytest.raises(Unavailable, match="a connection to the API server") as refused:
+            await kube.bind("p", "ns", uid="u", node="n", annotations={})
+        assert not isinstance(refused.value, Unanswered)
