@@ -5,9 +5,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conformance.kubesuite import GHOSTS, HERE, NAMESPACE, KubeSuite, config_map, until
-from tessera.clients.kube import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, Expired, Kube, MemoryKube, Store
-from tessera.errors import Unavailable
+from conformance.kubesuite import GHOSTS, HERE, NAMESPACE, KubeSuite, config_map, pod, until
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
+    PODS,
+    Expired,
+    Kube,
+    MemoryKube,
+    Selection,
+    Store,
+    Unanswered,
+)
+from tessera.errors import Conflict, Unavailable
 
 
 class TestMemoryKube(KubeSuite):
@@ -104,3 +114,59 @@ async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) ->
         if len(told) == 2:
             break
     assert told == ["one", "two"]
+
+
+@pytest.mark.anyio
+async def test_a_lost_answer_says_that_nobody_knows() -> None:
+    kube = MemoryKube()
+    uid = (await kube.create(PODS, pod("p")))["metadata"]["uid"]
+    kube.lose_answers(2)
+    with pytest.raises(Unanswered):
+        await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={"a": "9"})
+    with pytest.raises(Unanswered):
+        await kube.delete(CONFIG_MAPS, "absent", namespace=NAMESPACE)
+    found = await kube.get(PODS, "p", NAMESPACE)
+    assert found is not None
+    assert found["spec"]["nodeName"] == "n"
+    with pytest.raises(Conflict, match="node n already"):
+        await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={})
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
+    kube, body = MemoryKube(), pod("p")
+    body["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    uid = (await kube.create(PODS, body))["metadata"]["uid"]
+    with pytest.raises(Conflict, match="being deleted"):
+        await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={})
+
+
+@pytest.mark.anyio
+async def test_an_object_is_as_old_as_the_clock_says() -> None:
+    kube = MemoryKube(clock=lambda: 86_400.0)
+    made = await kube.create(CONFIG_MAPS, config_map("one"))
+    assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
+
+
+@pytest.mark.anyio
+async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_told() -> None:
+    kube = MemoryKube()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    for number in range(10_000):
+        await kube.patch(CONFIG_MAPS, "one", {"data": {"n": str(number)}}, namespace=NAMESPACE)
+    with pytest.raises(Expired):
+        await anext(kube.watch(CONFIG_MAPS, "0"))
+    assert (await anext(kube.watch(CONFIG_MAPS, "1"))).object["data"] == {"n": "0"}
+
+
+@pytest.mark.anyio
+async def test_pods_are_selected_by_their_node() -> None:
+    kube, here = MemoryKube(), Selection(fields=(("spec.nodeName", "n"),))
+    uids = {name: (await kube.create(PODS, pod(name)))["metadata"]["uid"] for name in ("b", "a", "c")}
+    for name, uid in uids.items():
+        await kube.bind(name, NAMESPACE, uid=uid, node="n" if name < "c" else "m", annotations={})
+    assert [each["metadata"]["name"] for each in (await kube.list(PODS, here)).objects] == ["a", "b"]
+    await kube.delete(PODS, "a", namespace=NAMESPACE)
+    assert [each["metadata"]["name"] for each in (await kube.list(PODS, here)).objects] == ["b"]
+    named = Selection(fields=(("metadata.name", "c"),))
+    assert [each["metadata"]["name"] for each in (await kube.list(PODS, named)).objects] == ["c"]

@@ -6,7 +6,7 @@ thousand agents, each watching its own, cost what changes.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from tessera.clients.kube.protocol import (
@@ -27,6 +27,7 @@ Key = tuple[str, str]
 
 _REMEMBERED = 10_000
 """Changes of a kind that a watch may begin before; who is further behind is told that the moment expired."""
+_NAME = "metadata.name"
 _PLACE = "spec.nodeName"
 """The field by which objects are found without looking at all of them: a node's pods."""
 
@@ -101,6 +102,14 @@ class _Shelf:
         paths = dict.fromkeys(path for path, _ in self.watchers)
         return {(path, _at(state, path) if path else ""): None for path in paths for state in states}
 
+    def candidates(self, selection: Selection) -> Iterable[Key]:
+        """Return the keys among which all objects of a selection are, as few as are found without looking at each."""
+        fields = dict(selection.fields)
+        if _PLACE in fields:
+            return self.placed.get(fields[_PLACE], set())
+        key = (selection.namespace, fields.get(_NAME, ""))
+        return (key,) if key in self.objects else self.objects
+
     def since(self, version: int) -> Iterator[_Change]:
         later: list[_Change] = []
         for change in reversed(self.history):
@@ -128,8 +137,7 @@ class Storage:
     def select(self, kind: Kind, selection: Selection) -> tuple[Object, ...]:
         """Return the objects that a selection takes, sorted by namespace and name."""
         shelf = self._shelf(kind)
-        places = [value for path, value in selection.fields if path == _PLACE]
-        keys = shelf.placed.get(places[0], set()) if places else shelf.objects
+        keys = shelf.candidates(selection)
         return tuple(
             shelf.objects[key] for key in sorted(key for key in keys if _selects(selection, shelf.objects[key]))
         )
