@@ -4,26 +4,30 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 import gpusharecli
 from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.cli import main
+from tessera.cli.inspect import _Choice, _frames
 from tessera.cli.inspect.devices import devices
 from tessera.cli.inspect.summary import summary
+from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import follow, observe
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, name_of
 from tessera.core.cluster import Cluster
 from tessera.core.gpunodestate import Sick, Used, Wanted
 from tessera.core.inspection import Inspection, inspect
 from tessera.core.sharing import Mode, Sharing
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable
 
 LONG = "gke-cluster-europe-west4-pool-2-a1b2c3d4-x7k2"
 A100 = "A100-40GB"
@@ -368,7 +372,7 @@ async def test_a_cluster_without_the_kind_is_read_from_labels() -> None:
     assert [each.gpus[0].model for each in inspect(await observe(kube)).nodes] == ["T4"]
 
 
-class Screen:
+class Shown:
     """Where clusters are shown; tells when the next one is."""
 
     def __init__(self) -> None:
@@ -386,7 +390,7 @@ async def test_a_live_cluster_is_followed(*, served: bool) -> None:
     kube = await filled([node("a"), *([gpunode("a", gpu(0))] if served else [])])
     if not served:
         kube.uninstall(GPU_NODES)
-    screen = Screen()
+    screen = Shown()
     task = asyncio.create_task(follow(kube, screen.shown.put_nowait, screen.troubles.put_nowait))
     assert (await screen.next()).pods == ()
     await kube.create(PODS, pod("p", NEED, share(0, 4096)))
@@ -398,3 +402,63 @@ async def test_a_live_cluster_is_followed(*, served: bool) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_shown_ends_the_following_with_its_own_error() -> None:
+    def refuse(_: Cluster) -> None:
+        raise InvalidInput("node x", found="none", wanted="one")
+
+    def fail(_: Cluster) -> None:
+        raise ZeroDivisionError
+
+    kube = await filled([node("a")])
+    with pytest.raises(InvalidInput, match="node x"):
+        await follow(kube, refuse, lambda _: None)
+    with pytest.raises(ExceptionGroup) as raised:
+        await follow(kube, fail, lambda _: None)
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def counted(cluster: Cluster) -> Text:
+    return Text(f"{len(cluster.pods)} pods {'x' * 80}")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_screen_shows_frames_and_why_there_is_no_newer_one(*, terminal: bool) -> None:
+    console = Console(width=60, height=20, force_terminal=terminal, color_system=None)
+    cluster = read_cluster(as_fields(CLUSTER))
+    with console.capture() as capture, Screen(console, counted) as screen:
+        screen.trouble(Unavailable("list pods", found="no answer", wanted="one"))
+        screen.show(cluster)
+        screen.trouble(Unavailable("list nodes", found="no answer", wanted="one"))
+    got = capture.get()
+    words = (
+        "waiting for the cluster",
+        "not up to date: list pods",
+        f"{len(cluster.pods)} pods",
+        "not up to date: list nodes",
+    )
+    positions = [got.find(each) for each in words]
+    assert positions == sorted(positions)
+    assert positions[0] >= 0
+    if not terminal:
+        assert f"{len(cluster.pods)} pods {'x' * 80}\n" in got, "a line that is piped is not broken"
+
+
+def test_a_node_that_was_there_once_may_go() -> None:
+    drawn = _frames(_Choice(("gpu-a",), (), "", details=False, output="json"), Console(width=80))
+    whole, without = read_cluster(as_fields(CLUSTER)), read_cluster(as_fields(CLUSTER[2:]))
+    with pytest.raises(InvalidInput, match="node gpu-a"):
+        drawn(without)
+    assert '"name":"gpu-a"' in str(drawn(whole))
+    assert '"nodes":[]' in str(drawn(without))
+
+
+@pytest.mark.parametrize("output", ["table", "wide"])
+def test_frames_are_what_is_printed_once(output: Literal["table", "wide"]) -> None:
+    console = Console(width=120, color_system=None)
+    drawn = _frames(_Choice((), (), "", details=False, output=output), console)
+    with console.capture() as capture:
+        console.print(drawn(read_cluster(as_fields(CLUSTER))), soft_wrap=output == "table")
+    assert capture.get().split() == run("-o", output).stdout.split()

@@ -1,12 +1,14 @@
 """`tessera inspect` and `tessera explain pod` on a real API server, as people and kubectl call them."""
 
 import asyncio
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,9 +121,43 @@ async def test_a_watch_shows_changes_and_ends_by_an_interrupt(control_plane: Clu
                 assert await process.wait() == 0
                 assert await process.stderr.read() == b""
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await end(process)
+
+
+async def test_a_watch_in_a_terminal_gives_the_terminal_back(control_plane: Cluster) -> None:
+    """Ctrl-c as a terminal sends it; the cursor is shown again, and nothing is complained of."""
+    async with cluster_with(control_plane):
+        near, far = os.openpty()
+        process = await asyncio.create_subprocess_exec(
+            "tessera", "inspect", "-o", "wide", "--watch",
+            env={**environment(control_plane), "TERM": "xterm"}, stdin=far, stdout=far, stderr=far,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(far, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(far)
+        try:
+            async with asyncio.timeout(60):
+                seen = b""
+                while b"GPUs in use" not in seen:
+                    seen += await asyncio.to_thread(os.read, near, 1 << 16)
+                os.write(near, b"\x03")
+                assert await process.wait() == 0
+                seen += await asyncio.to_thread(os.read, near, 1 << 16)
+            assert seen.rfind(SHOW_CURSOR) > seen.rfind(HIDE_CURSOR) >= 0
+            assert b"Traceback" not in seen
+            assert b"error" not in seen
+        finally:
+            await end(process)
+            os.close(near)
+
+
+SHOW_CURSOR, HIDE_CURSOR = b"\x1b[?25h", b"\x1b[?25l"
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Leave nothing behind."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 async def until(stream: asyncio.StreamReader, words: bytes) -> None:

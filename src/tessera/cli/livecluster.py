@@ -13,7 +13,7 @@ from tessera.api.fields import objects
 from tessera.cli.inputs import read_documents
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, Kube, LightkubeKube, Object, Selection, Store
 from tessera.core.cluster import Cluster
-from tessera.errors import InvalidInput, Unsupported
+from tessera.errors import InvalidInput, TesseraError, Unsupported
 
 __all__ = ["Place", "cluster_options", "connected", "events_of", "follow", "observe", "place_of", "read_file"]
 
@@ -104,20 +104,29 @@ async def events_of(kube: Kube, kind: Kind, name: str, namespace: str) -> tuple[
 
 
 async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callable[[Exception], None]) -> None:
-    """Hand the cluster over as it is, and again after each change, until cancelled; changes that come together once."""
+    """Hand the cluster over as it is, and again after each change, until cancelled; changes that come together once.
+
+    Raises:
+        TesseraError: the API cannot be read, or what `show` raised.
+
+    """
     change = asyncio.Event()
     served = [NODES, PODS, *([GPU_NODES] if await _serves(kube, GPU_NODES) else [])]
     stores = [Store(kube, kind, wake=change.set, on_trouble=on_trouble) for kind in served]
-    async with asyncio.TaskGroup() as group:
-        for store in stores:
-            group.create_task(store.run())
-        for store in stores:
-            await store.synced()
-        while True:
-            change.clear()
-            show(read_cluster(as_fields([each for store in stores for each in store.objects.values()])))
-            await change.wait()
-            await asyncio.sleep(_SETTLE_S)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for store in stores:
+                group.create_task(store.run())
+            for store in stores:
+                await store.synced()
+            while True:
+                change.clear()
+                show(read_cluster(as_fields([each for store in stores for each in store.objects.values()])))
+                await change.wait()
+                await asyncio.sleep(_SETTLE_S)
+    except ExceptionGroup as raised:
+        known = [error for error in raised.exceptions if isinstance(error, TesseraError)]
+        raise known[0] if known else raised from raised
 
 
 async def _serves(kube: Kube, kind: Kind) -> bool:

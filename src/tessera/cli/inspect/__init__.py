@@ -1,22 +1,20 @@
 """`tessera inspect`: who holds what on the GPUs of a cluster."""
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Literal, TypedDict, Unpack
 
 import click
 import msgspec
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from tessera.cli.inspect.devices import ENDLESS, devices
 from tessera.cli.inspect.summary import details, summary
-from tessera.cli.livecluster import Place, cluster_options, connected, follow, observe, place_of, read_file
+from tessera.cli.inspect.watching import watch
+from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.core import inspection as core
 from tessera.core.cluster import Cluster
@@ -52,14 +50,17 @@ class _Choice(msgspec.Struct, frozen=True):
     details: bool
     output: Literal["table", "wide", "json"]
 
-    def of(self, cluster: Cluster) -> Inspection:
-        """Return who holds what there."""
+    def check(self, cluster: Cluster) -> None:
+        """Refuse nodes that are not there."""
         missing = [name for name in self.nodes if name not in {each.node.name for each in cluster.nodes}]
         if missing:
             known = [each.node.name for each in cluster.nodes]
             raise InvalidInput(
                 f"node {missing[0]}", found="no node of this name", wanted="nodes of the cluster", accepted=_few(known)
             )
+
+    def of(self, cluster: Cluster) -> Inspection:
+        """Return who holds what there."""
         return core.inspect(cluster, self.nodes, labels=self.labels, namespace=self.namespace)
 
 
@@ -98,12 +99,13 @@ def inspect(**given: Unpack[_Given]) -> None:
             "--details", found=f"-o {choice.output} beside it", wanted="the table, which it is a form of"
         )
     place = place_of(given)
-    if place.filename is not None:
-        _show(choice.of(read_file(place.filename)[0]), choice)
-    elif given["watch"]:
-        asyncio.run(_watch(place, choice))
-    else:
-        _show(choice.of(asyncio.run(_observed(place))), choice)
+    if given["watch"]:
+        console = _console()
+        asyncio.run(watch(place, console, _frames(choice, console)))
+        return
+    cluster = read_file(place.filename)[0] if place.filename is not None else asyncio.run(_observed(place))
+    choice.check(cluster)
+    _show(choice.of(cluster), choice)
 
 
 def _labels(selector: str) -> tuple[tuple[str, str], ...]:
@@ -129,11 +131,11 @@ def _show(found: Inspection, choice: _Choice) -> None:
     elif choice.output == "wide":
         console.print(devices(found, console.width))
     else:
-        write_output("-", _table(found, choice, console.width if console.is_terminal else None))
+        write_output("-", _table(found, choice, console))
 
 
-def _table(found: Inspection, choice: _Choice, width: int | None) -> str:
-    return details(found) if choice.details else summary(found, width)
+def _table(found: Inspection, choice: _Choice, console: Console) -> str:
+    return details(found) if choice.details else summary(found, console.width if console.is_terminal else None)
 
 
 def _console() -> Console:
@@ -141,37 +143,19 @@ def _console() -> Console:
     return Console(width=None if told else ENDLESS, highlight=False)
 
 
-# Watching
+def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], RenderableType]:
+    """Return what draws a cluster; a node that was there once may go."""
+    checked: list[Cluster] = []
 
+    def drawn(cluster: Cluster) -> RenderableType:
+        if not checked:
+            choice.check(cluster)
+            checked.append(cluster)
+        found = choice.of(cluster)
+        if choice.output == "wide":
+            return devices(found, console.width)
+        if choice.output == "json":
+            return Text(msgspec.json.encode(found).decode())
+        return Text(_table(found, choice, console))
 
-async def _watch(place: Place, choice: _Choice) -> None:
-    """Show the cluster again after each change, until SIGINT or SIGTERM."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    console = _console()
-    troubles: list[str] = []
-
-    def show(cluster: Cluster) -> None:
-        frame = _frame(choice.of(cluster), choice, console.width, troubles)
-        if console.is_terminal:
-            live.update(frame, refresh=True)
-        else:
-            console.print(frame)
-
-    async with connected(place) as kube:
-        with contextlib.suppress(asyncio.CancelledError), Live(console=console, auto_refresh=False) as live:
-            await follow(kube, show, lambda error: troubles.append(str(error)))
-
-
-def _frame(found: Inspection, choice: _Choice, width: int, troubles: list[str]) -> RenderableType:
-    if choice.output == "wide":
-        shown: RenderableType = devices(found, width)
-    elif choice.output == "json":
-        shown = Text(msgspec.json.encode(found).decode())
-    else:
-        shown = Text(_table(found, choice, width))
-    told = [Text(f"the API was not reached for a while: {troubles[-1]}", "yellow")] if troubles else []
-    troubles.clear()
-    return Group(shown, *told)
+    return drawn

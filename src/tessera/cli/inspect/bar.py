@@ -48,7 +48,7 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
 
     """
     pieces = _instances(gpu, room, numbers) if gpu.slices else _shares(gpu, room, numbers)
-    line = Text(_EDGE, style=_PALE, no_wrap=True)
+    line = Text(no_wrap=True).append(_EDGE, _PALE)
     for piece in pieces:
         inside = piece.extent - 1
         if inside < 0:

@@ -1,0 +1,72 @@
+"""`tessera inspect --watch`: the cluster shown again after each change, until interrupted."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from tessera.cli.livecluster import Place, connected, follow
+from tessera.core.cluster import Cluster
+
+__all__ = ["Screen", "watch"]
+
+Drawn = Callable[[Cluster], RenderableType]
+
+
+class Screen:
+    """Where a cluster is shown: redrawn in place in a terminal, frame after frame where the output is piped.
+
+    Args:
+        console: the output.
+        drawn: what is shown of a cluster.
+
+    """
+
+    def __init__(self, console: Console, drawn: Drawn) -> None:
+        self._console = console
+        self._drawn = drawn
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._frame: RenderableType = Text("waiting for the cluster")
+
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last frame and give the cursor back."""
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, cluster: Cluster) -> None:
+        """Show a cluster as it is now."""
+        self._frame = self._drawn(cluster)
+        self._draw(self._frame)
+
+    def trouble(self, error: Exception) -> None:
+        """Say below the last frame why there is no newer one."""
+        self._draw(Group(self._frame, Text(f"not up to date: {error}", "bold yellow")))
+
+    def _draw(self, frame: RenderableType) -> None:
+        if self._live is not None:
+            self._live.update(frame, refresh=True)
+        else:
+            self._console.print(frame, soft_wrap=isinstance(frame, Text))
+
+
+async def watch(place: Place, console: Console, drawn: Drawn) -> None:
+    """Show the cluster and follow it until SIGINT or SIGTERM, which end it without an error."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        async with connected(place) as kube:
+            with Screen(console, drawn) as screen:
+                await follow(kube, screen.show, screen.trouble)
