@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeobjects import Object, gpu, gpunode, node, pod, share
-from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.core.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.fit import Fleet
 from tessera.core.inspection import inspect
@@ -119,6 +119,34 @@ def test_pods_that_cannot_be_read_are_there_with_their_problem(sentence: str) ->
     got = only(*GOOD[:2], given_pod)
     assert (got.node, got.phase, got.shares, got.record) == (want_node, phase, (), Record.NONE)
     assert problem in got.problem
+
+
+def versioned(each: Object, version: int) -> Object:
+    return each | {"metadata": each["metadata"] | {"resourceVersion": str(version)}}
+
+
+def test_pods_that_did_not_change_are_not_read_again() -> None:
+    memory = PodMemory()
+
+    def look(*pods: Object) -> Cluster:
+        got = read_cluster(as_fields((*GOOD[:2], *pods)), memory=memory)
+        assert got == read(*GOOD[:2], *pods), "memory changes nothing about what is told"
+        return got
+
+    first = versioned(pod("p", NEED, share(1, 4096)), 1)
+    odd = versioned(pod("q", {"nvidia.com/gpu": "-1"}), 1)
+    before = look(first, odd).pods[0]
+    assert look(first, odd).pods[0].pod is before.pod
+    moved = versioned(pod("p", NEED, share(0, 4096)), 2)
+    assert look(moved, odd).pods[0].shares == (share(0, 4096),)
+    assert look(moved).notes == ()
+    assert look(first).pods[0].pod is not before.pod, "what was gone for a look is forgotten"
+    nameless = versioned(pod("p", NEED, share(1, 4096), metadata={"uid": ""}), 1)
+    assert look(nameless).pods[0].pod is not look(nameless).pods[0].pod
+
+
+def test_a_pod_of_a_strange_version_is_left_out() -> None:
+    assert "ns/x is left out" in read(*GOOD, pod("x", metadata={"resourceVersion": 5})).notes[0]
 
 
 def test_the_unit_is_that_of_the_nodes_unless_it_is_given() -> None:

@@ -20,7 +20,7 @@ from tessera.core.pack.packer import Packer
 from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
-__all__ = ["Claims", "Observed", "read_pods"]
+__all__ = ["Claims", "Observed", "PodMemory", "read_pods"]
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,25 +41,73 @@ Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
 """By pod UID: node and shares that a server is about to bind the pod to."""
 
 
+class _Reading(msgspec.Struct, frozen=True):
+    """What one Pod object tells."""
+
+    pod: Pod | None
+    """None where it cannot be read."""
+    shares: tuple[Share, ...] | None = None
+    """Where they are recorded."""
+    note: str = ""
+    """What could not be read."""
+
+
+class PodMemory:
+    """What Pod objects told: one that did not change since is not read again, which is most of the work.
+
+    Objects are told apart by UID and version; those without are read each time. It remembers the pods of the last look.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str, int], _Reading] = {}
+        self._now: dict[tuple[str, str, int], _Reading] = {}
+
+    def reading(self, field: Field, key: PodKey, share_unit_mib: int) -> _Reading:
+        """Return what an object tells."""
+        metadata = field.get("metadata")
+        uid, version = (metadata.get(name).text("") for name in ("uid", "resourceVersion"))
+        known = self._before.get((uid, version, share_unit_mib)) or _read(field, key, share_unit_mib)
+        if uid and version:
+            self._now[uid, version, share_unit_mib] = known
+        return known
+
+    def settle(self) -> None:
+        """Forget what was not seen since the last time."""
+        self._before, self._now = self._now, {}
+
+
 class _Placed(msgspec.Struct, frozen=True):
-    """A pod and its node, empty for none; its shares where they are recorded."""
+    """A pod on a node; its shares where they are recorded."""
 
     pod: Pod
-    node: str
     shares: tuple[Share, ...] | None
 
 
 def read_pods(
-    fields: Sequence[Field], nodes: Mapping[str, Node], *, share_unit_mib: int = 1024, claims: Claims | None = None
+    fields: Sequence[Field],
+    nodes: Mapping[str, Node],
+    *,
+    share_unit_mib: int = 1024,
+    claims: Claims | None = None,
+    memory: PodMemory | None = None,
 ) -> Observed:
     """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
 
     A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.
 
+    Args:
+        fields: the objects.
+        nodes: the nodes there are, by name.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        claims: places that servers are about to bind pods to.
+        memory: what was read before, kept up to date for the next time.
+
     Raises:
         InvalidInput: an object without a valid name, or two pods of one name.
 
     """
+    memory = memory or PodMemory()
+    claims = claims or {}
     notes: list[str] = []
     on_node: dict[str, list[_Placed]] = {}
     pending: list[tuple[str, Pod]] = []
@@ -72,17 +120,23 @@ def read_pods(
         if is_finished(field):
             continue
         try:
-            placed = _read(field, key, share_unit_mib, notes, claims or {})
+            read = memory.reading(field, key, share_unit_mib)
         except InvalidInput as error:
-            notes.append(f"pod {key} is left out: {error}")
+            notes.append(_left_out(key, error))
             continue
-        node = placed.node
+        notes.extend([read.note] if read.note else [])
+        if read.pod is None:
+            continue
+        node, shares = read.pod.need.node_name, read.shares
         if not node:
-            pending.append((field.get("metadata", "creationTimestamp").text("~"), placed.pod))
+            node, shares = claims.get(field.get("metadata", "uid").text(""), ("", None))
+        if not node:
+            pending.append((field.get("metadata", "creationTimestamp").text("~"), read.pod))
         elif node in nodes:
-            on_node.setdefault(node, []).append(placed)
+            on_node.setdefault(node, []).append(_Placed(read.pod, shares))
         else:
             notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+    memory.settle()
     misread = tuple(notes)
     running: list[Running] = []
     recorded: dict[PodKey, tuple[Share, ...]] = {}
@@ -95,17 +149,21 @@ def read_pods(
     )
 
 
-def _read(field: Field, key: PodKey, share_unit_mib: int, notes: list[str], claims: Claims) -> _Placed:
-    need = read_need(field, share_unit_mib=share_unit_mib)
-    priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
-    pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
-    if not need.node_name:
-        return _Placed(pod, *claims.get(field.get("metadata", "uid").text(""), ("", None)))
+def _read(field: Field, key: PodKey, share_unit_mib: int) -> _Reading:
     try:
-        return _Placed(pod, need.node_name, read_shares(field, need, share_unit_mib=share_unit_mib))
+        need = read_need(field, share_unit_mib=share_unit_mib)
+        priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
+        pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:
-        notes.append(_unused(key, error))
-        return _Placed(pod, need.node_name, None)
+        return _Reading(None, note=_left_out(key, error))
+    try:
+        return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+    except InvalidInput as error:
+        return _Reading(pod, note=_unused(key, error))
+
+
+def _left_out(key: PodKey, error: InvalidInput) -> str:
+    return f"pod {key} is left out: {error}"
 
 
 def _unused(key: PodKey, error: InvalidInput) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.fields import objects
 from tessera.cli.inputs import read_documents
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, Kube, LightkubeKube, Object, Selection, Store
@@ -110,7 +110,7 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
         TesseraError: the API cannot be read, or what `show` raised.
 
     """
-    change = asyncio.Event()
+    change, memory = asyncio.Event(), PodMemory()
     served = [NODES, PODS, *([GPU_NODES] if await _serves(kube, GPU_NODES) else [])]
     stores = [Store(kube, kind, wake=change.set, on_trouble=on_trouble) for kind in served]
     try:
@@ -121,7 +121,8 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
                 await store.synced()
             while True:
                 change.clear()
-                show(read_cluster(as_fields([each for store in stores for each in store.objects.values()])))
+                seen = as_fields([each for store in stores for each in store.objects.values()])
+                show(read_cluster(seen, memory=memory))
                 await change.wait()
                 await asyncio.sleep(_SETTLE_S)
     except ExceptionGroup as raised:
