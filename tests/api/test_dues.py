@@ -199,3 +199,24 @@ def test_a_correction_of_gpushare_s_annotations_says_it_their_way_too() -> None:
     assert got["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
     given["metadata"]["annotations"] |= got
     assert read_dues([given]).dues[0].shares == moved
+
+
+# sentence: (what another pod asks and has beside one that asks 6 units and has an amount, whether the two may change)
+CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
+    "another kind of share for the same ask": (pod({"main": {NEED: 6}}, share(1, 9856, mode=Mode.MIG)), True),
+    "another amount for the same ask": (pod({"main": {NEED: 6}}, share(1, 40960, mode=Mode.WHOLE)), True),
+    "another claim to compute": (pod({"main": {NEED: 6, "tessera.dev/gpu-compute": 5}}, share(1, 6144)), False),
+    "another isolation": (
+        pod({"main": {NEED: 6}}, share(1, 6144), annotations={"tessera.dev/isolation": "hardware"}),
+        False,
+    ),
+    "another GPU model": (pod({"main": {NEED: 6}}, share(1, 6144), annotations={"tessera.dev/gpu-model": "T4"}), False),
+    "another size": (pod({"main": {NEED: 7}}, share(1, 7168)), False),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_which_pods_may_change_shares(case: str) -> None:
+    other, want = CHANGES[case]
+    first, second = read_dues([pod({"main": {NEED: 6}}, share(0, 6144)), other]).dues
+    assert (first.specification == second.specification) is want

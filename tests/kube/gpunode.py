@@ -145,6 +145,7 @@ class GpuNode:
         pods.remove(self.cluster)
         self.node.stop_process("agent")
         self.cluster.kubectl("label", "node", self.node.name, f"{MIG_CONFIG}-", f"{STATE}-")
+        self.cluster.kubectl("delete", "gpunode", self.node.name, "--ignore-not-found")
         shutil.rmtree(self.node.folder / "var-lib" / "tessera", ignore_errors=True)
         with Machine(self.node.gpu_state) as machine:
             machine.renew()

@@ -14,7 +14,7 @@ from tessera.api.podspecs import ASSIGNMENT, read_need
 from tessera.api.workloads import is_finished
 from tessera.core.advertise import SHARE_RESOURCES
 from tessera.core.matching import Correction, Due, DueKey, Held
-from tessera.core.need import Ask, Form
+from tessera.core.need import Ask, Form, Need
 from tessera.core.snapshot import Share
 from tessera.core.units import count
 from tessera.errors import InvalidInput
@@ -73,8 +73,16 @@ def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
                 since_ns=since_ns,
                 ending=ending,
                 running=running,
+                ask=_asked(ask, need),
                 bound=name if len(parts) > 1 else "",
             )
+
+
+def _asked(ask: Ask, need: Need) -> str:
+    """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance."""
+    if ask.form is not Form.NEED:
+        return ""
+    return msgspec.json.encode((msgspec.structs.replace(ask, container=""), need.models)).decode()
 
 
 def _dealt(

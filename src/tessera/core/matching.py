@@ -81,13 +81,15 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
     running: bool = False
     """Whether the pod runs; then it holds its devices, also where the kubelet's record does not show it yet."""
+    ask: str = ""
+    """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
     bound: str = ""
     """The pod, where the dues of its containers stand for one share of it and cannot be exchanged singly."""
 
     @property
     def specification(self) -> str:
-        """What must be equal for two dues to be interchangeable, as text: all but GPU and place on it."""
-        parts = (self.key.resource, self.units, self.bound, [_anywhere(share) for share in self.shares])
+        """What must be equal for two dues to be interchangeable, as text: what was asked, else all but the place."""
+        parts = (self.key.resource, self.units, self.bound, self.ask or [_anywhere(share) for share in self.shares])
         return msgspec.json.encode(parts).decode()
 
 

@@ -165,8 +165,9 @@ class Node:
                 await self.task
             self.task = None
 
-    def assign(self, name: str, units: int, *shares: Share) -> None:
+    def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
         """Let the API server know a pod with an assignment."""
+        asked = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
         self.pods["default", name] = {
             "metadata": {
                 "namespace": "default",
@@ -176,7 +177,7 @@ class Node:
             },
             "spec": {
                 "nodeName": "n",
-                "containers": [{"name": "main", "resources": {"limits": {NEED: str(units)}}}],
+                "containers": [{"name": "main", "resources": {"limits": asked}}],
             },
         }
         self.watched["default", name] = self.pods["default", name]
@@ -516,10 +517,27 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
-async def test_a_share_of_another_kind_is_not_exchanged(node: Node) -> None:
+async def test_pods_that_ask_the_same_may_change_shares_of_different_kinds(node: Node) -> None:
+    cut = facts(1, layout=sevenths())
+    await node.offer((facts(0), MEMORY), (cut, Sharing(layout=cut.layout)))
+    node.assign("a", 2, share(0, 2048))
+    node.assign("b", 2, share(1, 4864, profile="1g.5gb", start=3, mode=Mode.MIG))
+    await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
+    await node.kubelet.admit("default", "a", Container(name="main", limits=((NEED, 2),)))
+    uuids = {}
+    for name in ("b", "a"):
+        uuids[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert [(node.assigned(name)[0]["gpu"], node.assigned(name)[0]["mode"]) for name in ("a", "b")] == [
+        (1, "mig"),
+        (0, "memory-share"),
+    ]
+    assert uuids == {"b": facts(0).uuid, "a": cut.instances[3].uuid}
+
+
+async def test_a_share_that_another_ask_needs_is_not_exchanged(node: Node) -> None:
     await node.offer((facts(0), MEMORY), (facts(1, "T4"), MEMORY))
     node.assign("a", 2, share(0, 2048))
-    node.assign("b", 2, share(1, 2048, compute_percent=30))
+    node.assign("b", 2, share(1, 2048, compute_percent=30), compute_percent=30)
     await node.kubelet.admit("default", "b", Container(name="main", limits=((NEED, 2),)))
     with pytest.raises(Conflict, match="another size or kind"):
         await node.kubelet.create("default", "b", "main")

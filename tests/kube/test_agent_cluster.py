@@ -1,0 +1,255 @@
+"""The agent and the cluster's scheduler on a real node: GPUNode, wanted devices, slices that pods were assigned."""
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kube.gpunode import GpuNode
+from kube.pods import allocatable, environment, pod, run
+from tessera.api.assignments import write_shares
+from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
+from tessera.clients.kubelet import PodResources
+from tessera.core.gpumodels import model
+from tessera.core.gpunodestate import Claim, GpuNodeState, Wanted
+from tessera.core.mig import Layout, Placement, placements_of
+from tessera.core.need import PodKey
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from tessera.errors import Unavailable
+from tessera.sim.nvmlsim import Machine
+from testbed.processes import until
+
+GPUS = ("A100-40GB", "H100-80GB")
+UNITS = "tessera.dev/gpu-memory"
+ALL_UNITS = 39 + 78
+ASSIGNMENT = "tessera.dev/assignment"
+AUTO = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
+
+
+def place(name: str, profile: str, start: int) -> Placement:
+    return next(each for each in placements_of(model(name), profile) if each.start == start)
+
+
+SMALL = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1))
+HALF = place("A100-40GB", "3g.20gb", 4)
+HOPPER = place("H100-80GB", "3g.40gb", 0)
+
+
+def share(gpu: int, placement: Placement | None, memory_mib: int) -> Share:
+    mode = Mode.MEMORY_SHARE if placement is None else Mode.MIG
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        profile=placement.profile if placement else None,
+        start=placement.start if placement else None,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource=UNITS,
+        container="main",
+    )
+
+
+def assigned(name: str, units: int, placed: Share) -> dict[str, Any]:
+    """Return a pod with an assignment, as a server writes it when it binds."""
+    one = pod(name, limits={UNITS: units})
+    one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((placed,))}
+    return one
+
+
+class Left:
+    """A node whose GPUs a GPUPolicy leaves to Tessera."""
+
+    def __init__(self, node: GpuNode, flags: dict[str, Any] | None = None) -> None:
+        self.node = node
+        self.cluster = node.cluster
+        node.start_agent(flags=flags)
+        until("the GPUNode", self.exists, timeout_s=60, found=node.agent_log)
+        self.say({"policy": {"name": "all", "document": AUTO}})
+        node.until_offered((UNITS, ALL_UNITS), ("nvidia.com/gpu", 0))
+
+    def exists(self) -> bool:
+        try:
+            return bool(self.object().get("status"))
+        except Unavailable:
+            return False
+
+    def object(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.get("gpunode", self.node.node.name)
+        return found
+
+    def state(self) -> GpuNodeState:
+        return read_gpu_node(self.object())
+
+    def layouts(self) -> list[Layout | None]:
+        return [gpu.sharing.layout for gpu in self.state().gpus]
+
+    def say(self, spec: dict[str, Any]) -> None:
+        self.cluster.kubectl(
+            "patch", "gpunode", self.node.node.name, "--type=merge", f"--patch={json.dumps({'spec': spec})}"
+        )
+
+    def want(self, *wanted: Wanted) -> None:
+        self.say({"wanted": wanted_field(wanted)})
+
+    def assignment(self, name: str) -> list[dict[str, Any]]:
+        """Return the shares written on a pod, as soon as there are any."""
+        found: list[dict[str, Any]] = []
+
+        def told() -> bool:
+            text = self.cluster.get("pod", name)["metadata"].get("annotations", {}).get(ASSIGNMENT)
+            found[:] = json.loads(text) if text else []
+            return bool(found)
+
+        until(f"assignment of {name}", told, timeout_s=30, found=self.node.agent_log)
+        return found
+
+    def until_layouts(self, *want: Layout | None) -> None:
+        until(f"layouts {want}", lambda: self.layouts() == list(want), timeout_s=60, found=lambda: str(self.layouts()))
+
+    def places(self) -> dict[str, tuple[int, str, int]]:
+        """Return GPU, profile and start of each MIG device, by UUID, as the driver has them."""
+        with Machine(self.node.node.gpu_state) as machine:
+            gpus = machine.describe()["gpus"]
+        return {
+            part["uuid"]: (gpu["index"], each["profile"], each["start"])
+            for gpu in gpus
+            for each in gpu["instances"]
+            for part in each["compute_instances"]
+        }
+
+
+@pytest.fixture
+def left(gpu_node: GpuNode) -> Left:
+    return Left(gpu_node)
+
+
+def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Left) -> None:
+    first, second = left.node.gpu_uuids()
+    left.want(Wanted(gpu=first, instances=SMALL), Wanted(gpu=second, whole=True))
+    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
+    run(left.cluster, pod("small", limits={"nvidia.com/mig-1g.5gb": 1}), pod("whole", limits={"nvidia.com/gpu": 1}))
+    (told,) = left.assignment("small")
+    visible = environment(left.cluster, "small")["NVIDIA_VISIBLE_DEVICES"]
+    assert left.places()[visible] == (told["gpu"], told["profile"], told["start"])
+    assert (told["container"], told["resource"], told["mode"]) == ("main", "nvidia.com/mig-1g.5gb", "mig")
+    (told,) = left.assignment("whole")
+    assert (told["gpu"], told["mode"], told["memory_mib"]) == (1, "whole", left.state().gpus[1].memory_mib)
+    # What a pod holds stays and stays offered; what nobody holds is offered no more.
+    left.want()
+    left.node.until_offered(("nvidia.com/mig-1g.5gb", 1), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
+    left.until_layouts(tuple(sorted(SMALL)), None)
+
+
+def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
+    first, _ = left.node.gpu_uuids()
+    left.want(Wanted(gpu=first, instances=SMALL))
+    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
+    run(left.cluster, assigned("half", 16, share(0, HALF, 16384)), assigned("hopper", 30, share(1, HOPPER, 30720)))
+    for name, want in (("half", (0, HALF)), ("hopper", (1, HOPPER))):
+        visible = environment(left.cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+        assert left.places()[visible] == (want[0], want[1].profile, want[1].start)
+    left.until_layouts((*SMALL, HALF), (HOPPER,))
+    assert allocatable(left.cluster, left.node.node.name, "nvidia.com/mig-3g.20gb") == 0
+    left.want()
+    left.cluster.kubectl("delete", "pod", "half", "hopper", "--timeout=60s")
+    amounts = (assigned(f"amount{gpu}", 4, share(gpu, None, 4096)) for gpu in (0, 1))
+    run(left.cluster, *amounts)
+    given = [environment(left.cluster, f"amount{gpu}")["NVIDIA_VISIBLE_DEVICES"] for gpu in (0, 1)]
+    assert tuple(given) == left.node.gpu_uuids()
+    left.until_layouts(None, None)
+
+
+def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
+    first, _ = left.node.gpu_uuids()
+    left.want(Wanted(gpu=first, instances=SMALL))
+    left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
+    one = assigned("both", 4, share(1, None, 4096))
+    more = json.loads(json.dumps(one["spec"]["containers"][0]))
+    more["name"], more["resources"] = "exact", {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    one["spec"]["containers"].append(more)
+    run(left.cluster, one)
+    until("both", lambda: len(left.assignment("both")) > 1, timeout_s=30, found=left.node.agent_log)
+    told = [(each["container"], each["gpu"], each["mode"]) for each in left.assignment("both")]
+    assert told == [("exact", 0, "mig"), ("main", 1, "memory-share")]
+    assert left.assignment("both")[1] == msgspec.to_builtins(share(1, None, 4096))
+
+
+def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -> None:
+    first, second = left.node.gpu_uuids()
+    left.want(Wanted(gpu=first, instances=(HALF,)))
+    left.until_layouts((HALF,), None)
+    state = left.state()
+    assert [(gpu.index, gpu.uuid, gpu.model.name) for gpu in state.gpus] == [
+        (0, first, "A100-40GB"),
+        (1, second, "H100-80GB"),
+    ]
+    assert all(gpu.sharing.undecided for gpu in state.gpus)
+    assert (state.unit_mib, state.sick, state.policy) == (1024, (), "all")
+    assert {each.gpu for each in state.used} == {first, second}
+    found = left.object()
+    node = left.cluster.get("node", left.node.node.name)
+    assert found["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+    until(
+        "observedGeneration",
+        lambda: left.object()["status"]["observedGeneration"] == left.object()["metadata"]["generation"],
+        timeout_s=20,
+    )
+    claim = Claim(uid="u", pod=PodKey("default/p"), shares=(share(1, None, 4096),))
+    left.say({"claims": claims_field([claim])})
+    version = left.object()["metadata"]["resourceVersion"]
+    left.node.let_it_run(12)
+    assert left.object()["metadata"]["resourceVersion"] == version
+
+
+SEVENTHS = tuple(
+    (gpu, place(name, profile, start))
+    for gpu, name, profile in ((0, "A100-40GB", "1g.5gb"), (1, "H100-80GB", "1g.10gb"))
+    for start in range(7)
+)
+
+
+def seventh_pods() -> tuple[dict[str, Any], ...]:
+    """Return fourteen pods, each assigned a slice that is not there."""
+    return tuple(assigned(f"p{number}", 4, share(gpu, spot, 4096)) for number, (gpu, spot) in enumerate(SEVENTHS))
+
+
+def check_sevenths(left: Left, variable: str) -> None:
+    """Check that each pod has the slice on record for it, that all have one, and that there is no other.
+
+    Who has which is the kubelet's to say: pods that ask the same may have changed.
+    """
+    where, names = left.places(), [f"p{number}" for number in range(len(SEVENTHS))]
+    found = [where[environment(left.cluster, name)[variable]] for name in names]
+    told = [(one["gpu"], one["profile"], one["start"]) for name in names for one in left.assignment(name)]
+    assert found == told
+    assert sorted(found) == sorted((gpu, spot.profile, spot.start) for gpu, spot in SEVENTHS)
+    left.until_layouts(*(tuple(spot for gpu, spot in SEVENTHS if gpu == index) for index in (0, 1)))
+
+
+def test_many_slices_at_once(left: Left) -> None:
+    run(left.cluster, *seventh_pods(), timeout_s=120)
+    check_sevenths(left, "NVIDIA_VISIBLE_DEVICES")
+
+
+@pytest.mark.anyio
+async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: GpuNode) -> None:
+    """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it cuts them."""
+    left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
+    pods = seventh_pods()
+    left.cluster.apply(*pods)
+    async with PodResources(gpu_node.node.pod_resources) as record, asyncio.timeout(60):
+        for _ in itertools.count():
+            if len(await record.list()) == len(pods):
+                break
+            await asyncio.sleep(0.05)
+    gpu_node.kill_agent()
+    cut = len(left.places())
+    gpu_node.start_again()
+    run(left.cluster, *pods, timeout_s=150)
+    check_sevenths(left, "TESSERA_GPU_UUIDS")
+    assert cut < len(pods), "the agent was killed too late for this test to prove anything"
