@@ -111,9 +111,14 @@ class Cluster:
         return record.wanted if record else Wanted(nodes=0)
 
     @property
+    def settings(self) -> Settings:
+        """How its control plane is started."""
+        return self._settings(self.wanted)
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         """Its nodes that have a kubelet."""
-        settings = self._settings(self.wanted)
+        settings = self.settings
         shapes = (Shape(number, self.wanted.gpus) for number in range(1, self.wanted.nodes + 1))
         return tuple(Node(shape, settings, self.processes, self.cgroup) for shape in shapes)
 
@@ -287,7 +292,7 @@ class Cluster:
 
         """
         kubeconfig = self.account_kubeconfig(parts.account(name))
-        command = parts.command(name, self._settings(self.wanted), kubeconfig)
+        command = parts.command(name, self.settings, kubeconfig)
         holder = self.processes.get("namespaces")
         assert holder is not None, "the testbed does not run"
         variables = {**environment(), "KUBECONFIG": str(kubeconfig)}

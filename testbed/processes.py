@@ -40,6 +40,12 @@ class Process(msgspec.Struct, frozen=True):
         return bool(fields) and int(fields[_STARTED_FIELD]) == self.started and fields[_STATE_FIELD] not in "ZX"
 
     @property
+    def parent(self) -> "Process | None":
+        """The process that started it, or took it in; None when it has ended."""
+        fields = _stat(self.pid)
+        return find_process(int(fields[_PARENT_FIELD])) if fields else None
+
+    @property
     def memory_mib(self) -> int:
         """Its resident memory; 0 when it has ended."""
         try:
@@ -171,6 +177,24 @@ class Processes:
             raise self._ended(name)
         (self._pids / f"{name}.pid").write_text(f"{process.pid} {process.started}\n")
         return process
+
+    def pause(self, name: str) -> None:
+        """Stop a process from running without ending it; nothing happens when it has ended."""
+        process = self.get(name)
+        if process:
+            process.signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let a process run on that was paused.
+
+        A parent that entered namespaces for it stops with it (nsenter does) and is continued as well: a parent that is
+        stopped buries no child, and namespaces end only when all in them are buried.
+        """
+        process = self.get(name)
+        if process:
+            for each in (process, process.parent):
+                if each and each.pid > 1:
+                    each.signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
         """Remove the pid file of a process that has ended."""

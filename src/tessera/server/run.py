@@ -212,6 +212,9 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
+        # Taken over by every connection: an answer is two writes, and the second would wait 40 ms for the first's
+        # acknowledgement. asyncio sets it only for sockets whose protocol number is given.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         accepted = "another --port, or ending what listens there"
         raise Unavailable(

@@ -1,0 +1,132 @@
+"""Pods a second through a real kube-scheduler with and without Tessera's extender; fails below the floor.
+
+`python bench/scheduling.py [--nodes N] [--pods N] [--rounds N] [--requests-per-s N]`
+
+A control plane without kubelets (needs what `scripts/testbed` needs), nodes of 8 A100s that are objects alone, and pods
+that ask `tessera.dev/gpu-memory: 6`. Without the extender the cluster's own scheduler counts units of memory; with it
+`tessera-scheduler` asks `tessera server` for nodes, scores and the binding, of which the assignment is a part. Each
+scheduler is paused while its pods are created; the time counts from when it goes on until the last pod is bound. The
+two take turns, and of the rounds the best of each counts. Both schedulers may send as many requests a second as
+upstream lets them by default, 50; `--requests-per-s 2000` shows what is left when nothing holds them back. Floor: with
+the extender at least 0.8 of the pods a second, at upstream's default.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from kube.fakenodes import FakeNode, connected, delete_pods, make_nodes  # noqa: E402 - the folders are no packages
+from tessera.clients.kube import PODS, Kube, Object, Store  # noqa: E402
+from testbed import controlplane, parts  # noqa: E402
+from testbed.cluster import Cluster, Wanted, default_folder  # noqa: E402
+from testbed.namespaces import Namespaces, environment  # noqa: E402
+from testbed.programs import programs  # noqa: E402
+
+FLOOR = 0.8
+SCHEDULERS = {"default-scheduler": "scheduler", "tessera-scheduler": "tessera-scheduler"}
+"""By the name that pods have for them, the process of the testbed."""
+UPSTREAM_PER_S = 50
+"""Source: kubernetes `pkg/scheduler/apis/config/v1/defaults.go`, `clientConnection.qps`; its burst is twice that."""
+LONGEST_S = 600
+
+
+def pod(name: str, scheduler: str) -> Object:
+    """Return a pod that asks for 6 GiB and nothing that a node could lack."""
+    limits = {"tessera.dev/gpu-memory": "6"}
+    container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": {"cpu": "100m"}}}
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": {"made-by": "test"},
+        "annotations": {"tessera.dev/isolation": "none"},
+    }
+    return {"metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [container]}}
+
+
+async def pods_per_s(cluster: Cluster, kube: Kube, scheduler: str, count: int) -> float:
+    """Return how many pods a second a scheduler binds."""
+    store = Store(kube, PODS)
+    following = asyncio.create_task(store.run())
+    await store.synced()
+    cluster.processes.pause(SCHEDULERS[scheduler])
+    try:
+        for first in range(0, count, 50):
+            numbers = range(first, min(first + 50, count))
+            await asyncio.gather(*(kube.create(PODS, pod(f"p-{number}", scheduler)) for number in numbers))
+    finally:
+        began = time.perf_counter()
+        cluster.processes.resume(SCHEDULERS[scheduler])
+    async with asyncio.timeout(LONGEST_S):
+        while sum(bool(each["spec"].get("nodeName")) for each in store.objects.values()) < count:  # noqa: ASYNC110 - often enough
+            await asyncio.sleep(0.05)
+    took_s = time.perf_counter() - began
+    following.cancel()
+    await delete_pods(kube)
+    return count / took_s
+
+
+def limit(cluster: Cluster, requests_per_s: int) -> None:
+    """Start both schedulers anew with so many requests a second, and bursts of twice that."""
+    settings = cluster.settings
+    kubeconfig = cluster.account_kubeconfig("scheduler")
+    commands = {
+        "scheduler": controlplane.scheduler(settings),
+        "tessera-scheduler": parts.command("tessera-scheduler", settings, kubeconfig),
+    }
+    holder = cluster.processes.get("namespaces")
+    assert holder is not None
+    for name, command in commands.items():
+        path = Path(next(each.partition("=")[2] for each in command if each.startswith("--config=")))
+        configuration = json.loads(path.read_text())
+        configuration["clientConnection"] |= {"qps": requests_per_s, "burst": 2 * requests_per_s}
+        path.write_text(json.dumps(configuration))
+        cluster.processes.stop(name)
+        cluster.processes.start(name, command, inside=Namespaces(holder).enter(), environment=environment())
+
+
+async def measure(cluster: Cluster, nodes: int, pods: int, rounds: int) -> dict[str, float]:
+    """Return the best of all rounds by scheduler."""
+    best = dict.fromkeys(SCHEDULERS, 0.0)
+    async with connected(cluster) as kube:
+        await make_nodes(kube, [FakeNode(name=f"fake-{number}") for number in range(nodes)])
+        for number in range(rounds):
+            for scheduler in SCHEDULERS:
+                found = await pods_per_s(cluster, kube, scheduler, pods)
+                print(f"round {number + 1}  {scheduler:18} {found:8.1f} pods/s", flush=True)
+                best[scheduler] = max(best[scheduler], found)
+    return best
+
+
+def main() -> int:
+    """Print a table; return 1 below the floor."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests-per-s", type=int, default=UPSTREAM_PER_S)
+    given = parser.parse_args()
+    cluster = Cluster(default_folder("bench"), programs(lambda *_: None))
+    cluster.down()
+    try:
+        cluster.up(Wanted(nodes=0, scheduler=True))
+        limit(cluster, given.requests_per_s)
+        best = asyncio.run(measure(cluster, given.nodes, given.pods, given.rounds))
+        memory = {each.name: each.memory_mib for each in cluster.components()}
+    finally:
+        cluster.down()
+    ratio = best["tessera-scheduler"] / best["default-scheduler"]
+    print(
+        f"\n{given.nodes} nodes, {given.pods} pods, {given.requests_per_s} requests/s: ratio {ratio:.2f}, floor {FLOOR}"
+    )
+    print(f"memory: server {memory['server']} MiB, tessera-scheduler {memory['tessera-scheduler']} MiB")
+    return 0 if ratio >= FLOOR or given.requests_per_s != UPSTREAM_PER_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
