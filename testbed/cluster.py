@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpupolicies import Spec, node_policy
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
 from testbed import controlplane, node, parts
@@ -246,6 +245,8 @@ class Cluster:
         )
         report("Tessera's kinds and rights")
         self.install()
+        if wanted.scheduler and not self.get("gpupolicies")["items"]:
+            self.apply(parts.policy())
         for name in parts.names() if wanted.scheduler else ():
             report(name)
             self.start_part(name)
@@ -256,15 +257,10 @@ class Cluster:
         self._start_agents(report)
 
     def _start_agents(self, report: Callable[[str], None]) -> None:
-        """Start this checkout's agent on each node that has none; under our scheduler GPUs are left to Tessera."""
-        options: tuple[str, ...] = ()
-        if self.wanted.scheduler:
-            path = self.folder / "node-policy.json"
-            path.write_text(json.dumps(node_policy(Spec())))
-            options = ("--node-policy", str(path))
+        """Start this checkout's agent on each node that has none."""
         for one in self.nodes if self.wanted.agents else ():
             report(f"agent of {one.name}")
-            one.start_agent(self.agent_kubeconfig(), *options)
+            one.start_agent(self.agent_kubeconfig())
 
     def agent_kubeconfig(self) -> Path:
         """Return a kubeconfig for agents on nodes, made once: it has the rights of deploy/rbac/agent.yaml alone."""

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tessera.api.gpupolicies import API_VERSION, KIND
 from tessera.api.schedulerconfig import SCHEDULER_NAME
 from tessera.cli import COMMANDS
 from testbed.controlplane import REQUESTS_PER_S, Settings
 from testbed.deploy import EXTENDER_URL, objects
 
-__all__ = ["account", "command", "health", "names"]
+__all__ = ["account", "command", "health", "names", "policy"]
 
 _PORT = 10261
 """Where the second scheduler tells how it is; the first has 10259."""
@@ -19,6 +20,12 @@ _PORT = 10261
 def names() -> tuple[str, ...]:
     """Return the processes that this checkout can start, in order of start."""
     return tuple(name for name in ("server", SCHEDULER_NAME, "controller") if name in {*COMMANDS, SCHEDULER_NAME})
+
+
+def policy() -> dict[str, Any]:
+    """Return the GPUPolicy of a testbed that has none: all GPUs are left to Tessera, which does not wait long."""
+    quick = {"repartition": {"idleSeconds": 1, "longestSeconds": 10}}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "testbed"}, "spec": quick}
 
 
 def account(name: str) -> str:

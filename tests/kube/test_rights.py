@@ -19,8 +19,6 @@ MAY = {
     "controller": (
         "patch gpupolicies.tessera.dev/status",
         "patch gpunodes.tessera.dev",
-        "create pods/eviction",
-        "list poddisruptionbudgets.policy",
         f"update leases.coordination.k8s.io/tessera-controller -n {NAMESPACE}",
     ),
     "scheduler": (
@@ -43,6 +41,7 @@ MAY_NOT = {
     "server": ("patch pods", "delete pods", "patch nodes", "patch gpunodes.tessera.dev/status", "get secrets"),
     "controller": (
         "delete pods",
+        "create pods/eviction",
         "patch pods",
         "patch gpupolicies.tessera.dev",
         "patch gpunodes.tessera.dev/status",

@@ -63,6 +63,11 @@ def test_a_need_of_hardware_isolation_gets_a_slice_that_nobody_named(whole: GpuN
     assert visible(whole.cluster, "alone") in whole.mig_uuids()
 
 
+def test_an_exact_request_is_cut_for_where_nobody_has_cut(whole: GpuNode) -> None:
+    pods.run(whole.cluster, ours("exact", {"nvidia.com/mig-2g.10gb": 1}))
+    assert visible(whole.cluster, "exact") in whole.mig_uuids()
+
+
 def test_what_fits_nowhere_waits_with_a_reason(whole: GpuNode) -> None:
     whole.cluster.apply(ours("large", {"tessera.dev/gpu-memory": 60}))
 
