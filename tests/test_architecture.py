@@ -19,6 +19,7 @@ PURE = tuple(name for name in SOURCES if name.startswith(("tessera.core", "tesse
 EVERYWHERE = {"msgspec", "numpy"}
 LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
+    "aiohttp": "tessera.clients.kube.connections",
     "click": "tessera.cli",
     "google": "tessera.clients.kubelet",
     "grpc": "tessera.clients.kubelet",
@@ -33,6 +34,7 @@ HOMES = {
     "structlog": "tessera.log",
     "uvicorn": "tessera.server.run",
     "yaml": "tessera.api.documents",
+    "yarl": "tessera.clients.kube.connections",
 }
 """Where each outside library may be imported: one module, or one package."""
 

@@ -99,7 +99,7 @@ def test_the_proxy_of_the_environment_is_taken(case: str, tmp_path: Path, monkey
         monkeypatch.delenv(name.lower(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert find_access(kubeconfig(tmp_path, {"token": "t"}, server)).address.proxy == want
+    assert find_access(kubeconfig(tmp_path, {"token": "t"}, server)).server.proxy == want
 
 
 def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, {"token": "t"})))
-    assert find_access().address.url == "http://10.0.0.1:8080"
+    assert find_access().server.url == "http://10.0.0.1:8080"
 
 
 def test_a_kubeconfig_that_is_no_yaml_is_told_with_its_line(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ ENDS: dict[str, tuple[Callable[[Asked], bytes | None], type[TesseraError], str]]
     "an end in the middle": (
         lambda _: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
         Unanswered,
-        "bytes",
+        "not completed",
     ),
     "a kind that is not served": (
         lambda _: answer(b"404 page not found\n", "404 Not Found", "text/plain"),

@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -13,7 +14,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
 from tessera.api import documents
-from tessera.clients.kube.http import Address
+from tessera.clients.kube.connections import Server
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["Access", "Credentials", "find_access"]
@@ -79,14 +80,14 @@ class Access:
     """A server and a user.
 
     Args:
-        address: where the server is.
+        server: where it is.
         tls: how it is trusted and the user's certificate, if any.
         credentials: who the user is.
 
     """
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, credentials: Credentials) -> None:
-        self.address = address
+    def __init__(self, server: Server, tls: ssl.SSLContext | None, credentials: Credentials) -> None:
+        self.server = server
         self.tls = tls
         self.credentials = credentials
 
@@ -108,7 +109,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
-    return Access(Address(url=url, proxy=_proxy(url)), tls, credentials)
+    return Access(Server(url=url, proxy=_proxy(url)), tls, credentials)
 
 
 def _check_yaml(path: Path) -> None:
@@ -126,6 +127,6 @@ def _config(kubeconfig: Path | None, context: str | None) -> tuple[SingleConfig,
 
 def _proxy(url: str) -> str:
     """Return the proxy that the environment names for a server, as curl and kubectl read it."""
-    parts = Address(url=url).parts
+    parts = urlsplit(Server(url=url).url)
     proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
     return proxy if "://" in proxy or not proxy else f"http://{proxy}"

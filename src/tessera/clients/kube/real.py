@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from tessera.clients.kube.cluster import Access, find_access
-from tessera.clients.kube.http import Answer, Broken, HttpClient, Unreachable
+from tessera.clients.kube.connections import Answer, Broken, Connections, Unreachable
 from tessera.clients.kube.protocol import (
     EVERYTHING,
     PODS,
@@ -40,8 +40,6 @@ _CHUNK = 500
 _LONGEST_MESSAGE = 500
 
 _WHO = "Authorization"
-_HEADERS = {"Accept": "application/json", "User-Agent": "tessera"}
-"""Nothing says that answers may be compressed, as for Kubernetes' own components: it costs both sides more."""
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"
@@ -57,7 +55,7 @@ class LightkubeKube:
     """
 
     def __init__(self, access: Access) -> None:
-        self._http = HttpClient(access.address, access.tls)
+        self._connections = Connections(access.server, access.tls)
         self._credentials = access.credentials
 
     @classmethod
@@ -169,7 +167,7 @@ class LightkubeKube:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.close()
+        await self._connections.close()
 
     async def _ask(
         self,
@@ -185,16 +183,16 @@ class LightkubeKube:
         target = asked.target(parameters or {})
         async with _translated(asked.subject, _DEADLINE_S):
             headers = await self._headers()
-            answer = await self._http.ask(method, target, headers | {"Content-Type": content_type}, content)
+            answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             if answer.status == _UNAUTHORIZED and await self._credentials.renew(headers.get(_WHO, "")):
                 headers = await self._headers()
-                answer = await self._http.ask(method, target, headers | {"Content-Type": content_type}, content)
+                answer = await self._connections.ask(method, target, headers | {"Content-Type": content_type}, content)
             _check(answer, asked)
             return _without_managers(msgspec.json.decode(answer.content, type=dict))
 
     async def _headers(self) -> dict[str, str]:
         who = await self._credentials.header()
-        return {**_HEADERS, _WHO: who} if who else _HEADERS
+        return {_WHO: who} if who else {}
 
     @asynccontextmanager
     async def _streamed(self, asked: "_Asked", parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -202,7 +200,7 @@ class LightkubeKube:
         async with AsyncExitStack() as stack:
             async with _translated(asked.subject, _DEADLINE_S):
                 headers = await self._headers()
-                stream = await stack.enter_async_context(self._http.stream(asked.target(parameters), headers))
+                stream = await stack.enter_async_context(self._connections.stream(asked.target(parameters), headers))
                 if isinstance(stream, Answer):
                     if stream.status == _UNAUTHORIZED:
                         await self._credentials.renew(headers.get(_WHO, ""))

@@ -1,0 +1,163 @@
+"""Requests to one server over connections that are kept; the one importer of aiohttp."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import aiohttp
+import msgspec
+import yarl
+
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Answer", "Broken", "Connections", "Server", "Unreachable"]
+
+_CONNECT_S = 10.0
+_IDLE_S = 60.0
+"""An unused connection is kept so long; the API server keeps it for 90 s."""
+_AT_ONCE = 64
+"""Requests; more wait, so that a burst does not open a thousand connections. Streams are not counted."""
+_OK, _SUCCESSES = 200, range(200, 300)
+_PROXY_SCHEMES = {"http"}
+_SCHEMES = {"http", "https"}
+
+
+class Unreachable(Exception):
+    """No connection: nothing was sent."""
+
+
+class Broken(Exception):
+    """The connection ended or was misused in the middle: what was sent may have been done."""
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server is.
+
+    Raises:
+        InvalidInput: an address is none.
+
+    """
+
+    url: str
+    """`https://HOST:PORT/PREFIX` or `http://...`."""
+    proxy: str = ""
+    """`http://USER:PASSWORD@HOST:PORT` to go through; empty for none."""
+
+    def __post_init__(self) -> None:
+        _check(self.url, "address of a server", _SCHEMES)
+        if self.proxy:
+            _check(self.proxy, "address of a proxy", _PROXY_SCHEMES)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the server answered."""
+
+    status: int
+    content: bytes
+
+    @property
+    def success(self) -> bool:
+        """Whether it did what it was asked."""
+        return self.status in _SUCCESSES
+
+
+class Connections:
+    """Connections to a server, made when they are needed.
+
+    Args:
+        server: where it is.
+        tls: how it is trusted and the client's certificate; None for `http`.
+
+    """
+
+    def __init__(self, server: Server, tls: ssl.SSLContext | None) -> None:
+        self._prefix = server.url.rstrip("/")
+        self._proxy = server.proxy or None
+        self._tls = tls
+        self._made: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        """Return the answer to a request, whole. A question that a kept connection lost is asked again.
+
+        Raises:
+            Unreachable: there is no connection.
+            Broken: it ended before the answer did.
+            InvalidInput: a header that is none.
+
+        """
+        async with self._turns, self._sent(method, target, headers, body) as response:
+            return Answer(response.status, await response.read())
+
+    @asynccontextmanager
+    async def stream(self, target: str, headers: Mapping[str, str]) -> AsyncIterator["Answer | AsyncIterator[bytes]"]:
+        """Give the pieces of an answer as they come; where the server refuses, its answer."""
+        async with self._sent("GET", target, headers, b"") as response:
+            if response.status != _OK:
+                yield Answer(response.status, await response.read())
+            else:
+                yield _pieces(response)
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._made is not None:
+            await self._made.close()
+            self._made = None
+
+    @asynccontextmanager
+    async def _sent(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        url = yarl.URL(self._prefix + target, encoded=True)
+        with _translated():
+            async with self._session.request(
+                method, url, headers=headers, data=body or None, proxy=self._proxy, allow_redirects=False
+            ) as response:
+                yield response
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        """Made inside the loop that uses it, because that is where it belongs."""
+        if self._made is None:
+            self._made = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls or True, limit=0, keepalive_timeout=_IDLE_S),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                # Not compressed, as Kubernetes' own components ask: compression costs both sides more than it saves.
+                headers={"Accept-Encoding": "identity", "Accept": "application/json", "User-Agent": "tessera"},
+            )
+        return self._made
+
+
+async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    with _translated():
+        async for piece in response.content.iter_any():
+            yield piece
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+        raise Unreachable(_told(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Broken(_told(error)) from error
+    except ValueError as error:
+        raise InvalidInput("HTTP request", found=shown(error), wanted="headers of one line each") from error
+
+
+def _check(url: str, subject: str, schemes: set[str]) -> None:
+    try:
+        found = yarl.URL(url)
+        sound = found.scheme in schemes and bool(found.host) and found.port is not None
+    except ValueError:
+        sound = False
+    if not sound:
+        wanted = " or ".join(f"{scheme}://HOST:PORT" for scheme in sorted(schemes))
+        raise InvalidInput(subject, found=shown(url), wanted=wanted)
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
