@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.kubesuite import HERE, NAMESPACE, KubeSuite, config_map, pod, until
-from kube.wire import Wire, wired
+from kube.wire import Wire, proxying, wired
 from tessera.clients.kube import (
     CONFIG_MAPS,
     LEASES,
@@ -134,9 +134,21 @@ async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
 
 
 @pytest.mark.anyio
-async def test_a_moment_before_all_memory_is_expired(kube: LightkubeKube) -> None:
-    with pytest.raises(Expired):
-        await anext(aiter(kube.watch(CONFIG_MAPS, "1")))
+async def test_a_proxy_of_the_environment_carries_everything(
+    control_plane: Cluster, kube: LightkubeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    async with proxying() as (proxy, asked):
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with LightkubeKube.connect(control_plane.kubeconfig) as client:
+            listing = await client.list(CONFIG_MAPS, HERE)
+            assert [name_of(each)[1] for each in listing.objects] == ["one"]
+            await client.delete(CONFIG_MAPS, "one", namespace=NAMESPACE)
+            event = await anext(aiter(client.watch(CONFIG_MAPS, listing.resource_version, HERE)))
+            assert (name_of(event.object)[1], event.gone) == ("one", True)
+        assert asked
 
 
 @pytest.mark.anyio

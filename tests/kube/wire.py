@@ -68,3 +68,20 @@ def _server(kubeconfig: Path) -> tuple[str, Wire]:
 
 def _redirect(kubeconfig: Path, copy: Path, old: str, new: str) -> None:
     copy.write_text(kubeconfig.read_text().replace(old, new))
+
+
+@asynccontextmanager
+async def proxying() -> AsyncIterator[tuple[str, list[str]]]:
+    """Give the address of an HTTP proxy that carries what it is asked to CONNECT, and where it was asked to."""
+    asked: list[str] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method, target, _ = head.split(" ", 2)
+        assert method == "CONNECT"
+        asked.append(target)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await Wire(int(target.rpartition(":")[2])).carry(reader, writer)
+
+    async with await asyncio.start_server(carry, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", asked
