@@ -261,17 +261,37 @@ async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: 
         await kube.patch(GPU_NODES, "a", {"spec": {"claims": claims_field((*dead, gone))}})
         await settle()
         assert await server.fitting(waiting[2], "a") == []
-        clock.now_s += 100
+        clock.now_s += 4
         await server.server.binder.sweep()
         assert len(await claims(kube)) == 3
+        clock.now_s += 1
+        await server.server.binder.sweep()
+        assert len(await claims(kube)) == 2, "a pod that was never seen is looked up soon, and is gone"
+        clock.now_s += 95
+        await server.server.binder.sweep()
+        assert len(await claims(kube)) == 2
         await MemoryKube.bind(kube, "q", "ns", uid=dead[1].uid, node="a", annotations={})
         clock.now_s += 21
         kube.faults = {"get": [Unavailable("x", found="429", wanted="success")]}
         await server.server.binder.sweep()
-        assert len(await claims(kube)) == 3, "what could not be looked into is kept"
+        assert len(await claims(kube)) == 2, "what could not be looked into is kept"
         await server.server.binder.sweep()
         assert await claims(kube) == []
         assert await server.bind(waiting[2], "a") == ""
+
+
+async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(kube: FaultyKube) -> None:
+    """The list that verifies a node is overtaken by the watch: nobody would tell again that a pod is gone."""
+    async with servers(kube) as (server,):
+        await kube.create(PODS, pod("old", LARGE, share(0, 40000), node="a"))
+        waiting = await make_pod(kube, "p", LARGE | {"tessera.dev/gpu-count": 2})
+        await settle()
+        listed, each = await kube.list(PODS), await kube.get(GPU_NODES, "a")
+        await kube.delete(PODS, "old", namespace="ns")
+        await settle()
+        assert each is not None
+        server.server.view.verified("a", each, listed)
+        assert await server.fitting(waiting, "a") == ["a"]
 
 
 async def test_a_claim_that_was_written_long_ago_is_not_bound_any_more(kube: FaultyKube) -> None:

@@ -271,24 +271,28 @@ class Binder:
                 self._log.info("not_swept", node=node, reason=str(error))
 
     async def _sweep(self, node: str) -> None:
-        view, claims = self._view, self._view.claims(node)
-        for claim in claims.overdue(self._clocks.monotonic_s() - self._limits.claim_lives_s, view.fate):
-            await self._look_into(node, claim)
+        view, claims, now_s = self._view, self._view.claims(node), self._clocks.monotonic_s()
+        for claim in claims.overdue(now_s - self._limits.unknown_s, view.fate):
+            if not view.is_pod(claim.uid):
+                await self._look_up(claim)
+        for claim in claims.overdue(now_s - self._limits.claim_lives_s, view.fate):
+            await self._look_up(claim)
+            if view.fate(claim.uid) is Fate.OPEN:
+                claims.give_up(key_of(claim))
+                view.reclaim(node)
         async with self._order[node]:
             left = claims.without_settled(view.fate)
             if left is not None:
                 view.take_gpu_node(await self._patch(node, claims.version, left))
 
-    async def _look_into(self, node: str, claim: Claim) -> None:
+    async def _look_up(self, claim: Claim) -> None:
+        """Take in what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
         namespace, _, name = claim.pod.partition("/")
         found = await self._kube.get(PODS, name, namespace)
         if found is None or found["metadata"].get("uid") != claim.uid:
             self._view.see_gone(claim.uid)
-            return
-        self._view.take_pod(found)
-        if self._view.fate(claim.uid) is Fate.OPEN:
-            self._view.claims(node).give_up(key_of(claim))
-            self._view.reclaim(node)
+        else:
+            self._view.take_pod(found)
 
 
 def _subject(args: BindingArgs) -> str:

@@ -19,6 +19,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` it is names alone."""
     claim_lives_s: float = 120.0
     """A claim whose pod is neither bound nor gone by then is looked into, and dropped: no request lives so long."""
+    unknown_s: float = 5.0
+    """A claim of a pod that no watch has shown by then is looked into as well: the pod was gone before this server
+    began, and its place is free at once."""
     binding_within_s: float = 20.0
     """A Binding is not sent later than this after its claim; with the client's deadline and the API server's of 60 s
     that is less than `claim_lives_s`."""

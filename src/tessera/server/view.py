@@ -216,11 +216,13 @@ class View:
         return read_live_pod(pod, share_unit_mib=self.share_unit_mib)
 
     def take_pod(self, each: Object, *, gone: bool = False) -> None:
-        """Take a Pod object as it is now, unless a later version is known."""
+        """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
         uid = _uid(each)
         if gone:
             self._forget(uid)
             return
+        if uid in self._gone:
+            return  # an answer that was overtaken by the watch: nobody would ever tell its end again
         known = self._objects.get(uid)
         if known is not None and int(version_of(known)) >= int(version_of(each)):
             return
