@@ -1,9 +1,13 @@
 """What a follower is told: everything once, nothing skipped while the watch can be taken up, marks where it cannot."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import virtualtime
 from tessera.clients.kube import (
@@ -21,6 +25,7 @@ from tessera.clients.kube import (
     WatchEvent,
     follow,
     name_of,
+    version_of,
 )
 from tessera.errors import Unavailable, Unsupported
 
@@ -229,3 +234,88 @@ async def test_watchers_of_many_pods_are_told_their_own() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["write", "delete"]), _NAMES),
+        st.tuples(st.sampled_from(["break", "compact", "stop", "start", "wait"]), st.just("")),
+    ),
+    max_size=40,
+)
+
+
+class Truth:
+    """What really happened to each object, by uid: its versions in order, and its end."""
+
+    def __init__(self, kube: MemoryKube) -> None:
+        self.kube = kube
+        self.history: dict[str, list[str]] = {}
+        self.writes = 0
+
+    async def step(self, what: str, name: str) -> None:
+        kube = self.kube
+        self.writes += 1
+        if what == "wait":
+            await asyncio.sleep(15)
+        elif what == "compact":
+            kube.forget_history()
+        elif what == "break":
+            kube.break_watches()
+        elif what == "stop":
+            kube.stop()
+        elif what == "start":
+            kube.start()
+        else:
+            with contextlib.suppress(Unavailable):
+                await self._change(what, name)
+
+    async def _change(self, what: str, name: str) -> None:
+        present = await self.kube.get(CONFIG_MAPS, name, "default")
+        if what == "delete":
+            await self.kube.delete(CONFIG_MAPS, name, namespace="default")
+            if present is not None:
+                self.history[present["metadata"]["uid"]].append("gone")
+            return
+        body = {"data": {"n": str(self.writes)}}
+        if present is None:
+            stored = await self.kube.create(CONFIG_MAPS, config_map(name) | body)
+        else:
+            stored = await self.kube.patch(CONFIG_MAPS, name, body, namespace="default")
+        self.history.setdefault(stored["metadata"]["uid"], []).append(version_of(stored))
+
+
+@settings(max_examples=80, deadline=None)
+@given(_STEPS)
+def test_what_is_skipped_is_marked_and_in_the_end_nothing_lacks(steps: list[tuple[str, str]]) -> None:
+    """Whoever is told a change without the mark has been told the version before it, so that claims can rely on it."""
+
+    async def check() -> None:
+        truth = Truth(MemoryKube())
+        told: dict[str, str] = {}
+
+        def take(change: Change) -> None:
+            if change.object is None:
+                return
+            uid = change.object["metadata"]["uid"]
+            moment = "gone" if change.gone else version_of(change.object)
+            if not change.skipped:
+                at = truth.history[uid].index(moment)
+                assert at == 0 or told[uid] == truth.history[uid][at - 1], f"{moment} of {truth.history[uid]}"
+            told[uid] = moment
+
+        store = Store(truth.kube, CONFIG_MAPS, told=take)
+        task = asyncio.create_task(store.run())
+        for what, name in steps:
+            await truth.step(what, name)
+        truth.kube.start()
+        await asyncio.sleep(60)
+        present = (await truth.kube.list(CONFIG_MAPS)).objects
+        assert store.objects == {name_of(each): each for each in present}
+        assert all(moment == truth.history[uid][-1] for uid, moment in told.items())
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait({task})
+
+    virtualtime.run(check())
