@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tessera.api import crds, documents
+from tessera.api import crds, documents, quota
 from tessera.api.schedulerconfig import configuration
 
 __all__ = ["EXTENDER_URL", "FOLDER", "NAMESPACE", "objects", "write"]
@@ -35,6 +35,8 @@ def write(folder: Path) -> None:
     sources = {module.__name__: Path(module.__file__ or "").read_text() for module in crds.SOURCES}
     files = {f"crds/{name}": each for name, each in crds.definitions(crds.descriptions(sources)).items()}
     files["scheduler/config.yaml"] = configuration(EXTENDER_URL)
+    files["quota/needs-only.yaml"] = quota.needs_only()
+    files["quota/kueue-resources.yaml"] = quota.kueue_resources()
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
