@@ -63,6 +63,7 @@ class Server:
         self.port = 0
         self.listening = asyncio.Event()
         self._synced = {kind: asyncio.Event() for kind in (GPU_NODES, NODES, PODS)}
+        self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
         self._http: uvicorn.Server | None = None
 
@@ -70,12 +71,13 @@ class Server:
         """Return what must be read before anything can be answered; empty when all is."""
         kinds = [kind for kind, synced in self._synced.items() if not synced.is_set()]
         told = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
-        return f"reading {', '.join(told)}" if kinds else ""
+        if kinds:
+            return f"reading {', '.join(told)}"
+        return "" if self._prepared.is_set() else "preparing"
 
     async def synced(self) -> None:
-        """Wait until all objects have been read."""
-        for each in self._synced.values():
-            await each.wait()
+        """Wait until all objects have been read, and everything can be answered at once."""
+        await self._prepared.wait()
 
     def stop(self) -> None:
         """End `run`: no new requests, those under way are answered."""
@@ -106,7 +108,8 @@ class Server:
             TesseraError: what ended one of the loops, which nothing should.
 
         """
-        loops = (self._follow(GPU_NODES, self._take_gpu_node), self._follow_nodes(), self._follow_pods(), self._sweep())
+        gpu_nodes = self._follow(GPU_NODES, self._take_gpu_node)
+        loops = (gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain())
         tasks = [asyncio.create_task(each) for each in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.stop())
@@ -168,8 +171,12 @@ class Server:
                 self._trouble.pop(kind, None)
                 self._synced[kind].set()
 
-    async def _sweep(self) -> None:
-        await self.synced()
+    async def _maintain(self) -> None:
+        """Prepare for the first request, once all was read, then remove old claims now and then."""
+        for each in self._synced.values():
+            await each.wait()
+        self.view.prepare()
+        self._prepared.set()
         while True:
             await asyncio.sleep(self._settings.limits.sweep_s)
             await self.binder.sweep()

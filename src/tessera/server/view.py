@@ -15,7 +15,7 @@ from tessera.clients.kube import Listing, Object, annotations_of, name_of, versi
 from tessera.core.claims import Fate, NodeClaims
 from tessera.core.gpunodestate import GpuNodeState
 from tessera.core.ledger import Holder, Ledger, seen
-from tessera.core.need import Need, PodKey
+from tessera.core.need import Ask, Form, Need, PodKey
 from tessera.core.snapshot import Gpu, Node, NodeName, Share
 from tessera.errors import InvalidInput
 from tessera.log import Logger
@@ -27,6 +27,7 @@ Key = TypeVar("Key")
 BY_LABELS = "tessera.dev/gpus-by-labels"
 """Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
 
+_ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1024),))
 _REMEMBERED = 1 << 16
 """Deleted pods, and broken objects told of, that are remembered; the latest."""
 
@@ -195,6 +196,10 @@ class View:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
                 self._keep(uid, each, read_live_pod(each, share_unit_mib=unit_mib))
+
+    def prepare(self) -> None:
+        """Do what the first question would wait for: scores of a large fleet are compiled, which takes seconds."""
+        self.ledger.scores(_ANY, tuple(self._nodes))
 
     # Pods
 
