@@ -101,6 +101,8 @@ def test_quantity_is_refused_with_its_place(value: object) -> None:
 ROUNDED = {
     "cpu requests round up": (units.cpu_milli("1.0001", "cpu"), 1001),
     "cpu capacity rounds down": (units.cpu_milli("1.0009", "cpu", capacity=True), 1000),
+    "cpu beyond any machine": (units.cpu_milli("9e18", "cpu"), units.MOST_CPU_MILLI),
+    "cpu capacity beyond any machine": (units.cpu_milli("9e18", "cpu", capacity=True), units.MOST_CPU_MILLI),
     "cpu in milli": (units.cpu_milli("250m", "cpu"), 250),
     "cpu in nano as the kubelet reports it": (units.cpu_milli("1500000n", "cpu"), 2),
     "memory requests round up": (units.memory_mib("1048577", "memory"), 2),

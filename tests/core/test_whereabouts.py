@@ -1,13 +1,18 @@
 """Where a pod is and why, or what it waits for, and what would make it fit."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.core.cluster import Phase, Record
 from tessera.core.gpunodestate import Claim, Sick, Wanted
+from tessera.core.inspection import inspect
 from tessera.core.mps import Level
 from tessera.core.need import PodKey
 from tessera.core.sharing import Mode, Sharing
@@ -26,7 +31,7 @@ def told(*objects: Object) -> Whereabouts:
     return found
 
 
-def me(limits: dict[str, int], *shares: Any, **more: Any) -> Object:
+def me(limits: Mapping[str, int | str], *shares: Any, **more: Any) -> Object:
     return pod("me", limits, *shares, **({"node": None} | more))
 
 
@@ -387,3 +392,36 @@ def test_the_devices_it_holds_with_their_neighbours() -> None:
     ]
     assert got.record is Record.RECORDED
     assert [way.option.mode for way in got.ways] == [Mode.MPS, Mode.MIG, Mode.WHOLE]
+
+
+@given(
+    recorded=st.lists(
+        st.tuples(
+            st.sampled_from(Mode),
+            st.sampled_from([0, 1, 7, 1 << 40]),
+            st.sampled_from([0, 1, 4096, 40960, 1 << 40, 1 << 62]),
+            st.sampled_from([0, 1, 60, 100]),
+            st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", ""]),
+            st.sampled_from([None, 0, 1, 4, 6, 1 << 40]),
+        ),
+        max_size=5,
+    ),
+    amount=st.sampled_from(["1", "9e18", "9223372036854775807"]),
+    claimed=st.booleans(),
+)
+def test_whatever_is_recorded_there_is_an_answer(
+    recorded: list[tuple[Mode, int, int, int, str | None, int | None]], amount: str, *, claimed: bool
+) -> None:
+    shares = tuple(
+        msgspec.structs.replace(share(index, mib, mode, percent=percent), profile=profile, start=start)
+        for mode, index, mib, percent, profile, start in recorded
+    )
+    claims = (Claim(uid="uid-x", pod=PodKey("ns/x"), shares=shares),) if claimed else ()
+    other = pod(
+        "x", {NEED: 4, "cpu": amount, "memory": amount}, *([] if claimed else shares), node=None if claimed else "a"
+    )
+    objects = (machine(), gpunode("a", gpu(0), gpu(1), claims=claims), other)
+    for mine in (me({NEED: 4, "cpu": 1}), me({NEED: 4, "cpu": amount}, *shares, node="a")):
+        got = told(*objects, mine)
+        assert len(got.nodes) == 1
+        assert inspect(read_cluster(as_fields((*objects, mine)))).nodes

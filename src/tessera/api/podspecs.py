@@ -53,7 +53,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024) -> Need:
     effective = _effective(spec, rules)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return Need(
-        cpu_milli=units.round_up(1000 * effective.cpu),
+        cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
         memory_mib=units.round_up(effective.memory / units.MIB),
         asks=(*(effective.asks or _fractions(annotations)), *_claims(spec)),
         models=_models(annotations.get(GPU_MODEL)),

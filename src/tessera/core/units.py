@@ -10,10 +10,12 @@ from fractions import Fraction
 
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["MIB", "count", "cpu_milli", "memory_mib", "quantity", "round_down", "round_up"]
+__all__ = ["MIB", "MOST_CPU_MILLI", "count", "cpu_milli", "memory_mib", "quantity", "round_down", "round_up"]
 
 MIB = 1 << 20
 """Bytes in one MiB."""
+MOST_CPU_MILLI = 1 << 40
+"""A thousand million cores, for which more is taken: no node has them, and sums of them stay within 64 bits."""
 
 _LARGEST = (1 << 63) - 1
 _NANO = 10**9
@@ -98,14 +100,14 @@ def _not_negative(value: object, subject: str) -> Fraction:
 
 
 def cpu_milli(value: object, subject: str, *, capacity: bool = False) -> int:
-    """Return a cpu quantity in thousandths of a core; requests round up, capacities down.
+    """Return a cpu quantity in thousandths of a core, `MOST_CPU_MILLI` at most; requests round up, capacities down.
 
     Raises:
         InvalidInput: not a quantity, negative, or too large.
 
     """
     number = 1000 * _not_negative(value, subject)
-    return round_down(number) if capacity else round_up(number)
+    return min(round_down(number) if capacity else round_up(number), MOST_CPU_MILLI)
 
 
 def memory_mib(value: object, subject: str, *, capacity: bool = False) -> int:
