@@ -100,21 +100,19 @@ class Demand:
 
     def fits(self, fleet: Fleet, nodes: Ints, room: Room | None = None) -> NDArray[np.bool_]:
         """Return for each of `nodes` whether the pod fits, `(len(nodes),)`; see `exact`. `room` saves its work."""
-        fits: NDArray[np.bool_] = np.ones(len(nodes), dtype=np.bool_)
-        if not self._devices_only:
-            fits = self._admitted(fleet, nodes)
         rooms = self.room(fleet, nodes) if room is None else room
+        fits: NDArray[np.bool_]
+        if self._devices_only:
+            fits = np.ones(len(nodes), dtype=np.bool_)
+        else:
+            fits = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
+            if not self._admits_all:
+                fits &= self.admits.take(nodes)
         if self._one:
             fits &= np.logical_or.reduce(rooms[0])
             return fits
         for devices, per_gpu in zip(self.devices, rooms, strict=True):
             fits &= np.add.reduce(per_gpu) >= devices.ask.count
-        return fits
-
-    def _admitted(self, fleet: Fleet, nodes: Ints) -> NDArray[np.bool_]:
-        fits: NDArray[np.bool_] = np.logical_and.reduce(fleet.room.take(nodes, 1) >= self.request)
-        if not self._admits_all:
-            fits = fits & self.admits.take(nodes)
         return fits
 
     def tiers(self, fleet: Fleet, nodes: Ints) -> Ints | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tessera.core.fit import Fleet
+from tessera.core.need import Need
 from tessera.core.pack.policies import make_policy
 from tessera.core.pack.policy import UNFIT, Mix, Policy
 from tessera.core.pack.scores import Scores
@@ -50,6 +51,12 @@ class Packer(Scores):
     ) -> None:
         made = make_policy(policy, fleet, rng) if isinstance(policy, str) else policy
         super().__init__(fleet, made, rank=rank, mix=mix, keep_scores=keep_scores)
+
+    def intern(self, need: Need) -> int:
+        """Return the id of a need, compiled; equal needs share one."""
+        kind = super().intern(need)
+        self._of(kind)
+        return kind
 
     def place(self, kind: int, *, again: bool = False) -> Choice | None:
         """Choose node and shares for one pod and grant them; None if no node fits.
