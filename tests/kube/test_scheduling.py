@@ -63,6 +63,34 @@ def test_a_need_of_hardware_isolation_gets_a_slice_that_nobody_named(whole: GpuN
     assert visible(whole.cluster, "alone") in whole.mig_uuids()
 
 
+def test_a_need_of_two_gpus_gets_both(whole: GpuNode) -> None:
+    limits = {"tessera.dev/gpu-memory": 6, "tessera.dev/gpu-count": 2}
+    pods.run(whole.cluster, ours("both", limits, isolation="none"))
+    assert set(visible(whole.cluster, "both").split(",")) == set(whole.gpu_uuids())
+
+
+def test_containers_of_a_gpushare_pod_lie_on_one_gpu(whole: GpuNode) -> None:
+    pod = ours("pair", {"aliyun.com/gpu-mem": 2})
+    (first,) = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [first, {**first, "name": "second"}]
+    pods.run(whole.cluster, pod)
+    told = annotations(whole.cluster, "pair")
+    assert told["ALIYUN_COM_GPU_MEM_POD"] == "4"
+    for name in ("main", "second"):
+        lines = whole.cluster.kubectl("logs", "pair", "-c", name).splitlines()
+        assert f"ALIYUN_COM_GPU_MEM_IDX={told['ALIYUN_COM_GPU_MEM_IDX']}" in lines
+        assert "ALIYUN_COM_GPU_MEM_CONTAINER=2" in lines
+
+
+def test_a_server_that_ends_takes_nothing_with_it(whole: GpuNode) -> None:
+    pods.run(whole.cluster, ours("before", {"tessera.dev/gpu-memory": 6}, isolation="none"))
+    whole.cluster.processes.stop("server")
+    whole.cluster.apply(ours("after", {"tessera.dev/gpu-memory": 6}, isolation="none"))
+    whole.cluster.start_part("server")
+    whole.cluster.kubectl("wait", "--for=condition=Ready", "pod/before", "pod/after", "--timeout=120s")
+    assert visible(whole.cluster, "before") == visible(whole.cluster, "after")
+
+
 def test_an_exact_request_is_cut_for_where_nobody_has_cut(whole: GpuNode) -> None:
     pods.run(whole.cluster, ours("exact", {"nvidia.com/mig-2g.10gb": 1}))
     assert visible(whole.cluster, "exact") in whole.mig_uuids()
