@@ -1,7 +1,10 @@
 """What the accounts of Tessera's parts may do, asked of a real API server."""
 
+import json
+
 import pytest
 
+from policyobjects import gpu_policy
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE
@@ -66,6 +69,22 @@ def answers(cluster: Cluster, account: str, asked: tuple[str, ...]) -> dict[str,
         except Unavailable:  # "no" has an exit status of its own
             found[each] = False
     return found
+
+
+def test_a_viewer_sees_who_holds_what_and_changes_nothing(control_plane: Cluster) -> None:
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "test-viewer"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tessera-viewer"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "somebody"}],
+    }
+    control_plane.apply(binding)
+    sees = json.loads(control_plane.kubectl("get", "nodes,pods,gpunodes,gpupolicies", "-A", "-o=json", "--as=somebody"))
+    assert sees["kind"] == "List"
+    with pytest.raises(Unavailable, match="forbidden"):
+        control_plane.kubectl("create", "-f", "-", "--as=somebody", input_text=json.dumps(gpu_policy({})))
+    control_plane.kubectl("delete", "clusterrolebinding", "test-viewer")
 
 
 @pytest.mark.parametrize("account", MAY)
