@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.kubesuite import HERE, NAMESPACE, KubeSuite, config_map, pod, until
+from conformance.kubesuite import HERE, NAMESPACE, THINGS, KubeSuite, config_map, install, pod, thing, until
 from kube.wire import Wire, proxying, wired
 from tessera.clients.kube import (
     CONFIG_MAPS,
@@ -173,6 +173,13 @@ async def test_a_pod_that_is_being_deleted_is_not_bound(kube: LightkubeKube) -> 
     with pytest.raises(Conflict, match="being deleted"):
         await kube.bind("suite-pod", NAMESPACE, uid=made["metadata"]["uid"], node="n", annotations={})
     await kube.patch(PODS, "suite-pod", {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
+
+
+@pytest.mark.anyio
+async def test_a_field_that_the_kind_does_not_have_is_refused_for_good(kube: LightkubeKube) -> None:
+    await install(kube, THINGS)
+    with pytest.raises(InvalidInput, match="CustomResourceDefinition of this version"):
+        await kube.apply(THINGS, thing(spec={"newer": 1}), manager="one")
 
 
 @pytest.mark.anyio

@@ -52,6 +52,11 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "too old": (status(410, "too old"), Expired, "too old"),
     "too many requests": (status(429, "later"), Unavailable, "HTTP 429, 'later'"),
     "internal error": (status(500, "etcd timed out"), Unanswered, "etcd timed out"),
+    "a field that the kind does not have": (
+        status(500, "failed to create typed patch object (/n; v1): .spec.x: field not declared in schema"),
+        InvalidInput,
+        "the CustomResourceDefinition of this version, gpunodes.tessera.dev",
+    ),
     "gateway": (answer(b"<html>", "502 Bad Gateway", "text/html"), Unanswered, "HTTP 502, '<html>'"),
     "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "kubectl apply -f"),
     "no JSON": (answer(b"{"), Unanswered, "an answer of the API server"),

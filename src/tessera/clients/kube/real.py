@@ -309,6 +309,8 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
 _UNAUTHORIZED = 401
 _RIGHTS = frozenset({_UNAUTHORIZED, 403})
+_UNDECLARED = "field not declared in schema"
+"""How the API server refuses to apply a field that the kind does not have; it calls that an internal error (500)."""
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
 
 
@@ -341,5 +343,8 @@ def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
         return Conflict(subject, found=found, wanted="an object nobody else changed")
     if code in _RIGHTS:
         return Unavailable(subject, found=found, wanted="the right to do so", accepted="a role that grants it")
+    if _UNDECLARED in found:
+        accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
+        return InvalidInput(subject, found=found, wanted="fields that the installed kind has", accepted=accepted)
     kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
     return kind(subject, found=f"HTTP {code}, {found}", wanted="success")
