@@ -103,7 +103,7 @@ def test_what_is_given_up_counts_no_more_and_is_left_out_of_the_next_write(node:
     node.give_up(key_of(A))
     assert node.counting(open_all) == (B,)
     assert node.without_settled(open_all) == (B,)
-    assert node.with_claim(C, open_all) == (B, C)
+    assert node.with_claims((C,), open_all) == (B, C)
     node.saw(6, (B, C), 1.0)
     assert (node.without_settled(open_all), node.counting(open_all)) == (None, (B, C))
 
@@ -111,7 +111,7 @@ def test_what_is_given_up_counts_no_more_and_is_left_out_of_the_next_write(node:
 def test_a_new_attempt_takes_the_shares_of_an_earlier_one_and_replaces_it(node: NodeClaims) -> None:
     again = claim("a", 0, "2")
     assert (node.earlier("a", open_all), node.earlier("c", open_all)) == (A, None)
-    assert node.with_claim(again, open_all) == (B, again)
+    assert node.with_claims((again,), open_all) == (B, again)
     node.saw(6, (B, again), 1.0)
     assert [each.uid for each in node.counting(open_all)] == ["a", "b"], "equal claims count once"
     node.give_up(ClaimKey("a", "1"))
@@ -271,7 +271,7 @@ class Replica:
                 return
             place = earlier.shares[0].gpu if earlier else free[0]
             job.claim, job.reused = claim(job.claim.uid, place, job.claim.attempt), earlier is not None
-            job.base, job.claims = self.node.version, self.node.with_claim(job.claim, self.fate)
+            job.base, job.claims = self.node.version, self.node.with_claims((job.claim,), self.fate)
             job.sent_s, job.stage = self.world.now_s, "patch"
 
     def verify(self, _: int) -> None:

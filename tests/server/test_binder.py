@@ -15,6 +15,7 @@ from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Una
 from tessera.core.gpunodestate import Claim
 from tessera.core.need import PodKey
 from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.server.settings import Limits
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ async def test_a_settled_claim_goes_with_the_next_write_or_the_sweep(kube: Fault
             assert await server.bind(await make_pod(kube, name, NEED), "a") == ""
             await settle()
         assert await claims(kube) == ["ns/q"]
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert await claims(kube) == []
         assert server.server.binder.counts == {"bound": 2}
 
@@ -187,7 +188,7 @@ async def test_a_conflict_is_resolved_by_reading_again(kube: FaultyKube) -> None
     async with servers(kube) as (server,):
         kube.before_patch = [agent, agent]
         assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
-        assert server.server.binder.counts["conflict"] == 2
+        assert server.server.claimer.counts["conflict"] == 2
         kube.before_patch = [agent] * 20
         assert "again and again" in await server.bind(await make_pod(kube, "q", NEED), "a")
 
@@ -212,6 +213,42 @@ async def test_room_that_was_freed_unseen_is_found_before_a_pod_is_refused(kube:
         await settle()
         await kube.delete(PODS, "full0", namespace="ns")
         assert await server.bind(waiting, "a") == ""
+
+
+async def test_pods_that_come_together_are_claimed_for_together(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        small = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1}) for index in range(40)]
+        large = [await make_pod(kube, f"q{index}", {"tessera.dev/gpu-memory": 39}) for index in range(2)]
+        await settle()
+        errors = await asyncio.gather(*(server.bind(each, "a") for each in (large[0], *small, large[1])))
+        assert set(errors[:-1]) == {""}
+        assert "room" in errors[-1]
+        assert server.server.claimer.counts["written"] <= 4
+    await check(kube)
+
+
+async def test_pods_claimed_for_together_fail_together(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(4)]
+        await settle()
+        kube.faults = {"patch": [Unanswered("x", found="nothing", wanted="an answer") for _ in range(2)]}
+        errors = await asyncio.gather(*(server.bind(each, "a") for each in pods))
+        assert sum(error == "" for error in errors) <= 2
+        await settle()
+        assert [await server.bind(each, "a") == "" for each in pods].count(True) == 2
+    await check(kube)
+
+
+async def test_a_server_that_ends_at_once_cancels_who_waits(kube: FaultyKube) -> None:
+    gate = asyncio.Event()
+    async with servers(kube, limits=Limits(stop_s=0.01)) as (server,):
+        pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(3)]
+        await settle()
+        kube.before_patch = [gate.wait]
+        binding = [asyncio.create_task(server.bind(each, "a")) for each in pods]
+        await settle()
+    assert all(isinstance(each, BaseException) for each in await asyncio.gather(*binding, return_exceptions=True))
+    assert await claims(kube) == []
 
 
 LOST: dict[str, tuple[str, Exception, bool]] = {
@@ -239,7 +276,7 @@ async def test_what_a_failed_attempt_leaves(kube: FaultyKube, case: str) -> None
         assert await one.bind(first, "a") == ("" if kept else await one.bind(first, "a"))
         await settle()
         for server in (one, other):
-            await server.server.binder.sweep()
+            await server.server.claimer.sweep()
         await settle()
         assert await claims(kube) == []
     await check(kube)
@@ -262,20 +299,20 @@ async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: 
         await settle()
         assert await server.fitting(waiting[2], "a") == []
         clock.now_s += 4
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert len(await claims(kube)) == 3
         clock.now_s += 1
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert len(await claims(kube)) == 2, "a pod that was never seen is looked up soon, and is gone"
         clock.now_s += 95
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert len(await claims(kube)) == 2
         await MemoryKube.bind(kube, "q", "ns", uid=dead[1].uid, node="a", annotations={})
         clock.now_s += 21
         kube.faults = {"get": [Unavailable("x", found="429", wanted="success")]}
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert len(await claims(kube)) == 2, "what could not be looked into is kept"
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         assert await claims(kube) == []
         assert await server.bind(waiting[2], "a") == ""
 
@@ -336,7 +373,7 @@ async def test_replicas_under_trouble_grant_nothing_twice(seed: int) -> None:
         clock.now_s += 150
     async with servers(kube, 1, clock) as (server,):
         clock.now_s += 150
-        await server.server.binder.sweep()
+        await server.server.claimer.sweep()
         await settle()
         assert [await claims(kube, name) for name in names] == [[], [], []]
         assert not server.server.view.ledger.conflicts

@@ -5,7 +5,7 @@ protocol. Here is what one server knows of one node's claims, and what follows f
 """
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -145,10 +145,10 @@ class NodeClaims:
         """
         return next((claim for claim in self.present() if claim.uid == uid and not self._settled(claim, fates)), None)
 
-    def with_claim(self, claim: Claim, fates: Fates) -> tuple[Claim, ...]:
-        """Return the claims to write with a new one: it replaces those of its pod, settled ones are left out."""
-        others = (each for each in self.present() if each.uid != claim.uid and not self._settled(each, fates))
-        return (*others, claim)
+    def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
+        """Return the claims to write with new ones: they replace those of their pods, settled ones are left out."""
+        uids = {claim.uid for claim in new}
+        return (*(each for each in self.present() if each.uid not in uids and not self._settled(each, fates)), *new)
 
     def without_settled(self, fates: Fates) -> tuple[Claim, ...] | None:
         """Return the claims to write so that settled ones go; None where the object has none."""

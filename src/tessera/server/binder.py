@@ -1,11 +1,7 @@
-"""Binds pods: claims their shares on the node's GPUNode first, so that no other server gives them away.
-
-The protocol is docs/decisions/0010; which claims count is `core.claims`. No lock is held while the API is asked, but
-for the order of this server's own writes to one node.
-"""
+"""Binds pods: has their shares claimed, then posts the Binding that carries the assignment."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -13,20 +9,15 @@ import msgspec
 from tessera.api.bindings import binding_annotations
 from tessera.api.clusterpods import LivePod
 from tessera.api.extender import BindingArgs
-from tessera.api.gpunodes import claims_field, new_object
-from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
-from tessera.core.claims import Fate, key_of
-from tessera.core.gpunodestate import Claim
+from tessera.clients.kube import PODS, Kube, Object, Unanswered
 from tessera.core.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
-from tessera.server.nominations import Nominations
-from tessera.server.settings import Settings
-from tessera.server.view import BY_LABELS, View
+from tessera.server.claimer import Claimer
+from tessera.server.settings import Limits
+from tessera.server.view import View
 
 __all__ = ["Binder", "Clocks"]
-
-_TRIES = 5
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -38,24 +29,15 @@ class Clocks(msgspec.Struct, frozen=True):
     """Nanoseconds since 1970, for gpushare's annotation alone."""
 
 
-class _Made(msgspec.Struct, frozen=True):
-    """A claim that the API server has."""
-
-    claim: Claim
-    taken_over: bool
-    """Whether it replaced that of an earlier attempt, which may bind the pod still."""
-    sent_s: float
-
-
 class Binder:
     """Binds pods for one server.
 
     Args:
         kube: the Kubernetes API.
         view: what is known of the cluster; what is done is taken into it at once.
-        nominations: places kept for pods that are about to be bound.
-        settings: this server's name in claims, and how long things may take.
-        clocks: its times.
+        claimer: claims shares.
+        limits: how long things may take.
+        clocks: this server's times.
         log: told each binding.
 
     """
@@ -64,24 +46,21 @@ class Binder:
         self,
         kube: Kube,
         view: View,
-        nominations: Nominations,
+        claimer: Claimer,
         *,
-        settings: Settings,
+        limits: Limits,
         clocks: Clocks,
         log: Logger,
     ) -> None:
         self._kube = kube
         self._view = view
-        self._nominations = nominations
-        self._replica = settings.replica
+        self._claimer = claimer
         self._clocks = clocks
-        self._limits = settings.limits
+        self._limits = limits
         self._log = log
-        self._attempts = 0
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.counts: Counter[str] = Counter()
-        """How often each thing happened: bound, conflict, refused, unanswered."""
+        """How often each thing happened: bound, refused, unanswered."""
 
     async def bind(self, args: BindingArgs) -> None:
         """Bind a pod; done twice it is done once. It goes on when the caller is cancelled.
@@ -124,11 +103,10 @@ class Binder:
             return
         if live.gpus and live.wrong:
             raise InvalidInput(_subject(args), found=live.wrong, wanted="a request that Tessera can serve")
-        self._nominations.drop(live.uid)
         if not live.claiming:
             await self._post(args, live, {}, ())
             return
-        made = await self._claim(args, live)
+        made = await self._claimer.claim(args.node, live)
         shares = made.claim.shares
         annotations = binding_annotations(
             pod,
@@ -145,7 +123,7 @@ class Binder:
         except Unanswered:
             raise
         except TesseraError:
-            self._never(args.node, made)
+            self._claimer.never(args.node, made)
             raise
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
@@ -180,119 +158,6 @@ class Binder:
             self._view.assume(live, args.node, shares)
         self.counts["bound"] += 1
         self._log.info("bound", pod=live.key, node=args.node, gpus=[share.gpu for share in shares])
-
-    # Claims
-
-    async def _claim(self, args: BindingArgs, live: LivePod) -> _Made:
-        """Choose shares and claim them on the node."""
-        view, node = self._view, args.node
-        async with self._order[node]:
-            sure = False
-            for _ in range(2 * _TRIES):
-                if not view.claims(node).verified:
-                    await self._verify(node)
-                    sure = True
-                    continue
-                earlier = view.claims(node).earlier(live.uid, view.fate)
-                shares = earlier.shares if earlier else self._choose(live, node)
-                if isinstance(shares, str):
-                    if sure:
-                        raise Conflict(_subject(args), found=shares, wanted="room for it; it is scheduled again")
-                    view.claims(node).lost()  # perhaps what is in the way is gone by now
-                    continue
-                made = await self._write(node, live, shares, taken_over=earlier is not None)
-                if made is not None:
-                    return made
-        self.counts["conflict"] += 1
-        raise Conflict(f"GPUNode {node}", found="changes by others again and again", wanted="a moment without any")
-
-    def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
-        shares = self._view.ledger.choose(live.need, node)
-        if isinstance(shares, str) and self._nominations.clear(node):
-            return self._view.ledger.choose(live.need, node)
-        return shares
-
-    async def _verify(self, node: str) -> None:
-        """Read the node's object, then list its pods, so that together they are all there is."""
-        claims = self._view.claims(node)
-        claims.reading()
-        each = await self._kube.get(GPU_NODES, node)
-        if each is None:
-            each = await self._create(node)
-        pods = await self._kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
-        self._view.verified(node, each, pods)
-
-    async def _create(self, node: str) -> Object:
-        """Make the object of a node that has GPUs by its labels alone, so that claims have a place."""
-        known = self._view.nodes.get(node)
-        if known is None or not self._view.gpus(node):
-            raise Conflict(f"node {node}", found="no such node with GPUs", wanted="one that is there")
-        body = new_object(node, known["metadata"].get("uid", ""))
-        body["metadata"]["annotations"] = {BY_LABELS: "true"}
-        return await self._kube.create(GPU_NODES, body)
-
-    async def _write(self, node: str, live: LivePod, shares: tuple[Share, ...], *, taken_over: bool) -> _Made | None:
-        """Write a claim; None where the object changed meanwhile."""
-        view, claims = self._view, self._view.claims(node)
-        self._attempts += 1
-        claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
-        made = _Made(claim, taken_over, self._clocks.monotonic_s())
-        try:
-            written = await self._patch(node, claims.version, claims.with_claim(claim, view.fate))
-        except Conflict:
-            self.counts["conflict"] += 1
-            claims.lost()
-            return None
-        except Unanswered:
-            claims.lost()
-            self._never(node, made)
-            raise
-        view.take_gpu_node(written)
-        return made
-
-    async def _patch(self, node: str, version: int, claims: tuple[Claim, ...]) -> Object:
-        body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
-        return await self._kube.patch(GPU_NODES, node, body)
-
-    def _never(self, node: str, made: _Made) -> None:
-        """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
-        if not made.taken_over:
-            self._view.claims(node).give_up(key_of(made.claim))
-            self._view.reclaim(node)
-
-    # Old claims
-
-    async def sweep(self) -> None:
-        """Look into claims that are too old, and remove settled ones from the objects."""
-        for node in self._view.claimed_nodes:
-            try:
-                await self._sweep(node)
-            except TesseraError as error:
-                self._log.info("not_swept", node=node, reason=str(error))
-
-    async def _sweep(self, node: str) -> None:
-        view, claims, now_s = self._view, self._view.claims(node), self._clocks.monotonic_s()
-        for claim in claims.overdue(now_s - self._limits.unknown_s, view.fate):
-            if not view.is_pod(claim.uid):
-                await self._look_up(claim)
-        for claim in claims.overdue(now_s - self._limits.claim_lives_s, view.fate):
-            await self._look_up(claim)
-            if view.fate(claim.uid) is Fate.OPEN:
-                claims.give_up(key_of(claim))
-                view.reclaim(node)
-        async with self._order[node]:
-            left = claims.without_settled(view.fate)
-            if left is not None:
-                view.take_gpu_node(await self._patch(node, claims.version, left))
-
-    async def _look_up(self, claim: Claim) -> None:
-        """Take in what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
-        namespace, _, name = claim.pod.partition("/")
-        found = await self._kube.get(PODS, name, namespace)
-        if found is None or found["metadata"].get("uid") != claim.uid:
-            self._view.see_gone(claim.uid)
-        else:
-            self._view.take_pod(found)
 
 
 def _subject(args: BindingArgs) -> str:

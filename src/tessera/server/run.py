@@ -16,6 +16,7 @@ from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
 from tessera.log import logger
 from tessera.server.app import make_app
 from tessera.server.binder import Binder, Clocks
+from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
 from tessera.server.settings import Settings
 from tessera.server.verbs import Verbs
@@ -50,14 +51,9 @@ class Server:
         self._log = logger(replica=settings.replica)
         self.view = View(Ledger(settings.policy), clocks.monotonic_s, self._log)
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
-        self.binder = Binder(
-            kube,
-            self.view,
-            nominations,
-            settings=settings,
-            clocks=clocks,
-            log=self._log,
-        )
+        clock_s, limits = clocks.monotonic_s, settings.limits
+        self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
+        self.binder = Binder(kube, self.view, self.claimer, limits=limits, clocks=clocks, log=self._log)
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
         self.port = 0
@@ -179,7 +175,7 @@ class Server:
         self._prepared.set()
         while True:
             await asyncio.sleep(self._settings.limits.sweep_s)
-            await self.binder.sweep()
+            await self.claimer.sweep()
 
     def _config(self) -> uvicorn.Config:
         tls = self._settings.tls

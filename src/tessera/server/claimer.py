@@ -1,0 +1,256 @@
+"""Claims shares on a node's GPUNode before pods are bound to them, so that no other server gives them away.
+
+The protocol is docs/decisions/0010; which claims count is `core.claims`. This server's writes to one node come one
+after the other, and pods that wait for their turn there are claimed for together, in one write.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from tessera.api.clusterpods import LivePod
+from tessera.api.gpunodes import claims_field, new_object
+from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
+from tessera.core.claims import Fate, key_of
+from tessera.core.gpunodestate import Claim
+from tessera.core.ledger import Holder
+from tessera.core.snapshot import NodeName, Share
+from tessera.errors import Conflict, TesseraError
+from tessera.log import Logger
+from tessera.server.nominations import Nominations
+from tessera.server.settings import Settings
+from tessera.server.view import BY_LABELS, View
+
+__all__ = ["Claimer", "Made"]
+
+_TRIES = 10
+"""Reads and writes of one node for pods that wait together; a conflict takes one of each."""
+_TOGETHER = 16
+"""Pods claimed for in one write."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A claim that was written."""
+
+    claim: Claim
+    taken_over: bool
+    """Whether it replaced that of an earlier attempt, which may bind the pod still."""
+    sent_s: float
+
+
+class _Waiting(msgspec.Struct, frozen=True, eq=False):
+    """A pod that waits for a claim, and where it is answered."""
+
+    live: LivePod
+    answer: asyncio.Future[Made]
+
+
+class Claimer:
+    """Makes, gives up and clears away the claims of one server.
+
+    Args:
+        kube: the Kubernetes API.
+        view: what is known of the cluster; what is done is taken into it at once.
+        nominations: places kept for pods that are about to be bound; they give way to a pod that is bound.
+        settings: this server's name in claims, and how long claims live.
+        clock_s: the monotonic clock.
+        log: told what could not be cleared away.
+
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        view: View,
+        nominations: Nominations,
+        *,
+        settings: Settings,
+        clock_s: Callable[[], float],
+        log: Logger,
+    ) -> None:
+        self._kube = kube
+        self._view = view
+        self._nominations = nominations
+        self._replica = settings.replica
+        self._limits = settings.limits
+        self._clock_s = clock_s
+        self._log = log
+        self._attempts = 0
+        self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
+        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.counts: Counter[str] = Counter()
+        """How often each thing happened: written, conflict."""
+
+    async def claim(self, node: str, live: LivePod) -> Made:
+        """Choose shares for a pod on a node and claim them.
+
+        Raises:
+            Conflict: it does not fit, or others change the node again and again.
+            Unavailable: the API server does not answer.
+
+        """
+        self._nominations.drop(live.uid)
+        one, waiting = _Waiting(live, asyncio.get_running_loop().create_future()), self._waiting[node]
+        waiting.append(one)
+        try:
+            async with self._order[node]:
+                while not one.answer.done():  # else it was claimed for together with another
+                    batch = waiting[:_TOGETHER]
+                    del waiting[:_TOGETHER]
+                    with _answered(batch):
+                        await self._claim_all(node, batch)
+        finally:
+            if one in waiting:
+                waiting.remove(one)
+        return await one.answer
+
+    async def _claim_all(self, node: str, batch: list[_Waiting]) -> None:
+        """Answer each of the pods that wait for a claim on a node."""
+        view, sure = self._view, False
+        for _ in range(_TRIES):
+            if not view.claims(node).verified:
+                await self._verify(node)
+                sure = True
+                continue
+            with self._chosen(node, [each for each in batch if not each.answer.done()], sure=sure) as chosen:
+                if chosen and not await self._write(node, chosen):
+                    continue
+            if all(each.answer.done() for each in batch):
+                return
+            view.claims(node).lost()  # perhaps what is in the way of the others is gone by now
+        raise Conflict(f"GPUNode {node}", found="changes by others again and again", wanted="a moment without any")
+
+    @contextmanager
+    def _chosen(self, node: str, batch: list[_Waiting], *, sure: bool) -> Iterator[list[tuple[_Waiting, Made]]]:
+        """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
+        view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
+        for each in batch:
+            live = each.live
+            earlier = view.claims(node).earlier(live.uid, view.fate)
+            shares = earlier.shares if earlier else self._choose(live, node)
+            if isinstance(shares, str):
+                if sure:
+                    error = Conflict(
+                        f"pod {live.key} on node {node}", found=shares, wanted="room for it; it is scheduled again"
+                    )
+                    each.answer.set_exception(error)
+                continue
+            self._attempts += 1
+            claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
+            chosen.append((each, Made(claim, earlier is not None, self._clock_s())))
+            if earlier is None:
+                held.append(f"chosen/{claim.attempt}")
+                view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
+        try:
+            yield chosen
+        finally:
+            for name in held:
+                view.ledger.drop_pod(name)
+
+    def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
+        shares = self._view.ledger.choose(live.need, node)
+        if isinstance(shares, str) and self._nominations.clear(node):
+            return self._view.ledger.choose(live.need, node)
+        return shares
+
+    async def _write(self, node: str, chosen: list[tuple[_Waiting, Made]]) -> bool:
+        """Write claims and answer their pods; return whether the object was still the one they were chosen on."""
+        view, claims = self._view, self._view.claims(node)
+        new = tuple(made.claim for _, made in chosen)
+        try:
+            written = await self._patch(node, claims.version, claims.with_claims(new, view.fate))
+        except Conflict:
+            self.counts["conflict"] += 1
+            claims.lost()
+            return False
+        except Unanswered:
+            claims.lost()
+            for _, made in chosen:
+                self.never(node, made)
+            raise
+        view.take_gpu_node(written)
+        self.counts["written"] += 1
+        for each, made in chosen:
+            each.answer.set_result(made)
+        return True
+
+    async def _patch(self, node: str, version: int, claims: tuple[Claim, ...]) -> Object:
+        body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
+        return await self._kube.patch(GPU_NODES, node, body)
+
+    def never(self, node: str, made: Made) -> None:
+        """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
+        if not made.taken_over:
+            self._view.claims(node).give_up(key_of(made.claim))
+            self._view.reclaim(node)
+
+    async def _verify(self, node: str) -> None:
+        """Read the node's object, then list its pods, so that together they are all there is."""
+        claims = self._view.claims(node)
+        claims.reading()
+        each = await self._kube.get(GPU_NODES, node)
+        if each is None:
+            each = await self._create(node)
+        pods = await self._kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
+        self._view.verified(node, each, pods)
+
+    async def _create(self, node: str) -> Object:
+        """Make the object of a node that has GPUs by its labels alone, so that claims have a place."""
+        known = self._view.nodes.get(node)
+        if known is None or not self._view.gpus(node):
+            raise Conflict(f"node {node}", found="no such node with GPUs", wanted="one that is there")
+        body = new_object(node, known["metadata"].get("uid", ""))
+        body["metadata"]["annotations"] = {BY_LABELS: "true"}
+        return await self._kube.create(GPU_NODES, body)
+
+    # Old claims
+
+    async def sweep(self) -> None:
+        """Look into claims that are too old, and remove settled ones from the objects."""
+        for node in self._view.claimed_nodes:
+            try:
+                await self._sweep(node)
+            except TesseraError as error:
+                self._log.info("not_swept", node=node, reason=str(error))
+
+    async def _sweep(self, node: str) -> None:
+        view, claims, now_s = self._view, self._view.claims(node), self._clock_s()
+        for claim in claims.overdue(now_s - self._limits.unknown_s, view.fate):
+            if not view.is_pod(claim.uid):
+                await self._look_up(claim)
+        for claim in claims.overdue(now_s - self._limits.claim_lives_s, view.fate):
+            await self._look_up(claim)
+            if view.fate(claim.uid) is Fate.OPEN:
+                claims.give_up(key_of(claim))
+                view.reclaim(node)
+        async with self._order[node]:
+            left = claims.without_settled(view.fate)
+            if left is not None:
+                view.take_gpu_node(await self._patch(node, claims.version, left))
+
+    async def _look_up(self, claim: Claim) -> None:
+        """Take in what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
+        namespace, _, name = claim.pod.partition("/")
+        found = await self._kube.get(PODS, name, namespace)
+        if found is None or found["metadata"].get("uid") != claim.uid:
+            self._view.see_gone(claim.uid)
+        else:
+            self._view.take_pod(found)
+
+
+@contextmanager
+def _answered(batch: list[_Waiting]) -> Iterator[None]:
+    """Answer all that wait with the error that ends their claiming, the one that asked for it too."""
+    try:
+        yield
+    except TesseraError as error:
+        for each in batch:
+            if not each.answer.done():
+                each.answer.set_exception(error)
+    finally:
+        for each in batch:  # cancelled, or a defect
+            if not each.answer.done():
+                each.answer.cancel()
