@@ -11,7 +11,7 @@ from tessera.api import gpunodes
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, LightkubeKube, Object, Selection
 from tessera.core.gpumodels import model
 from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.sharing import AUTO, Sharing
+from tessera.core.sharing import AUTO, Mode, Sharing
 from tessera.core.snapshot import Gpu, NodeName
 from testbed.cluster import Cluster
 
@@ -54,7 +54,8 @@ class FakeNode(msgspec.Struct, frozen=True, kw_only=True):
 
     def node(self) -> Object:
         """Return its Node object."""
-        units = sum(gpu.memory_mib // self.unit_mib for gpu in self.state().gpus)
+        whole = self.sharing.modes == (Mode.WHOLE,)
+        units = 0 if whole else sum(gpu.memory_mib // self.unit_mib for gpu in self.state().gpus)
         shares = {name: str(units) for name in ("tessera.dev/gpu-memory", "aliyun.com/gpu-mem") if units}
         amounts = {"cpu": str(self.cpu), "memory": f"{self.memory_gib}Gi", "pods": "110", **shares}
         amounts |= {name: str(count) for name, count in self.more.items()}
