@@ -1,0 +1,225 @@
+"""How fast `tessera server` answers kube-scheduler over HTTP: filter and prioritize on 1,000 and 5,000 nodes of 8 GPUs.
+
+`python bench/extender.py [--rounds N]`
+
+A server with sockets and JSON, and a Kubernetes API in memory, in one process for each size. The nodes are of two GPU
+models, four pods on each. Pods of eight shapes come one by one: all nodes are sent by name to filter, those that fit to
+prioritize, then the pod is bound, and an earlier one is deleted: so each question follows a change, as in a cluster.
+Milliseconds of wall time from the request's first byte to the answer's last, median and 99 %; the client is in the same
+process. What is compared is the processor time of the process, so that others on the machine do not matter.
+
+The reference, timed in the same run, is what the same JSON costs alone: `json.loads` of both requests and `json.dumps`
+of both answers. Floors: filter and prioritize together at most `FLOOR` references; growth from 1,000 to 5,000 nodes at
+most `GROWTH`, less than the nodes' own. Memory is that of the whole process, the API's objects included.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import multiprocessing
+import re
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from kubeobjects import gpu, share
+from replaying import Machine, make_machines, pod
+from tessera.api.assignments import write_shares
+from tessera.clients.kube import PODS, MemoryKube, Object
+from tessera.log import configure
+from tessera.server.run import Server
+from tessera.server.settings import Settings
+
+FEW, MANY = 1_000, 5_000
+GPUS, PODS_EACH = 8, 4
+FLOOR = 4.0
+GROWTH = 5.0
+MEMORY, COMPUTE, COUNT = "tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "tessera.dev/gpu-count"
+SHAPES = (
+    ({MEMORY: 6}, "none"),
+    ({MEMORY: 20, COMPUTE: 30}, "driver"),
+    ({MEMORY: 9}, "hardware"),
+    ({MEMORY: 38}, "hardware"),
+    ({MEMORY: 30, COUNT: 2}, "none"),
+    ({"aliyun.com/gpu-mem": 5}, "none"),
+    ({"nvidia.com/gpu": 1}, "none"),
+    ({MEMORY: 96}, "none"),
+)
+"""The last fits nowhere: there a reason is told for every node."""
+
+
+class Answered(NamedTuple):
+    """A request and its answer, with milliseconds of wall time and of the process' processor time."""
+
+    ms: float
+    processor_ms: float
+    sent: bytes
+    answer: bytes
+
+
+class Times(NamedTuple):
+    """Milliseconds of one pod, the last two of processor time."""
+
+    filter: float
+    prioritize: float
+    bind: float
+    both: float
+    reference: float
+
+
+class Measured(NamedTuple):
+    """What was found on one fleet."""
+
+    nodes: int
+    times: list[Times]
+    memory_mib: int
+
+
+class Client:
+    """A connection that is kept, as kube-scheduler's."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port)
+
+    def post(self, path: str, body: Any) -> Answered:
+        """Send a request and return its answer."""
+        sent = json.dumps(body, separators=(",", ":")).encode()
+        began, processor = time.perf_counter(), time.process_time()
+        self._connection.request("POST", path, sent)
+        answer = self._connection.getresponse().read()
+        return Answered(1000 * (time.perf_counter() - began), 1000 * (time.process_time() - processor), sent, answer)
+
+
+def decide(client: Client, made: Object, names: Sequence[str]) -> Times:
+    """Place one pod as kube-scheduler does."""
+    filtered = client.post("/filter", {"Pod": made, "Nodes": None, "NodeNames": names})
+    fitting = json.loads(filtered.answer)["NodeNames"]
+    if not fitting:
+        return Times(filtered.ms, 0, 0, filtered.processor_ms, reference_ms(filtered))
+    scored = client.post("/prioritize", {"Pod": made, "Nodes": None, "NodeNames": fitting})
+    best = max(json.loads(scored.answer), key=lambda each: int(each["Score"]))["Host"]
+    metadata = made["metadata"]
+    target = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+    bound = client.post("/bind", target | {"Node": best})
+    assert json.loads(bound.answer) == {"Error": ""}, bound.answer
+    both, reference = filtered.processor_ms + scored.processor_ms, reference_ms(filtered) + reference_ms(scored)
+    return Times(filtered.ms, scored.ms, bound.ms, both, reference)
+
+
+def reference_ms(found: Answered) -> float:
+    """Return what a request and its answer cost as JSON alone."""
+    answer = json.loads(found.answer)
+    began = time.process_time()
+    json.loads(found.sent)
+    json.dumps(answer)
+    return 1000 * (time.process_time() - began)
+
+
+@contextlib.asynccontextmanager
+async def serving(kube: MemoryKube) -> AsyncIterator[int]:
+    """Give the port of a server that has read the cluster."""
+    server = Server(Settings(port=0), kube)
+    running = asyncio.create_task(server.run())
+    await server.synced()
+    while not server.port:  # noqa: ASYNC110 - the server tells no event of it
+        await asyncio.sleep(0.01)
+    yield server.port
+    server.stop()
+    await running
+
+
+async def filled(count: int) -> tuple[MemoryKube, list[str]]:
+    """Return a cluster, and the names of its nodes."""
+    kube = MemoryKube()
+    models = ("A100-80GB", "H100-80GB", "H100-80GB")
+    machines = [
+        Machine(name=f"node-{number:05}", gpus=tuple(gpu(index, models[number % 3]) for index in range(GPUS)))
+        for number in range(count)
+    ]
+    await make_machines(kube, machines)
+    for number, machine in enumerate(machines):
+        for index in range(PODS_EACH):
+            mib = 1024 * (10 + (7 * number + 11 * index) % 60)
+            body = pod(f"old-{number}-{index}", {MEMORY: mib // 1024}, isolation="none")
+            body["metadata"]["annotations"]["tessera.dev/assignment"] = write_shares((share(index, mib),))
+            body["spec"]["nodeName"] = machine.name
+            await kube.create(PODS, body)
+    return kube, [machine.name for machine in machines]
+
+
+async def run(count: int, rounds: int) -> Measured:
+    """Return what a server takes on so many nodes."""
+    kube, names = await filled(count)
+    times, living = list[Times](), deque[str]()
+    async with serving(kube) as port:
+        client = Client(port)
+        for number in range((rounds + 1) * len(SHAPES)):
+            limits, grade = SHAPES[number % len(SHAPES)]
+            made = await kube.create(PODS, pod(f"new-{number}", limits, isolation=grade))
+            living.append(made["metadata"]["name"])
+            if len(living) > 2 * len(SHAPES):
+                await kube.delete(PODS, living.popleft(), namespace="default")
+            await asyncio.sleep(0.01)
+            times.append(await asyncio.to_thread(decide, client, made, names))
+        return Measured(count, times[len(SHAPES) :], resident_mib())
+
+
+def resident_mib() -> int:
+    """Return the memory of this process."""
+    found = re.search(r"VmRSS:\s*(\d+)", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def measure(count: int, rounds: int) -> Measured:
+    """Return it from a process of its own."""
+    configure("error", "json")
+    return asyncio.run(run(count, rounds))
+
+
+def row(found: Measured) -> tuple[float, float]:
+    """Print a fleet's line; return the processor time of filter and prioritize together, and in references."""
+    columns = zip(Times._fields, zip(*found.times, strict=True), strict=True)
+    cuts = {name: statistics.quantiles(times, n=100) for name, times in columns}
+    cells = " ".join(f"{cuts[name][49]:9.2f} {cuts[name][98]:8.2f}" for name in ("filter", "prioritize", "bind"))
+    both, reference = cuts["both"][49], cuts["reference"][49]
+    print(
+        f"{found.nodes:6} {cells} {both:9.2f} {reference:9.2f} {both / reference:6.2f} {found.memory_mib:8}", flush=True
+    )
+    return both, both / reference
+
+
+def main() -> int:
+    """Run the benchmark; 0 when no floor is broken, 1 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=25, help="each has a pod of every shape")
+    options = parser.parse_args()
+    print(
+        f"{'nodes':6} {'filter, 99 %':>18} {'prioritize, 99 %':>18} {'bind, 99 %':>18} {'both':>9} {'reference':>9}",
+        end="",
+    )
+    print(f" {'refs':>6} {'RSS MiB':>8}")
+    found = []
+    for count in (FEW, MANY):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found.append(row(pool.apply(measure, (count, options.rounds))))
+    growth = found[1][0] / found[0][0]
+    floors = {
+        f"filter and prioritize at most {FLOOR} references": max(refs for _, refs in found) <= FLOOR,
+        f"growth {growth:.1f} on {MANY // FEW} times the nodes, at most {GROWTH}": growth <= GROWTH,
+    }
+    for floor, held in floors.items():
+        print(f"{'ok  ' if held else 'FAIL'} {floor}")
+    return int(not all(floors.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""Two servers and two real schedulers bind random pods while parts of the control plane break.
+
+What is granted is judged by `grants`, from objects of the API alone. With `TESSERA_SOAK=20` in the environment it is a
+soak: twenty times the nodes and pods.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from grants import faults, free_mib, shares_of, unsettled, untrue
+from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
+from kube.replicas import REPLICAS, Replica, Replicas, running
+from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Object, follow, name_of
+from tessera.core.sharing import Mode, Sharing
+from tessera.errors import Conflict, Unavailable
+from testbed.cluster import Cluster
+
+pytestmark = pytest.mark.anyio
+
+SOAK = int(os.environ.get("TESSERA_SOAK", "1"))
+PODS_EACH = 70 * SOAK
+RECOVERED_S = 90.0 + 20 * SOAK
+FLEET = [
+    *(FakeNode(name=f"a100-{i}", gpus=4) for i in range(6 * SOAK)),
+    *(FakeNode(name=f"h100-{i}", gpus=2, model="H100-80GB") for i in range(4 * SOAK)),
+    *(FakeNode(name=f"t4-{i}", gpus=2, model="T4") for i in range(3 * SOAK)),
+    *(
+        FakeNode(name=f"whole-{i}", gpus=2, sharing=Sharing(modes=(Mode.WHOLE,)), more={"nvidia.com/gpu": 2})
+        for i in range(2 * SOAK)
+    ),
+]
+MEMORY, COMPUTE, COUNT = "tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "tessera.dev/gpu-count"
+REQUESTS: tuple[tuple[dict[str, int], str], ...] = (
+    ({MEMORY: 4}, "none"),
+    ({MEMORY: 9, COMPUTE: 20}, "none"),
+    ({MEMORY: 8}, "hardware"),
+    ({MEMORY: 4}, "hardware"),
+    ({MEMORY: 12}, "driver"),
+    ({MEMORY: 30}, "none"),
+    ({MEMORY: 6, COUNT: 2}, "none"),
+    ({MEMORY: 500}, "none"),
+    ({"aliyun.com/gpu-mem": 3}, "none"),
+    ({"aliyun.com/gpu-mem": 11}, "none"),
+    ({"nvidia.com/gpu": 1}, "none"),
+)
+
+
+@pytest.fixture(scope="module")
+def replicas(scheduling_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    with running(scheduling_plane, tmp_path_factory.mktemp("replicas")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def kube(scheduling_plane: Cluster) -> AsyncIterator[LightkubeKube]:
+    """Give the API of a cluster with the fleet."""
+    async with connected(scheduling_plane) as client:
+        await delete_pods(client)
+        await delete_nodes(client)
+        await make_nodes(client, FLEET)
+        yield client
+        await delete_pods(client)
+        await delete_nodes(client)
+
+
+class Observed:
+    """Looks at every pod that changes while a test runs, and at all that its node has then."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._pods: dict[str, Object] = {}
+        self.faults: list[str] = []
+        self.states = 0
+
+    async def run(self) -> None:
+        gpu_nodes = (await self._kube.list(GPU_NODES)).objects
+        async for change in follow(self._kube, PODS, ALL_MADE):
+            if change.object is None:
+                continue
+            uid = change.object["metadata"]["uid"]
+            self._pods[uid] = change.object
+            if change.gone:
+                del self._pods[uid]
+            where = change.object["spec"].get("nodeName")
+            if where:
+                self.states += 1
+                there = [each for each in self._pods.values() if each["spec"].get("nodeName") == where]
+                self.faults += faults(gpu_nodes, there)
+
+
+async def agents(kube: Kube) -> None:
+    """Do what agents do for pods with exact requests: write on them which GPU the kubelet gave them."""
+    while True:
+        with contextlib.suppress(Unavailable, Conflict):
+            await _record_all(kube)
+        await asyncio.sleep(0.3)
+
+
+async def _record_all(kube: Kube) -> None:
+    found = (await kube.list(PODS, ALL_MADE)).objects
+    for each in found:
+        node = each["spec"].get("nodeName") or ""
+        if node.startswith("whole-") and not shares_of(each):
+            taken = {
+                share["gpu"] for other in found if other["spec"].get("nodeName") == node for share in shares_of(other)
+            }
+            index = min({0, 1} - taken)
+            share = {
+                "gpu": index,
+                "mode": "whole",
+                "memory_mib": 40960,
+                "compute_percent": 100,
+                "isolation": "hardware",
+                "resource": "nvidia.com/gpu",
+                "container": "main",
+            }
+            body = {"metadata": {"annotations": {"tessera.dev/assignment": json.dumps([share])}}}
+            await kube.patch(PODS, each["metadata"]["name"], body, namespace="default")
+            return  # the next one is looked at with this one's share
+
+
+def pod(rng: random.Random, name: str) -> Object:
+    limits, grade = rng.choice(REQUESTS)
+    container = {"name": "main", "image": "none", "resources": {"limits": {key: str(n) for key, n in limits.items()}}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": dict([MADE]),
+            "annotations": {"tessera.dev/isolation": grade},
+        },
+        "spec": {"schedulerName": rng.choice(REPLICAS).scheduler, "containers": [container]},
+    }
+
+
+async def insisting(do: Callable[[], Awaitable[object]]) -> None:
+    """Do something until the API server has done it: who makes pods does not give up at an outage either."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(Conflict):
+                try:
+                    await do()
+                except Unavailable:
+                    await asyncio.sleep(0.3)
+                    continue
+            return
+
+
+async def load(kube: Kube, rng: random.Random, prefix: str, number: int = PODS_EACH) -> set[str]:
+    """Create pods and delete some of them meanwhile, for some seconds; return the names of those that shall live."""
+    living: list[str] = []
+    for index in range(number):
+        name = f"{prefix}-{index}"
+        await insisting(partial(kube.create, PODS, pod(rng, name)))
+        living.append(name)
+        if rng.random() < 0.3:
+            gone = living.pop(rng.randrange(len(living)))
+            await insisting(partial(kube.delete, PODS, gone, namespace="default", grace_s=0))
+        await asyncio.sleep(0.03)
+    return set(living)
+
+
+async def look(kube: Kube) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
+    return (await kube.list(GPU_NODES)).objects, (await kube.list(PODS, ALL_MADE)).objects
+
+
+async def recovered(kube: Kube, living: set[str], within_s: float = RECOVERED_S) -> Counter[str]:
+    """Wait until every pod is bound or waits with a true reason; return how many do which."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(Unavailable):
+            gpu_nodes, pods = await look(kube)
+            assert not faults(gpu_nodes, pods)
+            assert {each["metadata"]["name"] for each in pods} == living, "a pod is lost"
+            waiting = [each for each in pods if not each["spec"].get("nodeName")]
+            silent = [name_of(each)[1] for each in waiting if not reason(each)]
+            open_texts = untrue(gpu_nodes, waiting and pods)
+            without = [name_of(each)[1] for each in pods if each["spec"].get("nodeName") and not shares_of(each)]
+            if not silent and not open_texts and not without:
+                return Counter(bound=len(pods) - len(waiting), waiting=len(waiting))
+            troubles = [*silent, *open_texts, *without]
+        assert time.monotonic() < deadline_s, troubles
+        await asyncio.sleep(0.5)
+
+
+def reason(pod: Object) -> str:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((each.get("message", "") for each in conditions if each["type"] == "PodScheduled"), "")
+
+
+async def equals_the_api(kube: Kube, replicas: Replicas) -> None:
+    """Ask both servers what is free on each node: exactly what the API's objects say, and not a GiB more.
+
+    A place that is kept for a pod that was looked at, and did not come, is free again within seconds; one that was
+    claimed for a pod that is gone, when servers look after old claims next.
+    """
+    deadline_s = time.monotonic() + 45
+    for each in REPLICAS:
+        while different := await differences(kube, replicas, each):
+            assert time.monotonic() < deadline_s, (
+                each.server,
+                different,
+                await told(kube, {name for name, _ in different}),
+            )
+            await asyncio.sleep(0.5)
+
+
+async def told(kube: Kube, nodes: set[str]) -> list[str]:
+    """Return what the API has of nodes, for the message of a test that fails."""
+    gpu_nodes, pods = await look(kube)
+    there = [each for each in pods if each["spec"].get("nodeName") in nodes]
+    held = [f"{name_of(each)[1]} on {each['spec']['nodeName']}: {shares_of(each)}" for each in there]
+    return [json.dumps(each["spec"]) for each in gpu_nodes if name_of(each)[1] in nodes] + held
+
+
+async def differences(kube: Kube, replicas: Replicas, replica: Replica) -> dict[tuple[str, int], str]:
+    gpu_nodes, pods = await look(kube)
+    free = {name: mib // 1024 for name, mib in free_mib(gpu_nodes, pods).items() if not name.startswith("whole-")}
+    want = {(name, gib): gib == most for name, most in free.items() for gib in (most, most + 1) if gib}
+    answers = await asyncio.to_thread(replicas.ask, replica, [("/filter", question(*key)) for key in want])
+    return {
+        key: text for key, text in zip(want, answers, strict=True) if bool(json.loads(text)["NodeNames"]) != want[key]
+    }
+
+
+def question(name: str, gib: int) -> dict[str, Any]:
+    """Return kube-scheduler's question whether a share of so much fits on a node."""
+    container = {"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": str(gib)}}}
+    metadata = {"name": "asking", "namespace": "default", "uid": f"asking-{name}-{gib}"}
+    # Two names, so that no place is kept for what is the only answer.
+    return {"Pod": {"metadata": metadata, "spec": {"containers": [container]}}, "NodeNames": [name, "nowhere"]}
+
+
+@contextlib.asynccontextmanager
+async def together(*loops: Awaitable[None]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(each) for each in loops]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+
+async def nothing(_: Replicas) -> None: ...
+
+
+async def api_server_killed(replicas: Replicas) -> None:
+    await asyncio.sleep(1.5)
+    await asyncio.to_thread(replicas.kill, "apiserver")
+    await asyncio.sleep(1)
+    await asyncio.to_thread(replicas.start_api_server)
+
+
+async def etcd_paused(replicas: Replicas) -> None:
+    for _ in range(2):
+        await asyncio.sleep(1)
+        replicas.pause("etcd")
+        await asyncio.sleep(4)
+        replicas.resume("etcd")
+
+
+async def server_killed_during_binds(replicas: Replicas) -> None:
+    for each in (*REPLICAS, *REPLICAS):
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(replicas.kill, each.server)
+        await asyncio.to_thread(replicas.start_server, each)
+
+
+async def watches_cut(replicas: Replicas) -> None:
+    for each in (*REPLICAS, *REPLICAS):
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(replicas.cut, each)
+        await asyncio.sleep(0.7)
+        await asyncio.to_thread(replicas.mend, each)
+
+
+async def clock_wrong(replicas: Replicas) -> None:
+    """Put one server's wall clock three hours ahead, the other's two days back, both in the middle of binding."""
+    for each, skew_s in zip(REPLICAS, (3 * 3600, -2 * 86400), strict=True):
+        await asyncio.to_thread(replicas.kill, each.server)
+        await asyncio.to_thread(replicas.start_server, each, skew_s)
+        await asyncio.sleep(0.5)
+
+
+TROUBLES = {
+    "no trouble": nothing,
+    "the API server is killed and started again": api_server_killed,
+    "etcd stands still": etcd_paused,
+    "servers are killed during binds": server_killed_during_binds,
+    "watches are cut": watches_cut,
+    "wall clocks go wrong": clock_wrong,
+}
+
+
+@pytest.mark.parametrize("case", TROUBLES)
+async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, kube: LightkubeKube, case: str) -> None:
+    rng, observed = random.Random(case), Observed(kube)
+    await insisting(lambda: delete_pods(kube))
+    async with together(observed.run(), agents(kube)):
+        making = asyncio.create_task(load(kube, rng, f"p{list(TROUBLES).index(case)}"))
+        await TROUBLES[case](replicas)
+        count = await recovered(kube, await making)
+    assert not observed.faults
+    assert observed.states > count["bound"] > 0
+    await equals_the_api(kube, replicas)
+
+
+async def test_no_claim_is_left(kube: LightkubeKube) -> None:
+    """The last of this module: what all the trouble before has left of claims is swept away."""
+    await insisting(lambda: delete_pods(kube))
+    deadline_s = time.monotonic() + 60
+    while left := unsettled((await kube.list(GPU_NODES)).objects):
+        assert time.monotonic() < deadline_s, left
+        await asyncio.sleep(0.5)
