@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Show how to cut which GPU, where every pod goes, what waits and why.",
     "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
     "inspect": "Show who holds what on the GPUs of a cluster: pods, memory, layout, isolation, health, fragmentation.",
+    "defrag": "Show the fewest moves of running pods after which what is asked for fits; make them with --execute.",
     "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
     "mig": "Show and change how this node's GPUs are cut by MIG.",
     "agent": "Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.",

@@ -1,0 +1,245 @@
+"""`tessera defrag`: the fewest moves of running pods that free what is asked for; shown, or made with `--execute`."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tessera.api import workloads
+from tessera.api.clusters import as_fields
+from tessera.api.documents import Document
+from tessera.api.leaving import read_leaves
+from tessera.api.podspecs import ISOLATION
+from tessera.cli.defrag.moving import Mover, look
+from tessera.cli.defrag.tables import parts
+from tessera.cli.inputs import read_documents
+from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
+from tessera.cli.options import Number, output_option, refuse_beside, refuse_without, write_output
+from tessera.core.cluster import Cluster
+from tessera.core.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
+from tessera.core.need import Isolation, Pod, PodKey
+from tessera.errors import InvalidInput, Unsupported
+
+__all__ = ["defrag"]
+
+_DEADLINE_S = 600.0
+_MOST_NAMED = 10
+_EPILOG = """
+\b
+Examples:
+  tessera defrag                                        # what would let the pods fit that wait now
+  tessera defrag --for training.yaml                    # before it is applied
+  tessera defrag --resource nvidia.com/mig-3g.20gb=1
+  tessera defrag --resource tessera.dev/gpu-memory=30 --isolation hardware --count 2
+  tessera defrag --pod ml/training-0 --execute          # evicts, one pod after the other
+  kubectl get nodes,pods,gpunodes,pdb -A -o json | tessera defrag -f -
+
+\b
+Rights it needs: list nodes, pods, gpunodes.tessera.dev and poddisruptionbudgets; with --execute also create
+pods/eviction.
+"""
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """What `-o json` prints."""
+
+    asked: tuple[Asker, ...]
+    proposal: Proposal
+    executed: bool
+    evicted: tuple[PodKey, ...] = ()
+
+
+@click.command(epilog=_EPILOG)
+@cluster_options
+@click.option("--for", multiple=True, metavar="PATH", help="Manifests whose pods shall fit; a folder, or -.")
+@click.option("--pod", multiple=True, metavar="NAMESPACE/NAME", help="A pod that waits and shall fit.")
+@click.option("--resource", multiple=True, metavar="NAME=AMOUNT", help="What one pod asks for; repeat for more.")
+@click.option("--isolation", type=click.Choice([each.value for each in Isolation]), help="With --resource: the least.")
+@click.option("--count", type=click.IntRange(1, 100), default=1, show_default=True, help="With --resource: pods.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-(1 << 31), (1 << 31) - 1),
+    help="Pods of a higher priority stay.  [default: the priority of the pod that shall fit; 0 with --resource]",
+)
+@click.option("--max-moves", type=click.IntRange(0, 1000), default=MOST_MOVES, show_default=True, help="In all.")
+@click.option("--dry-run", is_flag=True, help="Only show the moves; so it is without --execute.")
+@click.option("--execute", is_flag=True, help="Make the moves: evict one pod after the other.")
+@click.option(
+    "--deadline-s",
+    type=Number(1),
+    default=_DEADLINE_S,
+    show_default=True,
+    help="With --execute: longest wait for one move, and for the pods that wait to be bound.",
+)
+@output_option("table", "json")
+def defrag(**given: Any) -> None:
+    """Show the fewest moves of running pods after which what is asked for fits; make them with --execute.
+
+    A move evicts a pod whose controller makes another, which fits elsewhere. Without --for, --pod or --resource the
+    pods that wait now are asked for. docs/defrag.md tells which pods are never moved, and what happens meanwhile.
+    """
+    _check()
+    place = place_of(given)
+    if given["execute"]:
+        asyncio.run(_execute(place, given))
+        return
+    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_live(place))
+    asked = _asked(cluster, given)
+    _print(_Made(asked, propose(cluster, asked, leaves, most=given["max_moves"]), executed=False), given["output"])
+
+
+def _check() -> None:
+    for option, other in (
+        ("--kubeconfig", "--filename"),
+        ("--context", "--filename"),
+        ("--execute", "--filename"),
+        ("--execute", "--dry-run"),
+        ("--resource", "--for"),
+        ("--pod", "--for"),
+        ("--pod", "--resource"),
+    ):
+        refuse_beside(option, other)
+    for option in ("--isolation", "--count"):
+        refuse_without(option, "--resource")
+    refuse_without("--deadline-s", "--execute")
+
+
+def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+    cluster, objects = read_file(filename)
+    if not any(each.get("kind") == "PodDisruptionBudget" for each in objects):
+        click.echo("note: no PodDisruptionBudget in the file; add pdb to `kubectl get` where there are any", err=True)
+    return cluster, read_leaves(as_fields(objects))
+
+
+async def _live(place: Place) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+    async with connected(place) as kube:
+        return await look(kube)
+
+
+def _print(made: _Made, output: str) -> None:
+    if output == "json":
+        write_output("-", msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    else:
+        Console(highlight=False).print(Group(*parts(made.asked, made.proposal)))
+
+
+# What is asked for
+
+
+def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
+    """Return the pods that shall fit, the most urgent first.
+
+    Raises:
+        InvalidInput: none, or one that asks for no GPU.
+
+    """
+    if given["for"]:
+        unit = min((each.unit_mib for each in cluster.nodes), default=1024)
+        documents = [document for path in given["for"] for document in read_documents(path)]
+        found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit).pods
+    elif given["resource"]:
+        found = _described(cluster, given)
+    else:
+        found = _waiting(cluster, given["pod"])
+    asking = [pod for pod in found if pod.need.asks]
+    if not asking:
+        subject = "manifests" if given["for"] else "cluster"
+        wanted = "--for, --pod or --resource" if not given["for"] else "a workload with GPU limits"
+        raise InvalidInput(subject, found="no pod that waits for GPUs", wanted=wanted)
+    priority = given["priority"]
+    ordered = sorted(asking, key=lambda pod: -pod.priority)
+    return tuple(
+        Asker(pod=pod.key, need=pod.need, priority=pod.priority if priority is None else priority) for pod in ordered
+    )
+
+
+def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
+    limits: dict[str, str] = {}
+    for text in given["resource"]:
+        name, equals, amount = text.partition("=")
+        if not name or (equals and not amount):
+            raise InvalidInput("--resource", found=text, wanted="NAME=AMOUNT", accepted="nvidia.com/mig-3g.20gb=1")
+        limits[name] = amount or "1"
+    annotations = {ISOLATION: given["isolation"]} if given["isolation"] else {}
+    unit = min((each.unit_mib for each in cluster.nodes), default=1024)
+    objects: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"asked-{number}", "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        }
+        for number in range(given["count"])
+    ]
+    documents = [Document(source="--resource", number=1, data=each, first_line=1) for each in objects]
+    return workloads.read(documents, share_unit_mib=unit).pods
+
+
+def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
+    waiting = {each.key: each for each in cluster.snapshot.pending}
+    for name in names:
+        if name not in waiting:
+            raise InvalidInput(
+                f"pod {name}",
+                found="no pod of this namespace and name that waits",
+                wanted="one that waits for a node",
+                accepted=", ".join([*waiting][:_MOST_NAMED]) or "--for or --resource",
+            )
+    return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
+
+
+# Making the moves
+
+
+async def _execute(place: Place, given: Mapping[str, Any]) -> None:
+    """Make the moves and print what was done.
+
+    Raises:
+        Conflict: the world changed so that the moves left are not enough any more.
+        Unavailable: a deadline passed.
+        Unsupported: no moves place what is asked for.
+
+    """
+    async with connected(place) as kube:
+        cluster, leaves = await look(kube)
+        asked = _asked(cluster, given)
+        proposal = propose(cluster, asked, leaves, most=given["max_moves"])
+        if given["output"] != "json":
+            _print(_Made(asked, proposal, executed=True), "table")
+        placed = {each.pod for each in proposal.placed}
+        mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
+        try:
+            with _progress(len(proposal.moves)) as tell:
+                await mover.make(len(proposal.moves), tell)
+        finally:
+            if given["output"] == "json":
+                _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
+    if proposal.stuck:
+        names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])
+        raise Unsupported(
+            names, found=proposal.stuck[0].reasons[0], wanted="moves that place it", accepted="other GPUs, fewer pods"
+        )
+    click.echo(f"done: {len(mover.evicted)} moves", err=True)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Any:
+    """Give a function that is told how many moves are made and what is waited for."""
+    console = Console(stderr=True)
+    shown = sys.stderr.isatty()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not shown) as progress:
+        task = progress.add_task("moves", total=total)
+
+        def tell(done: int, what: str) -> None:
+            progress.update(task, completed=done, description=what)
+            if not shown:
+                click.echo(what, err=True)
+
+        yield tell

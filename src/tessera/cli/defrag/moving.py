@@ -1,0 +1,205 @@
+"""Makes the moves of a defragmentation: evicts one pod, waits for its replacement, looks again, goes on or stops."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.leaving import read_leaves
+from tessera.clients.kube import (
+    DISRUPTION_BUDGETS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    Kube,
+    Object,
+    Selection,
+    Unanswered,
+    name_of,
+)
+from tessera.core.cluster import Cluster
+from tessera.core.defrag import Asker, Leave, Move, Proposal, propose
+from tessera.core.need import PodKey
+from tessera.errors import Conflict, Unavailable, Unsupported
+
+__all__ = ["Mover", "look"]
+
+_PAUSE_S = 1.0
+"""Between two looks at what is waited for."""
+_REFUSED_PAUSE_S = 5.0
+"""Between two requests to evict a pod that a PodDisruptionBudget protects."""
+
+Tell = Callable[[int, str], None]
+"""Told how many moves are made and what is done now."""
+
+
+async def look(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+    """Return the cluster as its API shows it now, and which of its pods may be asked to leave."""
+    kinds = (NODES, PODS, GPU_NODES, DISRUPTION_BUDGETS)
+    listed = await asyncio.gather(*(_list(kube, kind) for kind in kinds))
+    fields = as_fields(each for objects in listed for each in objects)
+    return read_cluster(fields), read_leaves(fields)
+
+
+async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
+    try:
+        return (await kube.list(kind)).objects
+    except Unsupported:
+        if kind is not GPU_NODES:
+            raise
+        return ()
+
+
+class Mover:
+    """Makes moves until the askers fit, at most so many as were proposed.
+
+    Args:
+        kube: the cluster.
+        askers: the pods that shall fit.
+        deadline_s: longest wait for each thing that is waited for.
+
+    """
+
+    def __init__(self, kube: Kube, askers: Sequence[Asker], deadline_s: float) -> None:
+        self._kube = kube
+        self._askers = tuple(askers)
+        self._deadline_s = deadline_s
+        self._waiting: frozenset[PodKey] = frozenset()
+        self.evicted: list[PodKey] = []
+        """The pods that were evicted, in order."""
+
+    async def make(self, most: int, tell: Tell) -> None:
+        """Evict one pod after the other, each as the world is then, until no move is needed; then wait for the askers.
+
+        Raises:
+            Conflict: more than `most` moves would be needed, because the world changed.
+            Unavailable: a deadline passed; what was done is in `evicted`.
+
+        """
+        cluster, _ = await look(self._kube)
+        self._waiting = frozenset(each.key for each in cluster.snapshot.pending)
+        while (proposal := await self._proposal(most - len(self.evicted))).moves:
+            await self._move(proposal.moves[0], tell)
+        if self._askers:
+            tell(len(self.evicted), "waiting for the pods to be bound")
+            await self._bound()
+
+    async def _proposal(self, most: int) -> Proposal:
+        """Return the moves that are left, seen from now."""
+        cluster, leaves = await look(self._kube)
+        left = [each for each in self._askers if not _is_bound(cluster, each.pod)]
+        found = propose(cluster, left, leaves, most=most)
+        if found.stuck:
+            raise Conflict(
+                f"cluster after {len(self.evicted)} moves",
+                found=found.stuck[0].reasons[0],
+                wanted=f"a place for {found.stuck[0].pod} after {most} more moves",
+                accepted="running tessera defrag again, which looks anew",
+            )
+        return found
+
+    async def _move(self, move: Move, tell: Tell) -> None:
+        namespace, _, name = move.pod.partition("/")
+        known = await self._siblings(move, namespace)
+        tell(len(self.evicted), f"evicting {move.pod} from {move.frees.node}")
+        await self._evict(move, name, namespace)
+        self.evicted.append(move.pod)
+        tell(len(self.evicted) - 1, f"waiting for the replacement of {move.pod}")
+        await self._replaced(move, namespace, known)
+        tell(len(self.evicted), f"{move.pod} is replaced")
+
+    async def _evict(self, move: Move, name: str, namespace: str) -> None:
+        """Ask for the eviction until it is granted; a pod that is another by now is not evicted."""
+        asked = False
+        async for last in self._times(_REFUSED_PAUSE_S):
+            pod = await self._kube.get(PODS, name, namespace)
+            if asked and pod is None:
+                return
+            if pod is None or (pod["metadata"].get("uid") or "") != move.uid:
+                raise Conflict(f"pod {move.pod}", found="another pod, or none", wanted=f"the pod {move.uid}")
+            if pod["metadata"].get("deletionTimestamp"):
+                return
+            try:
+                await self._kube.evict(name, namespace)
+            except Unavailable as error:
+                if last:
+                    raise
+                asked = asked or isinstance(error, Unanswered)
+                continue
+            return
+
+    async def _siblings(self, move: Move, namespace: str) -> frozenset[str]:
+        """Return the UIDs of the pods that the controller of a pod has made so far."""
+        pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
+        return frozenset(_uid(each) for each in pods if _owner(each) == _owner_name(move))
+
+    async def _replaced(self, move: Move, namespace: str, known: frozenset[str]) -> None:
+        """Wait until the pod is gone and its controller has another one running."""
+        async for last in self._times(_PAUSE_S):
+            pods = (await self._kube.list(PODS, Selection(namespace=namespace))).objects
+            gone = all(_uid(each) != move.uid for each in pods)
+            made = [each for each in pods if _owner(each) == _owner_name(move) and _uid(each) not in known]
+            if gone and any(map(_runs, made)):
+                return
+            if last:
+                found = "no replacement of it yet" if gone else "it has not ended yet"
+                if made and gone:
+                    found = f"its replacement {name_of(made[0])[1]} does not run yet"
+                raise Unavailable(
+                    f"pod {move.pod}",
+                    found=found,
+                    wanted=f"its replacement running within {self._deadline_s:g} s",
+                    accepted="a longer --deadline-s, or tessera explain pod about the replacement",
+                )
+
+    async def _bound(self) -> None:
+        """Wait until the askers that are pods of the cluster have a node."""
+        mine = [each.pod for each in self._askers if each.pod in self._waiting]
+        async for last in self._times(_PAUSE_S):
+            cluster, _ = await look(self._kube)
+            left = [pod for pod in mine if not _is_bound(cluster, pod)]
+            if not left:
+                return
+            if last:
+                raise Unavailable(
+                    f"pod {left[0]}",
+                    found="it is not bound yet; its place is free",
+                    wanted=f"a node for it within {self._deadline_s:g} s",
+                    accepted="kube-scheduler tries again within minutes; tessera explain pod",
+                )
+
+    async def _times(self, pause_s: float) -> AsyncIterator[bool]:
+        """Yield until the deadline, with a pause between; the last time True."""
+        now = asyncio.get_running_loop().time
+        end_s = now() + self._deadline_s
+        while True:
+            last = now() + pause_s > end_s
+            yield last
+            if last:
+                return
+            await asyncio.sleep(pause_s)
+
+
+def _is_bound(cluster: Cluster, key: PodKey) -> bool:
+    return any(each.pod.key == key and each.node is not None for each in cluster.pods)
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"].get("uid") or "")
+
+
+def _owner(pod: Object) -> tuple[str, str]:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next(((each["kind"], each["name"]) for each in owners if each.get("controller")), ("", ""))
+
+
+def _owner_name(move: Move) -> tuple[str, str]:
+    kind, _, name = move.owner.split("/", 2)
+    return kind, name
+
+
+def _runs(pod: Object) -> bool:
+    """Return whether a pod runs and is ready, where its status says whether it is."""
+    status = pod.get("status") or {}
+    ready = [each["status"] for each in status.get("conditions") or () if each.get("type") == "Ready"]
+    return status.get("phase") == "Running" and ready != ["False"] and not pod["metadata"].get("deletionTimestamp")

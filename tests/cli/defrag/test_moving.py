@@ -1,0 +1,289 @@
+"""Moves are made one after the other: each pod is replaced before the next goes; and what stops them."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import virtualtime
+from kubeobjects import Object, gpu, gpunode, node, pod, share
+from tessera.cli.defrag.moving import Mover, look
+from tessera.clients.kube import (
+    DISRUPTION_BUDGETS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    MemoryKube,
+)
+from tessera.clients.kube import (
+    Object as KubeObject,
+)
+from tessera.core.defrag import Asker, propose
+from tessera.core.sharing import Mode
+from tessera.errors import Conflict, TesseraError, Unavailable
+
+UNITS = {"tessera.dev/gpu-memory": "160"}
+NEED = {"tessera.dev/gpu-memory": 10}
+WHOLE = {"tessera.dev/isolation": "hardware"}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
+
+
+def owned(name: str, *shares: Any, place: str | None = "a", **more: Any) -> Object:
+    metadata = {"ownerReferences": [OWNER], "labels": {"app": "web"}}
+    return pod(name, NEED, *shares, node=place, metadata=metadata, **more)
+
+
+def big(name: str = "big", place: str | None = None) -> Object:
+    return pod(name, {"tessera.dev/gpu-memory": 40}, node=place, annotations=WHOLE)
+
+
+async def filled(*objects: Object) -> MemoryKube:
+    """A node of three GPUs, two of them held by a half, and what comes on top."""
+    kube = MemoryKube()
+    state = gpunode("a", gpu(0), gpu(1), gpu(2))
+    await kube.create(NODES, node("a", UNITS))
+    await kube.create(GPU_NODES, {key: value for key, value in state.items() if key != "status"})
+    await kube.patch(GPU_NODES, "a", {"status": state["status"]}, subresource="status")
+    for index in range(3):
+        await kube.create(PODS, owned(f"web-{index}", share(index, 10240, Mode.MPS)))
+    for each in objects:
+        kind = DISRUPTION_BUDGETS if each["kind"] == "PodDisruptionBudget" else PODS
+        await kube.create(kind, each)
+    return kube
+
+
+React = Callable[[MemoryKube, int], Object | None]
+"""What a controller makes after so many evictions."""
+
+
+class Controlled:
+    """Pods are made anew, and the askers bound, as controllers and schedulers do."""
+
+    def __init__(self, kube: MemoryKube, react: React, *, binds: bool = True) -> None:
+        self.kube = kube
+        self.react = react
+        self.binds = binds
+
+    async def run(self) -> None:
+        gone = 0
+        async for event in self.kube.watch(PODS, (await self.kube.list(PODS)).resource_version):
+            if event.gone:
+                gone += 1
+                made = self.react(self.kube, gone)
+                if made is not None:
+                    await asyncio.sleep(3)
+                    await self.kube.create(PODS, made)
+            if self.binds:
+                await bind(self.kube)
+
+
+async def bind(kube: MemoryKube) -> None:
+    """Bind the pods that wait where they fit without any move."""
+    cluster, leaves = await look(kube)
+    for each in cluster.snapshot.pending:
+        found = propose(cluster, [Asker(pod=each.key, need=each.need)], leaves, most=0)
+        for placed in found.placed:
+            namespace, _, name = each.key.partition("/")
+            uid = next(pod.uid for pod in cluster.pods if pod.pod.key == each.key)
+            await kube.bind(name, namespace, uid=uid, node=placed.place.node, annotations={})
+
+
+def replaced(kube: MemoryKube, gone: int) -> Object:
+    del kube
+    return owned(f"new-{gone}", share(2, 10240, Mode.MPS))
+
+
+async def made(
+    kube: MemoryKube, react: React, *names: str, most: int = 9, binds: bool = True
+) -> tuple[Mover, list[str]]:
+    told: list[str] = []
+    cluster, _ = await look(kube)
+    needs = {each.key: each.need for each in cluster.snapshot.pending}
+    askers = [Asker(pod=key, need=need) for key, need in needs.items() if key in names]
+    mover = Mover(kube, askers, 60)
+    task = asyncio.create_task(Controlled(kube, react, binds=binds).run())
+    await asyncio.sleep(0)
+    try:
+        await mover.make(most, lambda done, what: told.append(f"{done} {what}"))
+    except TesseraError as error:
+        told.append(str(error))
+        error.add_note(" ".join(mover.evicted))
+        raise
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    return mover, told
+
+
+def test_pods_leave_one_after_the_other_and_those_that_wait_are_bound() -> None:
+    async def act() -> None:
+        kube = await filled(big("big-0"), big("big-1"))
+        mover, told = await made(kube, replaced, "ns/big-0", "ns/big-1")
+        assert mover.evicted == ["ns/web-0", "ns/web-1"]
+        assert told == [
+            "0 evicting ns/web-0 from a",
+            "0 waiting for the replacement of ns/web-0",
+            "1 ns/web-0 is replaced",
+            "1 evicting ns/web-1 from a",
+            "1 waiting for the replacement of ns/web-1",
+            "2 ns/web-1 is replaced",
+            "2 waiting for the pods to be bound",
+        ]
+        pods = (await kube.list(PODS)).objects
+        assert all(each["spec"].get("nodeName") for each in pods)
+
+    virtualtime.run(act())
+
+
+def test_nothing_is_evicted_where_everything_fits() -> None:
+    async def act() -> None:
+        kube = await filled(pod("small", NEED, node=None))
+        mover, told = await made(kube, replaced, "ns/small", binds=False)
+        assert (mover.evicted, told) == ([], ["0 waiting for the pods to be bound"])
+
+    with pytest.raises(Unavailable, match="not bound yet; its place is free"):
+        virtualtime.run(act())
+
+
+def test_a_replacement_that_takes_the_place_stops_it() -> None:
+    async def act() -> None:
+        kube = await filled(big())
+        await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS)), "ns/big", most=1)
+
+    with pytest.raises(Conflict, match=r"cluster after 1 moves: found on a .* would have to move") as caught:
+        virtualtime.run(act())
+    assert caught.value.__notes__ == ["ns/web-0"]
+
+
+# Keyed by a sentence: what the controller makes; wanted are words of the error.
+LATE: dict[str, tuple[React, str]] = {
+    "no replacement comes": (lambda _, __: None, "no replacement of it yet"),
+    "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new does not run yet"),
+    "the replacement is not ready": (
+        lambda _, __: owned(
+            "new",
+            share(2, 10240, Mode.MPS),
+            status={"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
+        ),
+        "its replacement new does not run yet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("react", "want"), LATE.values(), ids=LATE)
+def test_a_deadline_that_passes_stops_it(react: React, want: str) -> None:
+    async def act() -> None:
+        await made(await filled(big()), react, "ns/big")
+
+    with pytest.raises(Unavailable, match=want) as caught:
+        virtualtime.run(act())
+    assert caught.value.__notes__ == ["ns/web-0"]
+
+
+def budget(allowed: int) -> Object:
+    return {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "ns"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+class Stubborn(MemoryKube):
+    """A budget that changes after the look, a lost answer, a pod that is another by now, a pod that ends slowly."""
+
+    refusals = 0
+    unanswered = 0
+    other = False
+
+    async def evict(self, name: str, namespace: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("eviction", found="a budget", wanted="another")
+        await super().evict(name, namespace)
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> KubeObject | None:
+        found = await super().get(kind, name, namespace)
+        return {**found, "metadata": {**found["metadata"], "uid": "another"}} if self.other and found else found
+
+
+async def stubborn(**faults: int) -> Stubborn:
+    kube = Stubborn()
+    other = await filled(big())
+    for kind in (NODES, PODS):
+        for each in (await other.list(kind)).objects:
+            await kube.create(kind, each)
+    state = (await other.list(GPU_NODES)).objects[0]
+    await kube.create(GPU_NODES, state)
+    await kube.patch(GPU_NODES, "a", {"status": state["status"]}, subresource="status")
+    for name, value in faults.items():
+        setattr(kube, name, value)
+    return kube
+
+
+def test_a_budget_that_refuses_for_a_while_is_waited_for() -> None:
+    async def act() -> list[str]:
+        mover, _ = await made(await stubborn(refusals=3), replaced, "ns/big")
+        return [*mover.evicted]
+
+    assert virtualtime.run(act()) == ["ns/web-0"]
+
+
+def test_an_eviction_whose_answer_was_lost_is_one() -> None:
+    async def act() -> list[str]:
+        kube = await filled(big())
+        kube.lose_answers(1)
+        mover, _ = await made(kube, replaced, "ns/big", binds=False)
+        return [*mover.evicted]
+
+    with pytest.raises(Unavailable, match="not bound yet") as caught:
+        virtualtime.run(act())
+    assert caught.value.__notes__ == ["ns/web-0"]
+
+
+def test_a_budget_that_refuses_for_too_long_stops_it() -> None:
+    async def act() -> None:
+        await made(await stubborn(refusals=99), replaced, "ns/big")
+
+    with pytest.raises(Unavailable, match="found a budget") as caught:
+        virtualtime.run(act())
+    assert caught.value.__notes__ == [""]
+
+
+def test_a_pod_that_is_another_by_now_is_not_evicted() -> None:
+    async def act() -> None:
+        await made(await stubborn(other=True), replaced, "ns/big")
+
+    with pytest.raises(Conflict, match="found another pod, or none"):
+        virtualtime.run(act())
+
+
+def test_a_budget_keeps_pods_where_they_are() -> None:
+    async def act() -> None:
+        await made(await filled(big(), budget(0)), replaced, "ns/big")
+
+    with pytest.raises(Conflict, match="PodDisruptionBudget web allows no disruption now"):
+        virtualtime.run(act())
+
+
+def test_a_cluster_without_the_kind_gpunode_is_looked_at_too() -> None:
+    async def act() -> int:
+        kube = await filled()
+        kube.uninstall(GPU_NODES)
+        return len((await look(kube))[0].nodes)
+
+    assert virtualtime.run(act()) == 1
+
+
+def test_a_cluster_without_budgets_at_all_is_an_error() -> None:
+    async def act() -> None:
+        kube = await filled()
+        kube.uninstall(DISRUPTION_BUDGETS)
+        await look(kube)
+
+    with pytest.raises(TesseraError, match="poddisruptionbudgets"):
+        virtualtime.run(act())
