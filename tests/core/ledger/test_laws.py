@@ -95,7 +95,7 @@ def whole_gpu(gpu: Gpu) -> Share:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(steps=histories(), world=worlds, policy=policies, look=st.booleans())
 def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
     steps: list[Step], world: World, policy: str, *, look: bool
@@ -128,7 +128,7 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
     assert answers(turned, kinds, names) == answers(fresh, kinds, names)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(world=worlds, wild=st.lists(wild_shares, max_size=4))
 def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World, wild: list[Share]) -> None:
     nodes, kinds, rng = world
@@ -172,7 +172,7 @@ def holdable(gpu: Gpu, shares: Sequence[Share]) -> bool:
     return all(share.memory_mib >= 0 and 0 <= share.compute_percent <= 100 for share in shares) and legal(gpu, shares)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(world=worlds)
 def test_a_node_fits_where_some_devices_would_serve_and_is_hopeless_where_none_would_even_if_it_were_empty(
     world: World,
@@ -206,7 +206,7 @@ def ledger_of(node: Node) -> Ledger:
     return ledger
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(world=worlds, policy=policies)
 def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: World, policy: str) -> None:
     nodes, kinds, rng = world

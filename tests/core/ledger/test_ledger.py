@@ -292,7 +292,12 @@ def test_a_pod_put_again_replaces_what_it_held_wherever_that_was() -> None:
     ledger.put_pod(pod("a", share(memory_mib=15_000), on="m"))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("n",)
     ledger.put_pod(pod("a", on="m"))
+    ledger.put_pod(pod("a", on="m"))
+    ledger.put_pod(pod("b", on="m"))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("n", "m")
+    ledger.drop_pod("a")
+    ledger.drop_pod("b")
+    assert ledger.pods_on("m") == ()
 
 
 def test_cpu_memory_and_pods_are_counted_but_not_judged() -> None:

@@ -135,3 +135,8 @@ def test_a_copy_is_independent_and_running_pods_hold_what_they_held(world: World
             cut = {(s.start, s.profile) for s in shares if s.gpu == gpu.index and s.profile}
             assert cut <= {(p.start, p.profile) for p in layout}
             assert sum(p.mask for p in layout).bit_count() == sum(p.size for p in layout)
+
+
+def test_a_fleet_without_nodes_places_nothing() -> None:
+    packer = Packer(Fleet(()), "tessera")
+    assert packer.place(packer.intern(Need())) is None

@@ -136,12 +136,11 @@ class Ledger:
             self._remove(known)
         self._pods[pod.uid] = pod
         self._on.setdefault(pod.node, {})[pod.uid] = pod
-        gpus = self._held.setdefault(pod.node, {})
         added: dict[int, list[Share]] = {}
         for share in pod.shares:
             added.setdefault(share.gpu, []).append(share)
         for gpu, shares in added.items():
-            gpus.setdefault(gpu, {})[pod.uid] = tuple(shares)
+            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.uid] = tuple(shares)
         self._count(pod, 1, added)
 
     def drop_pod(self, uid: str) -> None:
@@ -283,13 +282,18 @@ class Ledger:
         """Take a pod out of all records."""
         del self._pods[pod.uid]
         del self._on[pod.node][pod.uid]
+        if not self._on[pod.node]:
+            del self._on[pod.node]
         gone: dict[int, list[Share]] = {}
         for share in pod.shares:
             gone.setdefault(share.gpu, []).append(share)
         for gpu in gone:
-            self._held[pod.node][gpu].pop(pod.uid)
-            if not self._held[pod.node][gpu]:
+            held = self._held[pod.node][gpu]
+            del held[pod.uid]
+            if not held:
                 del self._held[pod.node][gpu]
+        if gone and not self._held[pod.node]:
+            del self._held[pod.node]
         self._count(pod, -1, gone)
 
     def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
