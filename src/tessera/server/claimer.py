@@ -92,7 +92,6 @@ class Claimer:
             Unavailable: the API server does not answer.
 
         """
-        self._nominations.drop(live.uid)
         one, waiting = _Waiting(live, asyncio.get_running_loop().create_future()), self._waiting[node]
         waiting.append(one)
         try:
@@ -129,6 +128,7 @@ class Claimer:
         view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
         for each in batch:
             live = each.live
+            self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
             earlier = view.claims(node).earlier(live.uid, view.fate)
             shares = earlier.shares if earlier else self._choose(live, node)
             if isinstance(shares, str):
