@@ -6,15 +6,16 @@ GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at 
 
 import asyncio
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from tessera.api.clusters import as_fields, read_cluster
+from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.gpunodes import API_VERSION, wanted_field
 from tessera.api.gpunodes import KIND as GPU_NODE
-from tessera.api.gpupolicies import GpuPolicy, Status, node_policy, read_gpu_policy, status_fields
+from tessera.api.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
 from tessera.api.nodereports import Report
 from tessera.api.partitionpolicies import partition_policy
 from tessera.api.policystatus import Facts, new_status, refused_status
@@ -35,6 +36,8 @@ _MANAGER = "tessera-controller"
 class Controller:
     """Decides for the whole cluster; `run` ends when it is cancelled, and leaves all as it is.
 
+    It looks for at most half of its time, however much changes.
+
     Args:
         settings: how often it looks.
         kube: the Kubernetes API.
@@ -52,7 +55,12 @@ class Controller:
         self._bell = Bell()
         kinds = (NODES, PODS, GPU_NODES, GPU_POLICIES)
         self._stores = {kind: Store(kube, kind, wake=self._bell.ring, on_trouble=self._trouble) for kind in kinds}
+        self._pods = PodMemory()
         self._memories: Mapping[str, Memory] = {}
+        self._decided: tuple[Observed, dict[str, Spec]] | None = None
+        """What was decided upon last: the same again is not planned again."""
+        self._again_s = 0.0
+        """When it is all the same, because a time has passed; on the loop's clock."""
         self._accepted: dict[str, GpuPolicy] = {}
         """Policies as they were when they could be read last; those in force."""
         self._generations: dict[str, int] = {}
@@ -68,8 +76,10 @@ class Controller:
                 for store in self._stores.values():
                     await store.synced()
                 while True:
+                    began_s = asyncio.get_running_loop().time()
                     again_s = await self._persistent_look()
-                    await asyncio.sleep(self._settings.least_s)
+                    took_s = asyncio.get_running_loop().time() - began_s
+                    await asyncio.sleep(max(self._settings.least_s, took_s))
                     await self._bell.wait(again_s)
         finally:
             self._log.info("controller_stopped")
@@ -95,16 +105,24 @@ class Controller:
         objects = {kind: tuple(store.objects.values()) for kind, store in self._stores.items()}
         refused = self._read_policies(objects[GPU_POLICIES])
         policies = tuple(partition_policy(each) for each in self._accepted.values())
-        cluster = read_cluster(as_fields((*objects[NODES], *objects[PODS], *objects[GPU_NODES])))
-        seen = observed(cluster)
+        # In a thread: with thousands of pods it takes seconds, in which the Lease must be renewed.
+        seen = await asyncio.to_thread(self._seen, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
         now_s = asyncio.get_running_loop().time()
-        memories, decisions = advance_all(self._memories, policies, seen, now_s)
-        await self._write_nodes(seen, policies, decisions)
-        self._memories = memories
-        await self._tell(decisions)
+        said = {name: each.spec for name, each in self._accepted.items()}
+        if (seen, said) == self._decided and now_s < self._again_s:
+            decisions = {name: Decision() for name in self._memories}
+        else:
+            memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
+            await self._write_nodes(seen, policies, decisions)
+            self._memories, self._decided = memories, (seen, said)
+            moments = (each.again_s for each in decisions.values() if each.again_s is not None)
+            self._again_s = min(moments, default=math.inf)
+            await self._tell(decisions)
         await self._write_statuses(seen, policies, decisions, refused)
-        moments = [each.again_s - now_s for each in decisions.values() if each.again_s is not None]
-        return min(moments, default=self._settings.interval_s)
+        return max(0.0, self._again_s - now_s)
+
+    def _seen(self, objects: tuple[Object, ...]) -> Observed:
+        return observed(read_cluster(as_fields(objects), memory=self._pods))
 
     # Policies
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.core.gpunodestate import Wanted
-from tessera.core.mig import Layout, Placement, is_legal
+from tessera.core.mig import Placement, is_legal
 from tessera.core.need import Form, Isolation
 from tessera.core.partitioning.records import Device, Observed
 from tessera.core.sharing import GPU_RESOURCE, Mode, mig_resource
@@ -39,21 +39,6 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         layout = self.gpu.sharing.layout
         there: set[Placement | None] = {None} if layout is None else set(layout)
         return frozenset(device for device in self.present if device[1] not in there)
-
-    @property
-    def standing(self) -> Layout | None:
-        """The instances that count as existing for a plan: those that pods hold, and wanted ones that agree with them.
-
-        None where there are none, so that the GPU may be used in any mode.
-        """
-        if any(share.profile is None for share in self.other):
-            return None
-        layout = [place for _, place in sorted(self.held, key=_order) if place is not None]
-        layout += [_placement(self.gpu, share) for share in self.other]
-        for _, place in sorted(self.idle, key=_order):
-            if place is not None and is_legal(self.gpu.model, tuple(sorted((*layout, place)))):
-                layout.append(place)
-        return tuple(sorted(layout)) or None
 
     def agrees(self, devices: Iterable[Device], shares: Iterable[Share]) -> bool:
         """Return whether the GPU can have these devices beside these shares of pods."""

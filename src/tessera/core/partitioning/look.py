@@ -18,9 +18,10 @@ from tessera.core.partitioning.cards import (
     wanted_of,
     with_guesses,
 )
+from tessera.core.partitioning.matches import served_as_it_is
 from tessera.core.partitioning.records import Decision, Device, Limits, Memory, Observed, Told
 from tessera.core.plan import Plan, Waiting, plan
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.sharing import Sharing
 from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.errors import InvalidInput
 
@@ -33,7 +34,7 @@ _RESERVED = "wanted devices of GPU {}"
 def advance(memory: Memory, observed: Observed, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
     """Return what is to be remembered and done after a look at the cluster.
 
-    The same look again changes nothing once what was decided is done. Cost: two plans a batch, four where some pods
+    The same look again changes nothing once what was decided is done. Cost: one plan a batch, three where some pods
     cannot be placed and needs wait.
     """
     return _Look(memory, observed, now_s, limits).decide()
@@ -98,7 +99,7 @@ class _Look:
     def _planned(self) -> tuple[dict[str, _Planned], tuple[Waiting, ...]]:
         """Plan for pods with exact requests, and for those others that idle wanted devices alone keep out."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
-        snapshot = self._snapshot(lambda pod: pod.key in pods, self._as_planned)
+        snapshot = self._snapshot(lambda pod: pod.key in pods)
         made = self._least_changing(snapshot)
         asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
@@ -124,8 +125,8 @@ class _Look:
         First come the pods that are served without any change, then the others around them. Where some wait then, and
         planning for all together places more, that is the plan.
         """
-        unchanged = self._snapshot(lambda pod: _asks_exactly(pod.need), self._as_it_is)
-        served = plan(unchanged, policy=self.limits.policy).assignments
+        free = {gpu for gpu in self.cards if gpu not in self.sick and gpu not in self.left_alone}
+        served = served_as_it_is(snapshot, [self.cards[gpu] for gpu in self.cards if gpu in free])
         pods = {pod.key: pod for pod in snapshot.pending}
         running = tuple(Running(pod=pods[each.pod], assignment=each) for each in served)
         names = {each.pod for each in served}
@@ -151,37 +152,30 @@ class _Look:
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
         if not held or not others:
             return set()
-        alone = self._snapshot(lambda pod: pod.key in others, self._as_planned)
+        alone = self._snapshot(lambda pod: pod.key in others)
         made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
         return others - {assignment.pod for assignment in made.assignments}
 
-    def _snapshot(self, chosen: Callable[[Pod], bool], seen: Callable[[Gpu], Gpu]) -> Snapshot:
-        """Return the cluster with these pods pending and with GPUs as they are seen."""
-        nodes = tuple(msgspec.structs.replace(node, gpus=tuple(map(seen, node.gpus))) for node in self.observed.nodes)
+    def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
+        """Return the cluster as it is planned upon, with these pods pending."""
+        nodes = tuple(
+            msgspec.structs.replace(node, gpus=tuple(map(self._as_planned, node.gpus))) for node in self.observed.nodes
+        )
         closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
         running = tuple(_without(each, closed) for each in self.observed.running)
         pending = tuple(self._ranked(pod) for pod in self.observed.pending if chosen(pod))
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
     def _as_planned(self, gpu: Gpu) -> Gpu:
-        """Return a GPU with wanted devices as existing ones; one that is sick or left alone offers nothing."""
-        card = self.cards.get(gpu.uuid)
-        if gpu.uuid in self.sick or gpu.uuid in self.left_alone or (card is None and is_open(gpu)):
-            return msgspec.structs.replace(gpu, sharing=_CLOSED)
-        if card is None:
-            return gpu
-        return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=card.standing))
+        """Return a GPU left to Tessera as if nothing were cut on it but what pods hold; all such GPUs are of one type.
 
-    def _as_it_is(self, gpu: Gpu) -> Gpu:
-        """Return a GPU that has what is wanted of it and cannot be changed."""
-        seen = self._as_planned(gpu)
-        card = self.cards.get(gpu.uuid)
-        if card is None or seen.sharing == _CLOSED:
-            return seen
-        if card.standing is not None:
-            return msgspec.structs.replace(gpu, sharing=Sharing(modes=(Mode.MIG,), layout=card.standing, recut=False))
-        whole = (gpu.uuid, None) in card.present and not card.other
-        return msgspec.structs.replace(gpu, sharing=Sharing(modes=(Mode.WHOLE,)) if whole else _CLOSED)
+        One that is sick or left alone offers nothing.
+        """
+        if gpu.uuid in self.sick or gpu.uuid in self.left_alone or (gpu.uuid not in self.cards and is_open(gpu)):
+            return msgspec.structs.replace(gpu, sharing=_CLOSED)
+        if gpu.uuid not in self.cards:
+            return gpu
+        return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=None))
 
     def _ranked(self, pod: Pod) -> Pod:
         """Return the pod, before others of its priority where it starves."""
