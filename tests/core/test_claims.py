@@ -53,6 +53,7 @@ def node() -> NodeClaims:
 def test_a_node_is_verified_when_its_object_and_then_its_pods_were_read(node: NodeClaims) -> None:
     assert (node.verified, node.version, node.counting(open_all)) == (True, 5, (A, B))
     assert not NodeClaims().verified
+    assert (NodeClaims().empty, node.empty) == (True, False)
 
 
 def test_the_next_version_keeps_it_verified_and_a_skipped_one_does_not(node: NodeClaims) -> None:

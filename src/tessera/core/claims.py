@@ -72,6 +72,11 @@ class NodeClaims:
         self._seen: dict[ClaimKey, _Seen] = {}
         self._dead: set[ClaimKey] = set()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no claim is known, not even a settled one."""
+        return not self._seen
+
     def saw(self, version: int, claims: Iterable[Claim], now_s: float, *, skipped: bool = False) -> None:
         """Take the object in as a watch, or the answer to an own write, shows it; nothing where it is known already.
 

@@ -3,6 +3,7 @@
 A broken object never stops the server: it is left out, with a line in the log once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -53,6 +54,7 @@ class View:
         self._states: dict[str, GpuNodeState] = {}
         self._put: dict[str, tuple[Node, tuple[Share, ...]]] = {}
         self._units: dict[str, int] = {}
+        self._nodes_of_unit: Counter[int] = Counter()
         self._pods: dict[str, LivePod] = {}
         self._objects: dict[str, Object] = {}
         self._uids: dict[str, str] = {}
@@ -180,18 +182,24 @@ class View:
         if self._put.get(name) != put:
             self._put[name] = put
             self.ledger.put_node(put[0], reserved=put[1])
-        self._units[name] = unit_mib
-        self._count_in_units()
+        self._count_in(name, unit_mib)
 
     def _drop_node(self, name: str) -> None:
         if self._put.pop(name, None) is not None:
             self.ledger.drop_node(name)
-        self._units.pop(name, None)
-        self._count_in_units()
+        self._count_in(name, None)
 
-    def _count_in_units(self) -> None:
-        """Read the pods anew where the memory of one unit of `aliyun.com/gpu-mem` is another than was believed."""
-        unit_mib = min(self._units.values(), default=1024)
+    def _count_in(self, name: str, unit_mib: int | None) -> None:
+        """Take a node's unit; read the pods anew where the smallest is another than was believed."""
+        before = self._units.pop(name, None)
+        if before is not None:
+            self._nodes_of_unit[before] -= 1
+        if unit_mib is not None:
+            self._units[name] = unit_mib
+            self._nodes_of_unit[unit_mib] += 1
+        if before == unit_mib:
+            return
+        unit_mib = min((+self._nodes_of_unit).keys(), default=1024)
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
@@ -282,8 +290,8 @@ class View:
 
     @property
     def claimed_nodes(self) -> tuple[str, ...]:
-        """The nodes whose claims are known."""
-        return tuple(self._claims)
+        """The nodes on which there are claims, settled ones too."""
+        return tuple(name for name, claims in self._claims.items() if not claims.empty)
 
     def claims(self, node: str) -> NodeClaims:
         """Return what is known of the claims on a node."""
