@@ -204,14 +204,12 @@ async def equals_the_api(kube: Kube, replicas: Replicas) -> None:
     A place that is kept for a pod that was looked at, and did not come, is free again within seconds; one that was
     claimed for a pod that is gone, when servers look after old claims next.
     """
-    deadline_s = time.monotonic() + 45
     for each in REPLICAS:
+        deadline_s = time.monotonic() + 45
         while different := await differences(kube, replicas, each):
-            assert time.monotonic() < deadline_s, (
-                each.server,
-                different,
-                await told(kube, {name for name, _ in different}),
-            )
+            if time.monotonic() > deadline_s:
+                texts = [f"{key}: {text}" for key, text in different.items()]
+                pytest.fail("\n".join([each.server, *texts, *await told(kube, {name for name, _ in different})]))
             await asyncio.sleep(0.5)
 
 
