@@ -52,6 +52,28 @@ async def test_labels_of_others_stay(kube: MemoryKube, record: NodeRecord) -> No
     assert (await node_of(kube))["metadata"]["resourceVersion"] == version
 
 
+async def test_gpus_are_counted_where_their_memory_is_offered_as_gpushare_offers_it(
+    kube: MemoryKube, record: NodeRecord
+) -> None:
+    async def amounts() -> list[dict[str, str]]:
+        status = (await node_of(kube))["status"]
+        return [status.get(name, {}) for name in ("capacity", "allocatable")]
+
+    assert not await record.count_gpus(await node_of(kube), 2)
+    await kube.patch(NODES, "n1", {"status": {"capacity": {"aliyun.com/gpu-mem": "30"}}}, subresource="status")
+    assert await record.count_gpus(await node_of(kube), 2)
+    assert [each["aliyun.com/gpu-count"] for each in await amounts()] == ["2", "2"]
+    assert not await record.count_gpus(await node_of(kube), 2)
+    await kube.patch(NODES, "n1", {"status": {"capacity": {"aliyun.com/gpu-mem": "0"}}}, subresource="status")
+    assert await record.count_gpus(await node_of(kube), 2)
+    assert [each["aliyun.com/gpu-count"] for each in await amounts()] == ["0", "0"]
+    assert not await record.count_gpus(await node_of(kube), 2)
+
+
+async def test_a_node_that_is_not_seen_yet_is_not_counted(record: NodeRecord) -> None:
+    assert not await record.count_gpus({}, 2)
+
+
 async def test_annotations_are_set_and_removed(kube: MemoryKube, record: NodeRecord) -> None:
     assert await record.annotate({"tessera.dev/applied-config": "a1"})
     assert not await record.annotate({"tessera.dev/applied-config": "a1"})

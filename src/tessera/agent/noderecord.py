@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from tessera.api.asks import SHARE_COUNT, SHARE_MEMORY
 from tessera.api.nodereports import CONDITION, Report, condition
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
 from tessera.errors import Conflict, Unavailable
@@ -63,6 +64,28 @@ class NodeRecord:
         if new:
             await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
         return bool(new)
+
+    async def count_gpus(self, node: Object, gpus: int) -> bool:
+        """Tell how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
+
+        A device plugin counts units of memory, so gpushare's own plugin patches the number of GPUs beside them, as
+        anybody may advertise a resource. The kubelet keeps it.
+
+        Args:
+            node: the Node object as last seen.
+            gpus: GPUs the node has.
+
+        Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
+        """
+        present = (node.get("status") or {}).get("capacity") or {}
+        offers = present.get(SHARE_MEMORY, "0") != "0"
+        count = str(gpus if offers else 0)
+        if present.get(SHARE_COUNT, "0") == count:
+            return False
+        amounts = {SHARE_COUNT: count}
+        body = {"status": {"capacity": amounts, "allocatable": amounts}}
+        await self._kube.patch(NODES, self._node, body, subresource="status")
+        return True
 
     async def set_condition(self, status: Literal["True", "False", "Unknown"], report: Report) -> bool:
         """Set the condition `TesseraLayoutApplied`, keeping all others; return whether it changed.

@@ -305,6 +305,7 @@ class Agent:
             await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
         levels = enforcement_text(enforcements(gpus, inventory))
         await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
+        await self._record.count_gpus(self._node(), len(inventory.gpus))
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)

@@ -16,6 +16,7 @@ __all__ = [
     "GPU_COMPUTE",
     "GPU_COUNT",
     "GPU_MEMORY",
+    "SHARE_COUNT",
     "SHARE_MEMORY",
     "AskRules",
     "container_need",
@@ -28,6 +29,8 @@ GPU_COMPUTE = "tessera.dev/gpu-compute"
 GPU_COUNT = "tessera.dev/gpu-count"
 SHARE_MEMORY = "aliyun.com/gpu-mem"
 """gpushare's resource. Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+SHARE_COUNT = "aliyun.com/gpu-count"
+"""How many GPUs that memory is of; gpushare's programs divide by it. Source: as above, `cmd/inspect/nodeinfo.go`."""
 
 _TESSERA = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT)
 _MAX_DEVICES = 4096

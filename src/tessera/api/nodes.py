@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from tessera.api.asks import SHARE_MEMORY, names_device
+from tessera.api.asks import SHARE_COUNT, SHARE_MEMORY, names_device
 from tessera.api.fields import Field, identity
 from tessera.api.gpusharing import auto, in_place, read_model
 from tessera.core import units
@@ -39,7 +39,6 @@ SHARING_LABEL = "tessera.dev/sharing"
 _GKE = "cloud.google.com/gke-"
 _GFD = "nvidia.com/"
 _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")
-_SHARE_COUNT = "aliyun.com/gpu-count"
 _MAX_GPUS = 256
 _MAX_COUNT = _MAX_GPUS * 4096
 _NEAR_PERCENT = 10
@@ -169,7 +168,7 @@ def _sharings(seen: _Seen, model: GpuModel) -> tuple[list[Sharing], list[str]]:
     """Return the sharing of each GPU of a node, in order of index, and notes."""
     if seen.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
-        count = seen.allocatable.get(_SHARE_COUNT) or seen.number(*_GPU_COUNTS) or 1
+        count = seen.allocatable.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or 1
         return [Sharing(modes=both)] * count, []
     if f"{_GKE}gpu-partition-size" in seen.labels:
         return _gke_partitions(seen, model), []

@@ -1,0 +1,49 @@
+"""gpushare's programs on a real node: what they read of it, and that they show the numbers `tessera inspect` shows."""
+
+import json
+import re
+from typing import Any
+
+from click.testing import CliRunner
+
+import gpusharecli
+from kube.gpunode import GpuNode
+from kube.pods import pod, run
+from tessera.cli import main
+from testbed.processes import until
+
+GPUS = ("2xA100-40GB",)
+MEMORY, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
+
+
+def allocatable(gpu_node: GpuNode, name: str) -> str:
+    return str(gpu_node.cluster.get("node", gpu_node.node.name)["status"]["allocatable"].get(name, ""))
+
+
+def share(name: str, units: int, gpu: int) -> dict[str, Any]:
+    made = pod(name, limits={MEMORY: units})
+    made["metadata"]["annotations"] = {
+        "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
+        "ALIYUN_COM_GPU_MEM_POD": str(units),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
+    }
+    return made
+
+
+def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> None:
+    cluster = gpu_node.cluster
+    gpu_node.start_agent(policy=POLICY)
+    gpu_node.until_offered((MEMORY, 2 * 39))
+    until("number of GPUs", lambda: allocatable(gpu_node, COUNT) == "2", timeout_s=60)
+    run(cluster, share("one", 5, 1), share("two", 3, 0), share("three", 4, 1))
+    objects = [each for kind in ("nodes", "pods", "gpunodes") for each in cluster.get(kind, "-A")["items"]]
+    want = gpusharecli.shown(objects)
+    assert [row.gpus for row in want.rows] == [((3, 39), (9, 39))]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    table = CliRunner().invoke(main, ["inspect", "-f", "-"], input=text).stdout
+    assert re.search(r" 3/39 +9/39 +12/78\n", table), table
+    # The kubelet keeps what it does not manage itself.
+    gpu_node.node.restart_kubelet()
+    until("number of GPUs after a restart", lambda: allocatable(gpu_node, COUNT) == "2", timeout_s=60)
