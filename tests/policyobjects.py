@@ -36,7 +36,7 @@ GOOD: dict[str, dict[str, Any]] = {
             {"sharing": {"mode": "memory-share"}},
         ]
     },
-    "a budget in GPUs": {"disruption": {"budget": 2, "evict": True}},
+    "a budget in GPUs": {"disruption": {"budget": 2}},
     "a budget of all": {"disruption": {"budget": "100%"}},
     "no repartition": {"repartition": {"allowed": False}},
     "everything else": {

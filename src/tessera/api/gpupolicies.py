@@ -163,12 +163,10 @@ class Repartition(
 class Disruption(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How much may be changed at once, and at whose cost."""
+    """How much may be changed at once. No pod is evicted for it; `tessera defrag` does that for people."""
 
     budget: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent = "10%"
     """GPUs of this policy that may be changing at once: a number, or a percentage of them, rounded up."""
-    evict: bool = False
-    """Whether pods may be evicted, as their disruption budgets allow, where too little can be freed otherwise."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
