@@ -10,6 +10,7 @@ import pytest
 from kubeobjects import gpu, gpunode, node, pod, share
 from servers import NEED, SHARE, Asked, Clock, make_node, make_pod, servers, settle
 from tessera import __version__
+from tessera.api.assignments import write_shares
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.sharing import Mode, Sharing
 from tessera.server.settings import Limits
@@ -352,6 +353,25 @@ async def test_finished_and_deleted_pods_free_what_they_held(kube: MemoryKube, s
     await kube.delete(PODS, "two", namespace="ns")
     await settle()
     assert await server.schedule(other, "a") == ""
+
+
+async def test_what_an_exchange_of_assignments_gives_up_for_a_moment_is_not_free(kube: MemoryKube) -> None:
+    clock = Clock()
+    async with servers(kube, clock=clock) as (server,):
+        first, second = share(0, 30000, Mode.MPS), share(1, 30000, Mode.MPS)
+        for name, held in (("one", first), ("two", second)):
+            await kube.create(PODS, pod(name, NEED, held, node="a"))
+        await settle()
+        waiting = await make_pod(kube, "p", {"tessera.dev/gpu-memory": 30})
+        exchanged = {"metadata": {"annotations": {"tessera.dev/assignment": write_shares((second,))}}}
+        await kube.patch(PODS, "one", exchanged, namespace="ns")
+        await settle()
+        assert await server.fitting(waiting, "a") == []
+        assert "room" in await server.bind(waiting, "a")
+        await kube.delete(PODS, "two", namespace="ns")
+        await settle()
+        clock.now_s += 11
+        assert await server.fitting(waiting, "a") == ["a"]
 
 
 async def test_nodes_come_change_and_go(kube: MemoryKube, server: Asked) -> None:

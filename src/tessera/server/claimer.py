@@ -126,6 +126,7 @@ class Claimer:
     def _chosen(self, node: str, batch: list[_Waiting], *, sure: bool) -> Iterator[list[tuple[_Waiting, Made]]]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
         view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
+        view.expire()
         for each in batch:
             live = each.live
             self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile

@@ -93,6 +93,7 @@ class Verbs:
     def _live(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about tells; what is kept for it is not in its own way."""
         live = self._view.read(dict(pod))
+        self._view.expire()
         self._nominations.expire()
         self._nominations.drop(live.uid)
         return live

@@ -29,6 +29,8 @@ BY_LABELS = "tessera.dev/gpus-by-labels"
 """Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
 
 _ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1024),))
+_EXCHANGE_S = 10.0
+"""How long an agent may take to write the second of two assignments that it exchanges."""
 _REMEMBERED = 1 << 16
 """Deleted pods, and broken objects told of, that are remembered; the latest."""
 
@@ -60,6 +62,7 @@ class View:
         self._uids: dict[str, str] = {}
         self._gone: dict[str, None] = {}
         self._assumed: dict[str, Holder] = {}
+        self._former: dict[str, float] = {}
         self._claims: dict[str, NodeClaims] = {}
         self._claimed: dict[str, dict[str, Holder]] = {}
         self._claimers: dict[str, set[str]] = {}
@@ -243,6 +246,7 @@ class View:
         self._keep(uid, each, live or read_live_pod(each, share_unit_mib=self.share_unit_mib))
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
+        before = self._pods.get(uid)
         self._objects[uid], self._pods[uid], self._uids[live.key] = each, live, uid
         if live.wrong and live.gpus:
             self._leave_out("Pod", live.key, live.wrong)
@@ -254,7 +258,27 @@ class View:
         elif live.node:
             self._assumed.pop(uid, None)
             self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
+            if before is not None and before.node == live.node and before.shares not in {(), live.shares}:
+                self._keep_former(before)
         self._reclaim_of(uid)
+
+    def _keep_former(self, before: LivePod) -> None:
+        """Keep what a pod's assignment named before the agent corrected it: another pod's correction is to come.
+
+        The agent exchanges assignments of two pods by two writes. Between them, what one gave up looks free, and is
+        the other's.
+        """
+        name = f"former/{before.uid}"
+        self._former.pop(name, None)
+        self._former[name] = self._clock_s() + _EXCHANGE_S
+        self.ledger.put_pod(Holder(name, before.key, NodeName(before.node), Need(), before.shares, before.priority))
+
+    def expire(self) -> None:
+        """Let go of what was kept for an exchange of assignments that is over by now; in order of time."""
+        now_s = self._clock_s()
+        while self._former and self._former[name := next(iter(self._former))] <= now_s:
+            del self._former[name]
+            self.ledger.drop_pod(name)
 
     def _forget(self, uid: str) -> None:
         live = self._pods.pop(uid, None)
