@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import virtualtime
 from kubeobjects import Object, gpu, gpunode, node, pod, share
+from tessera.cli.defrag import carry_out
 from tessera.cli.defrag.moving import Mover, look
 from tessera.clients.kube import (
     DISRUPTION_BUDGETS,
@@ -23,7 +25,7 @@ from tessera.clients.kube import (
 )
 from tessera.core.defrag import Asker, propose
 from tessera.core.sharing import Mode
-from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 
 UNITS = {"tessera.dev/gpu-memory": "160"}
 NEED = {"tessera.dev/gpu-memory": 10}
@@ -287,3 +289,39 @@ def test_a_cluster_without_budgets_at_all_is_an_error() -> None:
 
     with pytest.raises(TesseraError, match="poddisruptionbudgets"):
         virtualtime.run(act())
+
+
+async def carried_out(*names: str, output: str, most: int = 9, objects: tuple[Object, ...] = ()) -> None:
+    kube = await filled(*objects)
+    task = asyncio.create_task(Controlled(kube, replaced).run())
+    await asyncio.sleep(0)
+    given = {"for": (), "pod": names, "resource": (), "priority": None}
+    try:
+        await carry_out(kube, given | {"max_moves": most, "output": output, "deadline_s": 60.0})
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_the_command_shows_the_moves_first_and_tells_each(capsys: pytest.CaptureFixture[str]) -> None:
+    virtualtime.run(carried_out("ns/big", output="table", objects=(big(),)))
+    told = capsys.readouterr()
+    assert "1 move, 1 placed, 0 not; fewer moves would not do" in told.out
+    assert told.err.splitlines() == [
+        "evicting ns/web-0 from a",
+        "waiting for the replacement of ns/web-0",
+        "ns/web-0 is replaced",
+        "waiting for the pods to be bound",
+        "1 of 1 moves are made",
+    ]
+
+
+def test_the_command_tells_what_was_evicted_and_that_something_fits_nowhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    huge = pod("huge", {"tessera.dev/gpu-memory": 99}, node=None)
+    with pytest.raises(Unsupported, match="pods ns/huge: found no node could ever take it"):
+        virtualtime.run(carried_out("ns/big", "ns/huge", output="json", objects=(big(), huge)))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["executed"], told["evicted"]) == (True, ["ns/web-0"])

@@ -21,12 +21,13 @@ from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Number, output_option, refuse_beside, refuse_without, write_output
+from tessera.clients.kube import Kube
 from tessera.core.cluster import Cluster
 from tessera.core.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
 from tessera.core.need import Isolation, Pod, PodKey
 from tessera.errors import InvalidInput, Unsupported
 
-__all__ = ["defrag"]
+__all__ = ["carry_out", "defrag"]
 
 _DEADLINE_S = 600.0
 _MOST_NAMED = 10
@@ -198,7 +199,12 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
 
 
 async def _execute(place: Place, given: Mapping[str, Any]) -> None:
-    """Make the moves and print what was done.
+    async with connected(place) as kube:
+        await carry_out(kube, given)
+
+
+async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
+    """Make the moves and print what was done; `given` are the options of the command.
 
     Raises:
         Conflict: the world changed so that the moves left are not enough any more.
@@ -206,26 +212,28 @@ async def _execute(place: Place, given: Mapping[str, Any]) -> None:
         Unsupported: no moves place what is asked for.
 
     """
-    async with connected(place) as kube:
-        cluster, leaves = await look(kube)
-        asked = _asked(cluster, given)
-        proposal = propose(cluster, asked, leaves, most=given["max_moves"])
-        if given["output"] != "json":
-            _print(_Made(asked, proposal, executed=True), "table")
-        placed = {each.pod for each in proposal.placed}
-        mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
-        try:
-            with _progress(len(proposal.moves)) as tell:
-                await mover.make(len(proposal.moves), tell)
-        finally:
-            if given["output"] == "json":
-                _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
+    cluster, leaves = await look(kube)
+    asked = _asked(cluster, given)
+    proposal = propose(cluster, asked, leaves, most=given["max_moves"])
+    if given["output"] != "json":
+        _print(_Made(asked, proposal, executed=True), "table")
+    placed = {each.pod for each in proposal.placed}
+    mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
+    try:
+        with _progress(len(proposal.moves)) as tell:
+            await mover.make(len(proposal.moves), tell)
+    finally:
+        if given["output"] == "json":
+            _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
+        click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves are made", err=True)
     if proposal.stuck:
         names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])
         raise Unsupported(
-            names, found=proposal.stuck[0].reasons[0], wanted="moves that place it", accepted="other GPUs, fewer pods"
+            f"pods {names}",
+            found=proposal.stuck[0].reasons[0],
+            wanted="moves that place them",
+            accepted="other GPUs, or fewer pods",
         )
-    click.echo(f"done: {len(mover.evicted)} moves", err=True)
 
 
 @contextlib.contextmanager

@@ -112,7 +112,8 @@ class Room:
     def helps(self, moved: Iterable[SeenPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.alone(node)
-        gone = [holder for holder in trial.pods_on(node) if holder.uid in {uid_of(pod) for pod in moved}]
+        uids = {uid_of(pod) for pod in moved}
+        gone = [holder for holder in trial.pods_on(node) if holder.uid in uids]
         for holder in gone:
             trial.drop_pod(holder.uid)
         found = self.roomy(trial, need, node) and trial.fits(need, node)

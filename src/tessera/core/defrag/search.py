@@ -8,12 +8,12 @@ are served one after another; then every smaller set is tried for all of them to
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tessera.core.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
-from tessera.core.defrag.room import Room, uid_of
+from tessera.core.defrag.room import Room, free_need, uid_of
 from tessera.core.need import Need, PodKey
 from tessera.core.preempt import victims
 from tessera.core.snapshot import NodeName
@@ -22,10 +22,14 @@ __all__ = ["MOST_MOVES", "propose"]
 
 MOST_MOVES: Final = 10
 """More moves than this are not proposed unless the caller allows them."""
-_MOST_TRIES: Final = 20_000
-"""Sets of pods that are tried on one node; some 50 microseconds each."""
+_MOST_TRIES: Final = 5_000
+"""Sets of pods that are tried on one node; a few tenths of a millisecond each."""
 _MOST_LOOKS: Final = 1_500
-"""Sets of pods that are tried on the whole cluster; some milliseconds each on a large one."""
+"""Sets of pods that are tried on the whole cluster; some milliseconds each on a large one, of which fewer are tried."""
+_LOOKS_AT_NODES: Final = 30_000
+_FEWEST_LOOKS: Final = 100
+_MOST_WHYS: Final = 24
+"""Nodes of which it is told why their pods do not move, those with the fewest pods first."""
 _MOST_GREEDY: Final = 200
 """Nodes and GPUs of which one set each is tried where there are too many sets."""
 _MOST_TOGETHER: Final = 6
@@ -57,17 +61,22 @@ def propose(
     moved: _Set = ()
     placed: list[Asker] = []
     stuck: list[Stuck] = []
+    failed: dict[tuple[Need, int], tuple[str, ...]] = {}
+    alone = True  # whether each of them might fit without the others
     for asker in askers:
-        more = search.extend(moved, placed, asker)
+        kind = asker.need, asker.priority
+        more = None if kind in failed else search.extend(moved, placed, asker)
         if more is None:
-            stuck.append(Stuck(pod=asker.pod, reasons=search.why(asker)))
+            alone = alone and (kind in failed or bool(placed))
+            failed[kind] = reasons = failed.get(kind) or search.why(asker)
+            stuck.append(Stuck(pod=asker.pod, reasons=reasons))
         else:
             moved, placed = (*moved, *more), [*placed, asker]
     at_least = search.least if len(askers) == 1 else 0
     if len(askers) > 1 and not stuck:
         fewer, at_least = search.together(askers, len(moved))
         moved = moved if fewer is None else fewer
-    elif 1 < len(askers) <= _MOST_TOGETHER:
+    elif alone and 1 < len(askers) <= _MOST_TOGETHER and search.each_alone(askers, failed):
         fewer, tried = search.together(askers, most + 1)
         if fewer is not None:
             moved, placed, stuck, at_least = fewer, list(askers), [], tried
@@ -85,8 +94,9 @@ class _Search:
         self.staying = {pod.pod.key: why for pod in cluster.pods if (why := _stays(pod, leaves))}
         self.movable = [pod for pod in cluster.pods if pod.pod.key not in self.staying]
         self._tries = _MOST_TRIES
-        self._looks = _MOST_LOOKS
+        self._looks = min(_MOST_LOOKS, max(_FEWEST_LOOKS, _LOOKS_AT_NODES // max(len(cluster.nodes), 1)))
         self._elsewhere: dict[str, bool] = {}
+        self._anywhere: dict[Need, Place | None] = {}
 
     def extend(self, moved: _Set, placed: Sequence[Asker], asker: Asker) -> _Set | None:
         """Return the fewest further moves after which one more asker fits beside those placed; None if none help."""
@@ -104,7 +114,15 @@ class _Search:
                     return found
             if not self.exhaustive:
                 return self._greedy(moved, needs, groups)
+            if all(len(pods) <= count for _, pods in groups):
+                self.least = self.most
+                break
         return None
+
+    def each_alone(self, askers: Sequence[Asker], failed: Container[tuple[Need, int]]) -> bool:
+        """Return whether each asker that fitted no more beside the others would fit without them."""
+        kinds = {(asker.need, asker.priority): asker for asker in askers}
+        return all(self.extend((), (), asker) is not None for kind, asker in kinds.items() if kind in failed)
 
     def together(self, askers: Sequence[Asker], below: int) -> tuple[_Set | None, int]:
         """Return fewer than `below` moves that place all askers, None where there are none; and how few were tried."""
@@ -178,7 +196,14 @@ class _Search:
 
     def _can_go(self, pod: SeenPod) -> bool:
         """Return whether a replacement fits on other GPUs while nothing else moves."""
-        uid = uid_of(pod)
+        uid, need = uid_of(pod), free_need(pod.pod.need)
+        if need not in self._anywhere:
+            self._anywhere[need] = self.room.place(need)
+        place = self._anywhere[need]
+        if place is None:
+            return False
+        if place.node != pod.node or not _gpus(pod) & {share.gpu for share in place.shares}:
+            return True
         if uid not in self._elsewhere:
             self._elsewhere[uid] = self.room.outcome((pod,), ()) is not None
         return self._elsewhere[uid]
@@ -215,7 +240,8 @@ class _Search:
         if not open_nodes:
             reasons = Counter(never.values()).most_common(_MOST_TOLD)
             return tuple(f"no node could ever take it: {reason} ({count} nodes)" for reason, count in reasons)
-        told = (self._in_the_way(asker, name) for name in open_nodes)
+        ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
+        told = (self._in_the_way(asker, name) for name in ordered)
         known = [sentence for _, sentence in sorted(found for found in told if found is not None)[:_MOST_TOLD]]
         return tuple(known) or ("on no node would it help if pods left: cpu, memory or room for pods is missing",)
 
