@@ -40,7 +40,7 @@ from tessera.server.settings import Settings
 
 FEW, MANY = 1_000, 5_000
 GPUS, PODS_EACH = 8, 4
-FLOOR = 4.0
+FLOOR = 6.0
 GROWTH = 5.0
 MEMORY, COMPUTE, COUNT = "tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "tessera.dev/gpu-count"
 SHAPES = (

@@ -29,9 +29,13 @@ __all__ = ["REPLICAS", "Replica", "Replicas", "running"]
 READY_S = 60.0
 TESSERA = str(Path(sys.executable).with_name("tessera"))
 ASK = """
-import json, sys, urllib.request as u
+import json, sys, urllib.error, urllib.request as u
 for url, body in json.load(sys.stdin):
-    print(u.urlopen(u.Request(url, json.dumps(body).encode()), timeout=20).read().decode())
+    data = body if body is None or isinstance(body, str) else json.dumps(body)
+    try:
+        print(u.urlopen(u.Request(url, data and data.encode()), timeout=20).read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.read().decode())
 """
 RELAY = """
 import os, socket, sys
@@ -141,10 +145,9 @@ class Replicas:
             return False
 
     def ask(self, each: Replica, requests: list[tuple[str, Any]]) -> list[str]:
-        """Return the bodies of the answers of a server; no body to send means GET."""
-        script = ASK if requests[0][1] is not None else ASK.replace(", json.dumps(body).encode()", "")
+        """Return the bodies of the answers of a server, errors too; a text is sent as it is, nothing means GET."""
         asked = [(f"http://127.0.0.1:{each.port}{path}", body) for path, body in requests]
-        command = [*self._inside(), sys.executable, "-c", script]
+        command = [*self._inside(), sys.executable, "-c", ASK]
         done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 

@@ -20,9 +20,9 @@ import pytest
 from grants import faults, free_mib, shares_of, unsettled, untrue
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
-from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Object, follow, name_of
+from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, LightkubeKube, Object, follow, name_of
 from tessera.core.sharing import Mode, Sharing
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 from testbed.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
@@ -313,6 +313,50 @@ async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, k
     assert not observed.faults
     assert observed.states > count["bound"] > 0
     await equals_the_api(kube, replicas)
+
+
+async def test_requests_that_make_no_sense_bind_and_claim_nothing(replicas: Replicas, kube: LightkubeKube) -> None:
+    """Wrong bodies, a pod that is not there, a pod of another UID, and a node that vanished after it was found fit."""
+    await insisting(lambda: delete_pods(kube))
+    await make_nodes(kube, [FakeNode(name="brief", gpus=1)])
+    body = pod(random.Random(0), "asked")
+    body["spec"] |= {"schedulerName": "nobody"}
+    body["spec"]["containers"][0]["resources"]["limits"] = {MEMORY: "4"}
+    waiting = await kube.create(PODS, body)
+    fits = {"Pod": waiting, "Nodes": None, "NodeNames": ["brief"]}
+    target = {"PodName": "asked", "PodNamespace": "default", "PodUID": waiting["metadata"]["uid"], "Node": "brief"}
+    (found,) = await asyncio.to_thread(replicas.ask, REPLICAS[0], [("/filter", fits)])
+    assert json.loads(found)["NodeNames"] == ["brief"]
+    for kind in (NODES, GPU_NODES):
+        await kube.delete(kind, "brief")
+    requests = [
+        ("/filter", json.dumps(fits)[:-20]),
+        ("/prioritize", "[]"),
+        ("/bind", json.dumps(target)[:30]),
+        ("/bind", target | {"PodName": "unknown"}),
+        ("/bind", target | {"PodUID": "another", "Node": "a100-0"}),
+        ("/bind", target | {"Node": "never-there"}),
+        ("/bind", target),
+    ]
+    await asyncio.sleep(1)  # the watch tells of the node's end
+    for each in REPLICAS:
+        answers = await asyncio.to_thread(replicas.ask, each, requests)
+        assert all(json.loads(text)["Error"] for text in answers), answers
+        assert await asyncio.to_thread(replicas.ready, each)
+    gpu_nodes, pods = await look(kube)
+    assert [each["spec"].get("nodeName") for each in pods] == [None]
+    assert not unsettled(gpu_nodes)
+    assert "brief" not in {name_of(each)[1] for each in gpu_nodes}
+
+
+@pytest.mark.parametrize("field", [{MEMORY: "-1"}, {MEMORY: "1500m"}, {MEMORY: "4", "tessera.dev/gpu-compute": "0.5"}])
+async def test_amounts_that_make_no_sense_are_refused_before_they_reach_a_server(
+    kube: LightkubeKube, field: dict[str, str]
+) -> None:
+    body = pod(random.Random(0), "nonsense")
+    body["spec"]["containers"][0]["resources"]["limits"] = field
+    with pytest.raises(InvalidInput):
+        await kube.create(PODS, body)
 
 
 async def test_no_claim_is_left(kube: LightkubeKube) -> None:
