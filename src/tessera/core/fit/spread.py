@@ -36,7 +36,7 @@ class Spread(Generic[T]):
     @property
     def values(self) -> NDArray[T]:
         """The values, `(gpus, nodes)`, or `(nodes,)` of the first GPUs."""
-        if self._seen < len(self._rewired):
+        if self._seen != len(self._rewired):
             nodes = self._rewired[self._seen :]
             self._values[..., nodes] = self._table[self._kind[..., nodes]]
             self._seen = len(self._rewired)

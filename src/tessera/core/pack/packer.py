@@ -74,7 +74,7 @@ class Packer(Scores):
             if row[at] == UNFIT:
                 break
             node = int(self._order[at])
-            shares = self.shares(kind, node)
+            shares = self._shares_at(kind, int(at), node)
             if shares is not None:
                 need = self._needs[kind]
                 self.fleet.take(node, need, shares)

@@ -149,11 +149,15 @@ class Scores:
 
     def shares(self, kind: int, node: int) -> tuple[Share, ...] | None:
         """Return the shares that a pod gets on a node that fits by its row; None if they do not go together."""
+        return self._shares_at(kind, int(self._place[node]), node)
+
+    def _shares_at(self, kind: int, at: int, node: int) -> tuple[Share, ...] | None:
+        """Return `shares` of the node at that place of the row."""
         kept = self._of(kind)
         demand = kept.demand
         if kept.gpus is None or demand.sole is None:
             return serve(self.fleet, demand, node, self.policy)
-        row = int(kept.gpus[self._place[node]])
+        row = int(kept.gpus[at])
         gpu_type, gpu = int(self.fleet.kind[row, node]), self.fleet.gpu_index[node][row]
         known = kind, gpu_type, gpu
         if known not in self._shares:
