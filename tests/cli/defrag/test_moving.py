@@ -11,7 +11,7 @@ import pytest
 import virtualtime
 from kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.cli.defrag import carry_out
-from tessera.cli.defrag.moving import Mover, look
+from tessera.cli.defrag.moving import TAINT, Mover, look
 from tessera.clients.kube import (
     DISRUPTION_BUDGETS,
     GPU_NODES,
@@ -325,3 +325,74 @@ def test_the_command_tells_what_was_evicted_and_that_something_fits_nowhere(
         virtualtime.run(carried_out("ns/big", "ns/huge", output="json", objects=(big(), huge)))
     told = json.loads(capsys.readouterr().out)
     assert (told["executed"], told["evicted"]) == (True, ["ns/web-0"])
+
+
+class Watched(MemoryKube):
+    """Notes the taints of node a at each eviction, and may refuse changes of nodes."""
+
+    conflicts = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taints: list[Any] = []
+
+    async def evict(self, name: str, namespace: str) -> None:
+        found = await self.get(NODES, "a")
+        assert found is not None
+        self.taints.append(found["spec"].get("taints"))
+        await super().evict(name, namespace)
+
+    async def patch(self, kind: Kind, name: str, body: KubeObject, **more: Any) -> KubeObject:
+        if kind == NODES and self.conflicts:
+            self.conflicts -= 1
+            raise Conflict("node", found="another", wanted="the same")
+        return await super().patch(kind, name, body, **more)
+
+
+OTHER = {"key": "other", "effect": "PreferNoSchedule"}
+
+
+async def two_nodes(conflicts: int) -> Watched:
+    kube = Watched()
+    for name in "ab":
+        state = gpunode(name, gpu(0, node=name))
+        await kube.create(NODES, node(name, UNITS) | {"spec": {"taints": [OTHER]}})
+        await kube.create(GPU_NODES, {key: value for key, value in state.items() if key != "status"})
+        await kube.patch(GPU_NODES, name, {"status": state["status"]}, subresource="status")
+        await kube.create(PODS, owned(f"web-{name}", share(0, 10240, Mode.MPS), place=name))
+    await kube.create(PODS, big())
+    kube.conflicts = conflicts
+    return kube
+
+
+def test_the_node_that_a_pod_leaves_takes_no_new_pods_meanwhile() -> None:
+    async def act() -> None:
+        kube = await two_nodes(conflicts=2)
+        await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS), place="b"), "ns/big")
+        assert kube.taints == [[OTHER, TAINT]]
+        after = await kube.get(NODES, "a")
+        assert after is not None
+        assert after["spec"]["taints"] == [OTHER]
+
+    virtualtime.run(act())
+
+
+def test_the_taint_is_removed_when_a_deadline_passes() -> None:
+    async def act() -> None:
+        kube = await two_nodes(conflicts=0)
+        with pytest.raises(Unavailable, match="no replacement of it yet"):
+            await made(kube, lambda _, __: None, "ns/big", binds=False)
+        after = await kube.get(NODES, "a")
+        assert after is not None
+        assert after["spec"]["taints"] == [OTHER]
+
+    virtualtime.run(act())
+
+
+def test_a_node_that_changes_without_end_stops_it_before_anything_is_evicted() -> None:
+    async def act() -> None:
+        await made(await two_nodes(conflicts=99), replaced, "ns/big")
+
+    with pytest.raises(Conflict, match="changes without end") as caught:
+        virtualtime.run(act())
+    assert caught.value.__notes__ == [""]

@@ -43,7 +43,7 @@ Examples:
 
 \b
 Rights it needs: list nodes, pods, gpunodes.tessera.dev and poddisruptionbudgets; with --execute also create
-pods/eviction.
+pods/eviction, and get and patch nodes.
 """
 
 

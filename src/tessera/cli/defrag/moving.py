@@ -1,6 +1,7 @@
 """Makes the moves of a defragmentation: evicts one pod, waits for its replacement, looks again, goes on or stops."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from tessera.api.clusters import as_fields, read_cluster
@@ -16,18 +17,24 @@ from tessera.clients.kube import (
     Selection,
     Unanswered,
     name_of,
+    version_of,
 )
 from tessera.core.cluster import Cluster
 from tessera.core.defrag import Asker, Leave, Move, Proposal, propose
 from tessera.core.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
-__all__ = ["Mover", "look"]
+__all__ = ["TAINT", "Mover", "look"]
 
 _PAUSE_S = 1.0
 """Between two looks at what is waited for."""
 _REFUSED_PAUSE_S = 5.0
 """Between two requests to evict a pod that a PodDisruptionBudget protects."""
+
+_TRIES = 10
+"""To change a node that others change too."""
+TAINT: Object = {"key": "tessera.dev/defrag", "value": "moving", "effect": "NoSchedule"}
+"""Keeps new pods off a node while a pod that left it is replaced elsewhere."""
 
 Tell = Callable[[int, str], None]
 """Told how many moves are made and what is done now."""
@@ -102,11 +109,42 @@ class Mover:
         namespace, _, name = move.pod.partition("/")
         known = await self._siblings(move, namespace)
         tell(len(self.evicted), f"evicting {move.pod} from {move.frees.node}")
-        await self._evict(move, name, namespace)
-        self.evicted.append(move.pod)
-        tell(len(self.evicted) - 1, f"waiting for the replacement of {move.pod}")
-        await self._replaced(move, namespace, known)
+        async with self._kept_free(move):
+            await self._evict(move, name, namespace)
+            self.evicted.append(move.pod)
+            tell(len(self.evicted) - 1, f"waiting for the replacement of {move.pod}")
+            await self._replaced(move, namespace, known)
         tell(len(self.evicted), f"{move.pod} is replaced")
+
+    @contextlib.asynccontextmanager
+    async def _kept_free(self, move: Move) -> AsyncIterator[None]:
+        """Keep new pods off the node that a pod leaves, where its replacement fits on another."""
+        node = move.frees.node
+        if move.fits.node == node:
+            yield
+            return
+        try:
+            await self._taint(node, [TAINT])
+            await asyncio.sleep(_PAUSE_S)  # schedulers learn of it before the replacement is made
+            yield
+        finally:
+            await self._taint(node, [])
+
+    async def _taint(self, node: str, own: list[Object]) -> None:
+        """Give a node our taint, or take it away."""
+        for _ in range(_TRIES):
+            found = await self._kube.get(NODES, node)
+            if found is None:
+                return
+            taints = (found.get("spec") or {}).get("taints") or []
+            wanted = [*(each for each in taints if each.get("key") != TAINT["key"]), *own]
+            body = {"metadata": {"resourceVersion": version_of(found)}, "spec": {"taints": wanted or None}}
+            try:
+                await self._kube.patch(NODES, node, body)
+            except Conflict:
+                continue
+            return
+        raise Conflict(f"node {node}", found="changes without end", wanted=f"its taint {TAINT['key']} set or removed")
 
     async def _evict(self, move: Move, name: str, namespace: str) -> None:
         """Ask for the eviction until it is granted; a pod that is another by now is not evicted."""

@@ -53,9 +53,11 @@ def _verdict(proposal: Proposal) -> Text:
     if moves and proposal.fewest:
         words.append("fewer moves would not do")
     elif moves:
-        words.append(f"fewer than {max(proposal.at_least, 1)} would not do, fewer than {moves} were not all tried")
+        untried = f"not every set of fewer than {moves} was tried"
+        surely = f"fewer than {proposal.at_least} would not do, but " if proposal.at_least > 1 else ""
+        words.append(surely + untried)
     if proposal.stuck and not proposal.exhaustive:
-        words.append("not all was tried: there is too much to try")
+        words.append("moves that help may exist all the same: there is too much to try")
     return Text("; ".join(words))
 
 

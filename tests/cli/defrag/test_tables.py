@@ -1,0 +1,37 @@
+"""The last line of a defragmentation: how sure it is that there are no fewer moves."""
+
+import pytest
+from rich.console import Console, Group
+
+from tessera.cli.defrag.tables import parts
+from tessera.core.defrag import Asker, Move, Place, Proposal, Stuck
+from tessera.core.need import Need, PodKey
+from tessera.core.snapshot import NodeName
+
+HERE = Place(node=NodeName("a"), shares=())
+MOVE = Move(pod=PodKey("ns/p"), uid="u", owner="ReplicaSet/ns/web", frees=HERE, fits=HERE)
+STUCK = Stuck(pod=PodKey("ns/big"), reasons=("it is large",))
+ASKED = [Asker(pod=PodKey("ns/big"), need=Need())]
+
+# Keyed by a sentence: what was proposed; wanted is the last line.
+CASES = {
+    "fewest": (Proposal(moves=(MOVE,), at_least=1), "1 move, 0 placed, 0 not; fewer moves would not do"),
+    "some smaller sets were not tried": (
+        Proposal(moves=(MOVE,) * 4, at_least=2, exhaustive=False),
+        "4 moves, 0 placed, 0 not; fewer than 2 would not do, but not every set of fewer than 4 was tried",
+    ),
+    "nothing smaller was tried": (
+        Proposal(moves=(MOVE,) * 2, stuck=(STUCK,)),
+        "2 moves, 0 placed, 1 not; not every set of fewer than 2 was tried",
+    ),
+    "there is too much to try": (
+        Proposal(stuck=(STUCK,), exhaustive=False),
+        "0 moves, 0 placed, 1 not; moves that help may exist all the same: there is too much to try",
+    ),
+}
+
+
+@pytest.mark.parametrize(("proposal", "want"), CASES.values(), ids=CASES)
+def test_the_last_line(proposal: Proposal, want: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=200).print(Group(*parts(ASKED, proposal)))
+    assert capsys.readouterr().out.splitlines()[-1] == want
