@@ -331,6 +331,30 @@ async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(ku
         assert await server.fitting(waiting, "a") == ["a"]
 
 
+async def test_a_pod_that_was_looked_up_and_ended_before_the_watch_was_back_is_let_go(kube: FaultyKube) -> None:
+    """After a restart of the API server pods are listed anew: what is not there holds nothing, though nobody said so.
+
+    A pod that was looked up after the list was made is another matter: the watch will tell.
+    """
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", LARGE | {"tessera.dev/gpu-count": 2})
+        await settle()
+        version = int(waiting["metadata"]["resourceVersion"])
+        for name, index, looked_up in (("old", 0, version), ("new", 1, version + 1000)):
+            metadata = {"uid": f"uid-{name}", "resourceVersion": str(looked_up)}
+            server.server.view.take_pod(pod(name, LARGE, share(index, 40000), node="a", metadata=metadata))
+        assert await server.fitting(waiting, "a") == []
+        await kube.create(NODES, node("later"))
+        kube.forget_history()
+        kube.break_watches()
+        held = {"ns/old", "ns/new"}
+        async with asyncio.timeout(5):
+            while "ns/old" in held:
+                await asyncio.sleep(0.05)
+                held = {holder.key for holder in server.server.view.ledger.pods_on("a")}
+        assert held == {"ns/new"}
+
+
 async def test_a_claim_that_was_written_long_ago_is_not_bound_any_more(kube: FaultyKube) -> None:
     clock = Clock()
 

@@ -131,6 +131,8 @@ class Server:
     def _take_pod(self, change: Change) -> None:
         if change.object is not None:
             self.view.take_pod(change.object, gone=change.gone)
+        elif change.listing is not None:
+            self.view.listed(change.listing)
 
     async def _follow_nodes(self) -> None:
         """Follow the nodes, listed after the GPUNodes, so that no node is read without what its agent reports."""

@@ -139,6 +139,14 @@ class View:
         self._renew(node)
         self.reclaim(node)
 
+    def listed(self, pods: Listing) -> None:
+        """Take in that these are all pods: others, which were looked up before, are gone, and nobody tells so."""
+        present = {_uid(pod) for pod in pods.objects}
+        moment = int(pods.resource_version)
+        for uid in self._objects.keys() - present:
+            if int(version_of(self._objects[uid])) <= moment:
+                self._forget(uid)
+
     def verifying(self) -> Callable[[], None]:
         """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
         base = {name: (claims.version, claims.present()) for name, claims in self._claims.items()}

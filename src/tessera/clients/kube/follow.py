@@ -5,7 +5,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
-from tessera.clients.kube.protocol import EVERYTHING, Expired, Kind, Kube, Object, Selection, name_of, version_of
+from tessera.clients.kube.protocol import (
+    EVERYTHING,
+    Expired,
+    Kind,
+    Kube,
+    Listing,
+    Object,
+    Selection,
+    name_of,
+    version_of,
+)
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["Change", "Store", "follow"]
@@ -26,6 +36,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Objects that a list shows unchanged are not told again: there was no version between.
     """
+    listing: Listing | None = None
+    """With the word that all have been told: the list. Whoever learned of an object otherwise, as by getting it, is
+    told of no end that came before the list, and finds here that it is not there."""
 
 
 async def follow(
@@ -52,7 +65,7 @@ async def follow(
                 for change in _differences(known, listing.objects):
                     yield change
                 since = listing.resource_version
-                yield Change()
+                yield Change(listing=listing)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
                 since = version_of(event.object) or since
