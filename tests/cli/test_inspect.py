@@ -424,9 +424,12 @@ def counted(cluster: Cluster) -> Text:
     return Text(f"{len(cluster.pods)} pods {'x' * 80}")
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_screen_shows_frames_and_why_there_is_no_newer_one(*, terminal: bool) -> None:
-    console = Console(width=60, height=20, force_terminal=terminal, color_system=None)
+@pytest.mark.parametrize("kind", ["xterm", "dumb", ""])
+def test_a_screen_shows_frames_and_why_there_is_no_newer_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, on one that cannot move its cursor, and piped."""
+    monkeypatch.setenv("TERM", kind)
+    terminal = kind == "xterm"
+    console = Console(width=60, height=20, force_terminal=bool(kind), color_system=None)
     cluster = read_cluster(as_fields(CLUSTER))
     with console.capture() as capture, Screen(console, counted) as screen:
         screen.trouble(Unavailable("list pods", found="no answer", wanted="one"))

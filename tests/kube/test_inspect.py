@@ -53,7 +53,7 @@ async def cluster_with(control_plane: Cluster, *pods: Object) -> AsyncIterator[K
 
 
 def environment(control_plane: Cluster) -> dict[str, str]:
-    path = f"{FOLDER}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join((str(FOLDER), str(control_plane.bin), os.environ["PATH"]))
     return {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig), "PATH": path, "COLUMNS": "120"}
 
 
@@ -189,6 +189,10 @@ def annotated(*shares: Any) -> dict[str, str]:
 
 def test_the_plugin_is_found_by_kubectl(control_plane: Cluster) -> None:
     listed = subprocess.run(
-        ["kubectl", "plugin", "list"], env=environment(control_plane), capture_output=True, text=True, check=False
+        [control_plane.bin / "kubectl", "plugin", "list"],
+        env=environment(control_plane),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert re.search(r"/kubectl-tessera$", listed.stdout, re.MULTILINE), listed.stdout + listed.stderr

@@ -30,7 +30,8 @@ class Screen:
     def __init__(self, console: Console, drawn: Drawn) -> None:
         self._console = console
         self._drawn = drawn
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        redraws = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(console=console, auto_refresh=False) if redraws else None
         self._frame: RenderableType = Text("waiting for the cluster")
 
     def __enter__(self) -> Self:
