@@ -137,15 +137,22 @@ def read_pods(
         else:
             notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
     memory.settle()
-    misread = tuple(notes)
+    waiting = tuple(pod for _, pod in sorted(pending, key=lambda item: item[0]))
+    return _observed(nodes, on_node, waiting, notes)
+
+
+def _observed(
+    nodes: Mapping[str, Node], on_node: Mapping[str, list[_Placed]], pending: tuple[Pod, ...], misread: list[str]
+) -> Observed:
+    """Return the pods with what those on nodes hold; `misread` are the notes of reading them."""
+    notes = list(misread)
     running: list[Running] = []
     recorded: dict[PodKey, tuple[Share, ...]] = {}
     for name, there in on_node.items():
         running.extend(_on(nodes[name], there, notes))
         recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
-    waiting = (pod for _, pod in sorted(pending, key=lambda item: item[0]))
     return Observed(
-        running=tuple(running), pending=tuple(waiting), recorded=recorded, misread=misread, notes=tuple(notes)
+        running=tuple(running), pending=pending, recorded=recorded, misread=tuple(misread), notes=tuple(notes)
     )
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.sharing import Device, Mode, Sharing, devices
+from tessera.core.mig import Placement
+from tessera.core.sharing import GPU_RESOURCE, Device, Mode, Sharing, devices, mig_resource
 from tessera.core.snapshot import Gpu, Share
 
-__all__ = ["shares_by_id"]
+__all__ = ["named_share", "shares_by_id"]
 
 
 def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Share]:
@@ -17,7 +18,7 @@ def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Shar
     """
     facts = {each.uuid: each for each in inventory.gpus}
     return {
-        name: _share(gpu, device)
+        name: Share.of_device(gpu.index, device, "")
         for gpu in gpus
         if gpu.uuid in facts
         for device in _devices(gpu)
@@ -25,9 +26,34 @@ def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Shar
     }
 
 
+def named_share(gpu: Gpu, placement: Placement | None) -> Share:
+    """Return a device that may be asked for by name, the whole GPU or a MIG instance, as what its only holder has.
+
+    Whether the GPU can have the instance is not asked: one of no profile of its has no memory and no compute.
+    """
+    if placement is None:
+        return Share.of_device(gpu.index, _whole(gpu), GPU_RESOURCE)
+    profile = next((each for each in gpu.model.profiles if each.name == placement.profile), None)
+    return Share(
+        gpu=gpu.index,
+        mode=Mode.MIG,
+        profile=placement.profile,
+        start=placement.start,
+        memory_mib=profile.memory_mib if profile else 0,
+        compute_percent=100 * profile.compute_slices // gpu.model.compute_slices if profile else 0,
+        isolation=Mode.MIG.isolation,
+        resource=mig_resource(placement.profile),
+    )
+
+
+def _whole(gpu: Gpu) -> Device:
+    (device,) = devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
+    return device
+
+
 def _devices(gpu: Gpu) -> tuple[Device, ...]:
     if gpu.sharing.undecided and gpu.sharing.layout is None:
-        return devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
+        return (_whole(gpu),)
     return gpu.devices
 
 
@@ -36,16 +62,3 @@ def _ids(device: Device, facts: GpuFacts) -> Iterator[str]:
     for uuid, placement in ((facts.uuid, None), *((each.uuid, each.placement) for each in facts.instances)):
         if placement == device.placement:
             yield from [uuid] if device.clients == 1 else [f"{uuid}::{number}" for number in range(device.clients)]
-
-
-def _share(gpu: Gpu, device: Device) -> Share:
-    return Share(
-        gpu=gpu.index,
-        mode=device.mode,
-        profile=device.placement.profile if device.placement else None,
-        start=device.placement.start if device.placement else None,
-        memory_mib=device.memory_mib,
-        compute_percent=device.compute_percent,
-        isolation=device.isolation,
-        resource="",
-    )

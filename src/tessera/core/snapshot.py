@@ -53,6 +53,20 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
             container=ask.container,
         )
 
+    @classmethod
+    def of_device(cls, gpu: int, device: Device, resource: str) -> Self:
+        """Return what one client of an existing device of a GPU gets."""
+        return cls(
+            gpu=gpu,
+            mode=device.mode,
+            profile=device.placement.profile if device.placement else None,
+            start=device.placement.start if device.placement else None,
+            memory_mib=device.memory_mib,
+            compute_percent=device.compute_percent,
+            isolation=device.isolation,
+            resource=resource,
+        )
+
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a node."""

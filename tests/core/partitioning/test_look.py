@@ -416,6 +416,27 @@ def test_a_node_without_agent_is_passed_over() -> None:
     assert decision.wanted == ()
 
 
+HOSTILE = {
+    "a profile the GPU does not have": (("9g.99gb", 0),),
+    "a start that is none": (("3g.20gb", 1),),
+    "instances that overlap": (("4g.20gb", 0), ("3g.20gb", 0)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"])
+def test_what_a_pod_s_record_cannot_mean_never_becomes_wanted(case: str, resource: str) -> None:
+    """Anybody may write an annotation; a wish that no GPU can fulfil would make its node unreadable to all."""
+    world = World()
+    world.want(wish(0, "1g.5gb@6"))
+    for number, (profile, start) in enumerate(HOSTILE[case]):
+        held = msgspec.structs.replace(share(0, "1g.5gb@0", resource), profile=profile, start=start)
+        world.run(str(number), held)
+    world.look()
+    for wanted in world.wanted:
+        assert is_legal(A100, wanted.instances)
+
+
 def test_what_cannot_be_held_together_stops_nobody_else() -> None:
     """A node whose pods' records contradict each other is left out of the plan."""
     world = World()

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tessera.core.byname import named_share
 from tessera.core.gpunodestate import GpuNodeState, Sick, Wanted
-from tessera.core.mig import Placement
-from tessera.core.need import Isolation
-from tessera.core.sharing import GPU_RESOURCE, Device, Mode, Sharing, mig_resource
+from tessera.core.sharing import Sharing
 from tessera.core.snapshot import Gpu, Node, Share
 
 __all__ = ["seen"]
@@ -46,14 +45,14 @@ def _without_layout(gpu: Gpu) -> Gpu:
 def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
     """Yield what keeps new pods off a sick device: the whole GPU, or every client of the instance."""
     if sick.placement is None:
-        yield _whole(gpu)
+        yield named_share(gpu, None)
         return
     device = next((each for each in gpu.devices if each.placement == sick.placement), None)
     if device is None or gpu.sharing.open:
-        yield _instance(gpu, sick.placement)
+        yield named_share(gpu, sick.placement)
         return
     for _ in range(device.clients):
-        yield _client(gpu, device)
+        yield Share.of_device(gpu.index, device, device.resource)
 
 
 def _wanted(gpu: Gpu, wanted: Wanted) -> Iterator[Share]:
@@ -61,44 +60,6 @@ def _wanted(gpu: Gpu, wanted: Wanted) -> Iterator[Share]:
     if not gpu.sharing.open:
         return
     if wanted.whole:
-        yield _whole(gpu)
+        yield named_share(gpu, None)
     for placement in wanted.instances:
-        yield _instance(gpu, placement)
-
-
-def _whole(gpu: Gpu) -> Share:
-    return Share(
-        gpu=gpu.index,
-        mode=Mode.WHOLE,
-        memory_mib=gpu.memory_mib,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource=GPU_RESOURCE,
-    )
-
-
-def _instance(gpu: Gpu, placement: Placement) -> Share:
-    memory = (each.memory_mib for each in gpu.model.profiles if each.name == placement.profile)
-    return Share(
-        gpu=gpu.index,
-        mode=Mode.MIG,
-        profile=placement.profile,
-        start=placement.start,
-        memory_mib=next(memory, 0),
-        compute_percent=0,
-        isolation=Isolation.HARDWARE,
-        resource=mig_resource(placement.profile),
-    )
-
-
-def _client(gpu: Gpu, device: Device) -> Share:
-    return Share(
-        gpu=gpu.index,
-        mode=device.mode,
-        profile=device.placement.profile if device.placement else None,
-        start=device.placement.start if device.placement else None,
-        memory_mib=device.memory_mib,
-        compute_percent=device.compute_percent,
-        isolation=device.isolation,
-        resource=device.resource,
-    )
+        yield named_share(gpu, placement)

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.core.byname import named_share
 from tessera.core.gpunodestate import Wanted
-from tessera.core.mig import Placement, is_legal
-from tessera.core.need import Form, Isolation
+from tessera.core.mig import Placement, is_legal, placements
+from tessera.core.need import Form
 from tessera.core.partitioning.records import Device, Observed
-from tessera.core.sharing import GPU_RESOURCE, Mode, mig_resource
+from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, NodeName, Running, Share
 
 __all__ = ["Card", "cards_of", "device_of", "devices_of", "is_open", "reserved", "shown", "wanted_of", "with_guesses"]
@@ -64,14 +65,24 @@ def cards_of(observed: Observed) -> Iterator[Card]:
             continue
         wanted = {each.gpu: each for each in state.wanted}
         for gpu in filter(is_open, node.gpus):
-            held = shares[node.name, gpu.index]
-            yield Card(
-                node=node.name,
-                gpu=gpu,
-                present=devices_of(wanted.get(gpu.uuid)),
-                held=frozenset(device_of(gpu, share) for share in held if _is_exact(share)),
-                other=tuple(share for share in held if not _is_exact(share)),
-            )
+            card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)))
+            yield _held(card, shares[node.name, gpu.index])
+
+
+def _held(card: Card, shares: Iterable[Share]) -> Card:
+    """Return the card with what pods hold of it.
+
+    A record is what somebody wrote on a pod: an instance that the GPU cannot have, or not beside the others, is no
+    device, and must not become wanted.
+    """
+    possible = {None, *placements(card.gpu.model)}
+    held = [share for share in shares if device_of(card.gpu, share)[1] in possible]
+    devices: list[Device] = []
+    for device in sorted({device_of(card.gpu, share) for share in held if _is_exact(share)}, key=_order):
+        if card.agrees((*devices, device), ()):
+            devices.append(device)
+    other = tuple(share for share in held if not _is_exact(share))
+    return msgspec.structs.replace(card, held=frozenset(devices), other=other)
 
 
 def is_open(gpu: Gpu) -> bool:
@@ -103,7 +114,7 @@ def wanted_of(gpu: str, devices: Iterable[Device]) -> Wanted:
 def reserved(card: Card) -> tuple[Share, ...]:
     """Return the idle wanted devices of a GPU as shares, where they agree with what pods hold."""
     return tuple(
-        _share(card.gpu, place)
+        named_share(card.gpu, place)
         for _, place in sorted(card.idle, key=_order)
         if card.agrees((*card.held, (card.gpu.uuid, place)), card.other)
     )
@@ -148,29 +159,6 @@ def _is_exact(share: Share) -> bool:
 def _placement(gpu: Gpu, share: Share) -> Placement:
     size = next((each.size for each in gpu.model.profiles if each.name == share.profile), 0)
     return Placement(share.start or 0, size, share.profile or "")
-
-
-def _share(gpu: Gpu, place: Placement | None) -> Share:
-    if place is None:
-        return Share(
-            gpu=gpu.index,
-            mode=Mode.WHOLE,
-            memory_mib=gpu.memory_mib,
-            compute_percent=100,
-            isolation=Isolation.HARDWARE,
-            resource=GPU_RESOURCE,
-        )
-    profile = next(each for each in gpu.model.profiles if each.name == place.profile)
-    return Share(
-        gpu=gpu.index,
-        mode=Mode.MIG,
-        profile=place.profile,
-        start=place.start,
-        memory_mib=profile.memory_mib,
-        compute_percent=100 * profile.compute_slices // gpu.model.compute_slices,
-        isolation=Isolation.HARDWARE,
-        resource=mig_resource(place.profile),
-    )
 
 
 def _order(device: Device) -> tuple[str, Placement]:
