@@ -63,6 +63,18 @@ async def test_a_bare_machine(places: Places) -> None:
     assert checks(seen)
 
 
+@pytest.mark.parametrize(
+    ("strategies", "want"), [("[envvar]", False), ("[envvar, cdi-cri]", True), ("cdi-annotations", True)]
+)
+async def test_the_sharing_file_says_whether_cdi_is_used(places: Places, strategies: str, want: bool) -> None:
+    file = places.cdi[0].parent / "sharing.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"version: v1\nflags: {{plugin: {{deviceListStrategy: {strategies}}}}}\n")
+    given = msgspec.structs.replace(places, sources=Sources(sharing=file))
+    assert (await look(given)).cdi_wanted is want
+    assert not (await look(places)).cdi_wanted
+
+
 async def test_a_node_in_order(places: Places) -> None:
     for folder in (places.shm, *places.cdi):
         folder.mkdir(parents=True)

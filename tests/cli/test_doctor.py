@@ -41,7 +41,7 @@ def test_a_node_in_order_and_what_is_missing_on_another(root: Path) -> None:
     assert "driver" in bare.stdout
     assert "is the kubelet running, and its folder mounted" in bare.stdout
     places = Places().under(root)
-    for folder in (places.shm, *places.cdi, places.plugins, places.pod_resources.parent):
+    for folder in (places.shm, places.plugins, places.pod_resources.parent):
         folder.mkdir(parents=True)
     policy = root / "policy.yaml"
     policy.write_text("apiVersion: tessera.dev/v1alpha1\nkind: NodePolicy\ngpus: [{sharing: auto}]\n")

@@ -18,6 +18,7 @@ SOUND = Observed(
     shm=FINE,
     mps_root=MISSING,
     runtime=Runtime(socket=Socket(path="/c.sock")),
+    cdi_wanted=True,
     cdi_folders=(MISSING, FINE),
     cdi_devices=(("/etc/cdi/a.yaml", "nvidia.com/gpu=0"), ("/var/run/cdi/a.yaml", "nvidia.com/gpu=0")),
     plugin_folder=FINE,
@@ -122,6 +123,10 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "CDI files that are no files": (seen(cdi_problems=("a: x",)), [("cdi", "a: x")]),
     "no folder for CDI": (seen(cdi_folders=(FINE, MISSING)), [("cdi", "/f is not there")]),
     "a read-only folder for CDI": (seen(cdi_folders=(READ_ONLY,)), [("cdi", "/f is read-only")]),
+    "a device defined twice, whoever hands it over": (
+        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), cdi_wanted=False),
+        [("cdi", "x/y=0 is defined by /d/a and /d/b")],
+    ),
     "a device defined twice": (
         seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0"))),
         [("cdi", "x/y=0 is defined by /d/a and /d/b")],
@@ -199,3 +204,22 @@ def test_what_is_skipped_and_what_is_said_of_nothing() -> None:
     assert refused == Check(name="node", verdict=Verdict.SKIPPED, found="forbidden", advice="see the reason")
     assert ("mps-pipes", "/f") in found(seen(mps_root=FINE), Verdict.OK)
     assert ("cdi", "0 devices in ") in found(seen(cdi_folders=(), cdi_devices=()), Verdict.OK)
+
+
+NO_CDI = "the device list strategy hands nothing over by CDI"
+UNUSED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+    "a fresh node has no folder": (
+        seen(cdi_folders=(MISSING, MISSING)),
+        [("runtime-cdi", NO_CDI), ("cdi", f"/f is not there; {NO_CDI}")],
+    ),
+    "containerd has it switched off": (seen(runtime=runtime(config="/c", cdi=False)), [("runtime-cdi", NO_CDI)]),
+    "containerd 1 does not say": (seen(runtime=runtime(config="/c", version=2)), [("runtime-cdi", NO_CDI)]),
+    "containerd has it switched on": (seen(runtime=runtime(config="/c", cdi=True)), []),
+}
+
+
+@pytest.mark.parametrize(("observed", "want"), UNUSED.values(), ids=UNUSED)
+def test_without_a_cdi_strategy_nothing_about_cdi_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
+    unused = msgspec.structs.replace(observed, cdi_wanted=False)
+    assert found(unused, Verdict.SKIPPED) == want
+    assert found(unused, Verdict.FAILED, Verdict.WARNING) == []

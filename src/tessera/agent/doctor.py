@@ -20,6 +20,7 @@ from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, Kube, annotations_of, labels_of
 from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket
+from tessera.core.handover import Handover
 from tessera.core.inventory import Inventory
 from tessera.core.nodesharing import NodeSharing, effective, notes
 from tessera.core.sharing import Mode
@@ -93,6 +94,7 @@ async def observe(
         daemons=daemons,
         processes=await _processes(driver, sorted({daemon.gpu for daemon in daemons} - {""})),
         runtime=await asyncio.to_thread(_runtime, places),
+        cdi_wanted=Handover(strategies=said.plugin.list_strategies or Handover().strategies).cdi,
         cdi_folders=tuple(_folder(path) for path in places.cdi),
         **(await asyncio.to_thread(_cdi, places.cdi)),
         plugin_folder=_folder(places.plugins),

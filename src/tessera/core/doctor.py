@@ -30,6 +30,7 @@ _STRATEGY = "nvidia.com/mig.strategy"
 _LEAST_SHM_MIB = 64
 _LONGEST_SOCKET = 107
 """Characters of a socket's path. Source: unix(7), `sun_path`."""
+_NO_CDI = "the device list strategy hands nothing over by CDI"
 _CDI_BY_DEFAULT = 3
 """Version of containerd's configuration from which CDI is on unless switched off; that of containerd 2.0."""
 
@@ -119,6 +120,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     mps_root: Folder
     daemons: tuple[Daemon, ...] = ()
     runtime: Runtime
+    cdi_wanted: bool = False
+    """Whether the device list strategy hands devices over by CDI."""
     cdi_folders: tuple[Folder, ...] = ()
     """In order of priority, the last wins."""
     cdi_devices: tuple[tuple[str, str], ...] = ()
@@ -306,6 +309,8 @@ def _runtime(seen: Observed) -> Iterator[Check]:
         yield _failed(
             "runtime-cdi", f"{runtime.config}: {runtime.problem}", "correct the file; containerd cannot start"
         )
+    elif not seen.cdi_wanted and runtime.cdi is not True:
+        yield _skipped("runtime-cdi", _NO_CDI)
     elif runtime.cdi is False:
         advice = "set enable_cdi = true and restart containerd, or use the strategies envvar or volume-mounts"
         yield _failed("runtime-cdi", f"{runtime.config} switches CDI off", advice)
@@ -322,7 +327,8 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         folder = seen.cdi_folders[-1]
         state = "is read-only" if folder.exists else "is not there"
         advice = "mount it into the agent, writable, with type DirectoryOrCreate"
-        yield _failed("cdi", f"{folder.path} {state}", advice)
+        found = f"{folder.path} {state}"
+        yield _failed("cdi", found, advice) if seen.cdi_wanted else _skipped("cdi", f"{found}; {_NO_CDI}")
     for problem in seen.cdi_problems:
         yield _failed("cdi", problem, "remove or correct the file: runtimes refuse devices they cannot tell")
     files: dict[tuple[str, str], list[str]] = defaultdict(list)
