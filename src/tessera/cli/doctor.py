@@ -18,6 +18,7 @@ from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.options import output_option
+from tessera.cli.printing import trimmed
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
 from tessera.core.doctor import Check, Observed, Verdict, checks
@@ -146,6 +147,6 @@ def _print(found: tuple[Check, ...]) -> None:
     for each in found:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])
         table.add_row(Text(each.name), verdict, Text(each.found), Text(each.advice))
-    console.print(table)
+    console.print(trimmed(table))
     counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in Verdict}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from tessera.cli.printing import titled
 from tessera.core.explain import Way
 from tessera.core.sharing import Mode, Option
 
@@ -15,6 +16,7 @@ __all__ = ["listed", "node_table", "ways_tables"]
 _MOST_NODES = 20
 _WORD = 20
 """The longest word that is not broken, in a terminal of 80 characters."""
+_AMOUNTS = frozenset({"MiB", "compute%"})
 _MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
 
 
@@ -22,7 +24,7 @@ def ways_tables(ways: Sequence[Way]) -> Iterator[RenderableType]:
     """Yield a table for each ask, the preferred way first."""
     columns = "GPUs mode profile MiB compute% isolation device"
     for ask, alike in groupby(ways, key=lambda way: way.ask):
-        yield _table(f"Ways to serve {escape(ask)}, the preferred first", columns, [_cells(way) for way in alike])
+        yield _table(f"Ways to serve {ask}, the preferred first", columns, [_cells(way) for way in alike])
         yield ""
 
 
@@ -46,7 +48,7 @@ def listed(names: Sequence[str]) -> str:
 def _cells(way: Way) -> tuple[str, ...]:
     """Return the cells of one way to serve an ask."""
     option = way.option
-    amounts = str(option.memory_mib), str(option.compute_percent)
+    amounts = str(option.memory_mib), f"{option.compute_percent}" if option.compute_percent else "-"
     isolation = option.mode.isolation.value
     return f"{way.gpus} x {way.model}", option.mode.value, option.profile or "", *amounts, isolation, _device(option)
 
@@ -58,11 +60,13 @@ def _device(option: Option) -> str:
     return "an amount" if option.amount else _MADE[option.mode]
 
 
-def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+def _table(title: str, columns: str, rows: Sequence[Sequence[str]]) -> RenderableType:
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for number, column in enumerate(columns.split()):
         words = (word for row in rows for word in row[number].split())
-        table.add_column(column, overflow="fold", min_width=min(_WORD, max(map(len, (column, *words)))))
+        least = min(_WORD, max(map(len, (column, *words))))
+        numbers: JustifyMethod = "right" if column in _AMOUNTS else "left"
+        table.add_column(column, overflow="fold", min_width=least, justify=numbers)
     for row in rows:
         table.add_row(*map(escape, row))
-    return table
+    return titled(title, table)

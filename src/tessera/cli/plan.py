@@ -19,6 +19,7 @@ from tessera.cli.options import (
     write_output,
     write_outputs,
 )
+from tessera.cli.printing import trimmed
 from tessera.cli.tables import plan_tables
 from tessera.core import plan as core
 from tessera.errors import InvalidInput
@@ -96,7 +97,7 @@ def plan(**given: Unpack[_Given]) -> None:
     if given["write"] is not None:
         write_outputs(given["write"], adminfiles.render(made, snapshot))
     if given["output"] == "table":
-        rich.print(plan_tables(made, snapshot))
+        rich.print(trimmed(plan_tables(made, snapshot)))
     else:
         write_output("-", plans.to_json(made) if given["output"] == "json" else plans.to_yaml(made))
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.options import output_option
+from tessera.cli.printing import trimmed
 from tessera.core.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
@@ -57,7 +58,7 @@ def profiles(gpu: str | None, output: str) -> None:
         return
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     if gpu is None:
-        console.print(_catalogue())
+        console.print(trimmed(_catalogue()))
         console.print("~ is an estimate below what the driver will show; `tessera profiles MODEL` tells more.")
         return
     _print_model(console, model(gpu))
@@ -129,14 +130,14 @@ def _print_model(console: Console, gpu: GpuModel) -> None:
     mig = f"{gpu.compute_slices} compute slices, {units}" if gpu.profiles else "no MIG"
     console.print(f"{head}, {mig}", soft_wrap=True)
     if gpu.profiles:
-        console.print(_profile_table(gpu))
+        console.print(trimmed(_profile_table(gpu)))
         console.print()
     if gpu.units:
         _print_drawing(console, gpu)
     notes = Table.grid(padding=(0, 2))
     for label, text in _notes(gpu):
         notes.add_row(label, Text(text, overflow="fold"))
-    console.print(notes)
+    console.print(trimmed(notes))
 
 
 def _profile_table(gpu: GpuModel) -> Table:

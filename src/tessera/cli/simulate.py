@@ -23,6 +23,7 @@ from tessera.cli.options import (
     write_output,
     write_outputs,
 )
+from tessera.cli.printing import trimmed
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -306,4 +307,4 @@ def _print_table(runs: Sequence[Metrics]) -> None:
             shown.add_column(policy, justify="right")
         for line in lines[1:]:
             shown.add_row(line[0], *line[at : at + together])
-        console.print(shown)
+        console.print(trimmed(shown))

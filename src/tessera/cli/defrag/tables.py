@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
+from tessera.cli.printing import titled
 from tessera.core.defrag import Asker, Place, Proposal
 from tessera.core.reasons import describe_need
 from tessera.core.whereabouts import share_words
@@ -28,7 +29,7 @@ def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType
                 _devices(move.frees),
                 move.fits.node,
                 _devices(move.fits),
-                " ".join(move.budgets),
+                " ".join(move.budgets) or "none",
             )
             for move in proposal.moves
         ]
@@ -65,10 +66,10 @@ def _devices(place: Place) -> str:
     return ", ".join(map(share_words, place.shares))
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> RenderableType:
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(clean(cell)) for cell in row))
-    return table
+    return titled(title, table)

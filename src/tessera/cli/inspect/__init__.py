@@ -16,6 +16,7 @@ from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
+from tessera.cli.printing import trimmed
 from tessera.core import inspection as core
 from tessera.core.cluster import Cluster
 from tessera.core.inspection import Inspection
@@ -129,7 +130,7 @@ def _show(found: Inspection, choice: _Choice) -> None:
     if choice.output == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     elif choice.output == "wide":
-        console.print(devices(found, console.width))
+        console.print(trimmed(devices(found, console.width)))
     else:
         write_output("-", _table(found, choice, console))
 
@@ -153,7 +154,7 @@ def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], Renderable
             checked.append(cluster)
         found = choice.of(cluster)
         if choice.output == "wide":
-            return devices(found, console.width)
+            return trimmed(devices(found, console.width))
         if choice.output == "json":
             return Text(msgspec.json.encode(found).decode())
         return Text(_table(found, choice, console))

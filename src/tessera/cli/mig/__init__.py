@@ -14,6 +14,7 @@ from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import output_option
+from tessera.cli.printing import trimmed
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
     Target,
@@ -250,6 +251,7 @@ def _print(output: str, table: RenderableType, plain: object) -> None:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(plain)).decode())
         return
-    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=isinstance(table, str)).print(
-        table
-    )
+    if isinstance(table, str):
+        click.echo(table)
+        return
+    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(trimmed(table))

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from tessera.cli.options import output_option
+from tessera.cli.printing import trimmed
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
 from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
@@ -124,7 +125,7 @@ def list_machine(state: Path, output: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
     for table in machine_tables(described):
-        console.print(table)
+        console.print(trimmed(table))
 
 
 def _find(described: dict[str, Any], device: str) -> tuple[int, int, int]:

@@ -1,0 +1,54 @@
+"""What is printed for people: no blanks at the end of a line, and titles above tables that are narrower than they."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tessera.cli.drawing.lettering import clean
+
+__all__ = ["titled", "trimmed"]
+
+
+def titled(title: str, table: Table) -> RenderableType:
+    """Return a table below its title, which is as wide as it needs; a title of the table's own is broken to its width.
+
+    A table without rows has its headings all the same.
+    """
+    return Group(Text(clean(title), "bold"), table)
+
+
+def trimmed(*parts: RenderableType) -> RenderableType:
+    """Return the parts one below the other without the blanks that fill cells and lines up to their width.
+
+    Blanks with a background stay: they are what one sees.
+    """
+    return _Trimmed(Group(*parts))
+
+
+class _Trimmed:
+    """What is printed line by line, each without blanks at its end."""
+
+    def __init__(self, inside: RenderableType) -> None:
+        self._inside = inside
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Give the segments of each line and its end."""
+        for line in console.render_lines(self._inside, options, pad=False):
+            yield from _without_blanks(line)
+            yield Segment.line()
+
+
+def _without_blanks(line: Sequence[Segment]) -> Iterator[Segment]:
+    kept = list(line)
+    while kept:
+        text, style, control = kept[-1]
+        seen = control or (style is not None and style.bgcolor is not None)
+        bare = text if seen else text.rstrip(" ")
+        if bare or control:
+            kept[-1] = Segment(bare, style, control)
+            break
+        kept.pop()
+    yield from kept
