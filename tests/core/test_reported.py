@@ -6,10 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunodes import at, facts, shared
-from tessera.core.gpunodestate import Sick, Used
+from tessera.core.gpumodels import model
+from tessera.core.gpunodestate import GpuNodeState, Sick, Used
 from tessera.core.health import Health, Phase, State
 from tessera.core.inventory import ComputeMode, Inventory
-from tessera.core.reported import reported, settled
+from tessera.core.reported import Summary, reported, settled, summary
+from tessera.core.sharing import AUTO, Mode, Offer, Sharing
+from tessera.core.snapshot import Gpu, NodeName
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 CUT, WHOLE = facts(0, layout=HALVES), facts(1)
@@ -74,3 +77,60 @@ def test_what_is_reported_is_never_far_off(measured: list[int]) -> None:
         told = settled(told, (used(memory_mib),), GPUS)
         assert abs(told[0].memory_mib - memory_mib) * 20 < SIZE_MIB
         assert settled(told, (used(memory_mib),), GPUS) == told
+
+
+def has(*sharings: Sharing, models: tuple[str, ...] = (), sick: tuple[Sick, ...] = ()) -> GpuNodeState:
+    names = models or ("A100-40GB",) * len(sharings)
+    gpus = tuple(
+        Gpu(index=index, uuid=f"GPU-{index}", model=model(name), memory_mib=model(name).memory_mib, sharing=sharing)
+        for index, (name, sharing) in enumerate(zip(names, sharings, strict=True))
+    )
+    return GpuNodeState(name=NodeName("n1"), gpus=gpus, sick=sick)
+
+
+LEFT = msgspec.structs.replace(AUTO, layout=())
+FIXED = Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False)
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
+MIXED = msgspec.structs.replace(
+    FIXED, modes=(Mode.MIG, Mode.MIG_MPS), offers=(Offer(placement=HALVES[0], mode=Mode.MIG_MPS, clients=3),)
+)
+TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
+    "no GPU": (has(), Summary(ready="0/0", models="", sharing="", instances="")),
+    "all left to Tessera": (has(AUTO, LEFT), Summary(ready="2/2", models="A100-40GB", sharing="auto", instances="")),
+    "each otherwise": (
+        has(SLICED, FIXED, FIXED, Sharing(modes=()), models=("T4", "A100-40GB", "A100-40GB", "T4")),
+        Summary(
+            ready="4/4",
+            models="2 A100-40GB, 2 T4",
+            sharing="2 mig, 1 nothing, 1 time-slicing x4",
+            instances="4 3g.20gb",
+        ),
+    ),
+    "instances of one GPU that differ": (
+        has(MIXED),
+        Summary(ready="1/1", models="A100-40GB", sharing="mig-mps x3 + mig", instances="2 3g.20gb"),
+    ),
+    "amounts, and what is sick": (
+        has(
+            Sharing(modes=(Mode.MEMORY_SHARE,)),
+            Sharing(modes=(Mode.WHOLE, Mode.MPS), recut=False),
+            sick=(Sick(gpu="GPU-1", placement=HALVES[0]), Sick(gpu="GPU-1"), Sick(gpu="GPU-7")),
+        ),
+        Summary(ready="1/2", models="A100-40GB", sharing="1 memory-share, 1 whole + mps", instances=""),
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "want"), TOLD.values(), ids=TOLD)
+def test_a_node_in_a_few_words(state: GpuNodeState, want: Summary) -> None:
+    assert summary(state) == want
+
+
+def test_a_summary_of_very_many_is_cut() -> None:
+    odd = [
+        msgspec.structs.replace(each, model=msgspec.structs.replace(each.model, name=f"unheard-of-{each.index}"))
+        for each in has(*(AUTO,) * 40).gpus
+    ]
+    told = summary(GpuNodeState(name=NodeName("n1"), gpus=tuple(odd))).models
+    assert len(told) == 128
+    assert told.endswith("...")

@@ -149,7 +149,8 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
     plane.apply(gpu_policy({"priority": 7}, "shown"), gpu_node({"policy": {"name": "shown"}}, "shown"))
     plane.kubectl("patch", "gpol", "shown", *PATCH, json.dumps({"status": status}))
     gpu = {"index": 0, "uuid": f"{GPU}0", "model": "A100-40GB", "memoryMiB": 40320, "sharing": {"modes": ["whole"]}}
-    told = {"driver": "580.65.06", "unitMiB": 1024, "gpus": [gpu]}
+    summary = {"ready": "7/8", "models": "A100-40GB", "sharing": "6 auto, 2 mig", "instances": "4 3g.20gb"}
+    told = {"driver": "580.65.06", "unitMiB": 1024, "gpus": [gpu], "summary": summary}
     plane.kubectl("patch", "gn", "shown", *PATCH, json.dumps({"status": told}))
 
     def columns(kind: str) -> dict[str, str]:
@@ -161,5 +162,6 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
     del policy["AGE"], node["AGE"]
     want = {"PRIORITY": "7", "NODES": "2", "GPUS": "16", "WANTED": "5", "WAITING": "1", "ACCEPTED": "True"}
     assert policy == {"NAME": "shown", **want, "READY": "True", "DECISION": "cut 3"}
-    assert node == {"NAME": "shown", "GPU": "A100-40GB", "DRIVER": "580.65.06", "POLICY": "shown", "UNIT": "1024"}
+    shown = {"READY": "7/8", "MODEL": "A100-40GB", "SHARING": "6 auto, 2 mig", "INSTANCES": "4 3g.20gb"}
+    assert node == {"NAME": "shown", **shown, "POLICY": "shown", "DRIVER": "580.65.06", "UNIT": "1024"}
     plane.kubectl("delete", "gpol/shown", "gn/shown")

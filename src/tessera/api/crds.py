@@ -27,6 +27,7 @@ _GROUP, _VERSION = gpupolicies.API_VERSION.split("/")
 _UUID = {"minLength": 1, "maxLength": 64}
 _NAME = {"minLength": 1, "maxLength": 253}
 _MIB = {"minimum": 0, "maximum": 1 << 24}
+_WORDS = {"maxLength": 128}
 _LIST = "x-kubernetes-list-type"
 _MOST_CHARACTERS: Final = 1024
 _MOST_ITEMS: Final = 256
@@ -60,6 +61,10 @@ _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
     (fields.GpuFields, "memoryMiB"): {"minimum": 1, "maximum": 1 << 24},
     (fields.GpuFields, "sick"): {"maxItems": 64},
     (fields.GpuFields, "used"): {"maxItems": 64},
+    (fields.SummaryFields, "ready"): {"maxLength": 16},
+    (fields.SummaryFields, "models"): _WORDS,
+    (fields.SummaryFields, "sharing"): _WORDS,
+    (fields.SummaryFields, "instances"): _WORDS,
     (fields.Status, "observedGeneration"): {"minimum": 0},
     (fields.Status, "driver"): {"maxLength": 64},
     (fields.Status, "unitMiB"): {"minimum": 1, "maximum": 1 << 24},
@@ -152,10 +157,13 @@ _RESOURCES: Final = (
         status=fields.Status,
         defaults=False,
         columns=(
-            Column("GPU", ".status.gpus[0].model", "Model of the first GPU."),
-            Column("Driver", ".status.driver", "Version of the GPU driver."),
+            Column("Ready", ".status.summary.ready", "GPUs on which nothing is sick, and all GPUs."),
+            Column("Model", ".status.summary.models", "Models of the GPUs."),
+            Column("Sharing", ".status.summary.sharing", "How the GPUs are shared."),
+            Column("Instances", ".status.summary.instances", "MIG instances that exist."),
             Column("Policy", ".spec.policy.name", "The GPUPolicy that applies."),
             _AGE,
+            Column("Driver", ".status.driver", "Version of the GPU driver.", wide=True),
             Column("Unit", ".status.unitMiB", "MiB of one unit of GPU memory.", type="integer", wide=True),
         ),
     ),

@@ -1,16 +1,38 @@
-"""What an agent reports of its node: the GPUs as they are shared, what is not well, and how much memory is in use."""
+"""What an agent reports of its node: the GPUs as they are shared, what is not well, and how much memory is in use.
 
+And the same in a few words, for a list of nodes.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from tessera.core.gpunodestate import GpuNodeState, Sick, Used
 from tessera.core.health import Health, Phase
 from tessera.core.inventory import ComputeMode, Inventory
+from tessera.core.sharing import devices
 from tessera.core.snapshot import Gpu, NodeName
 
-__all__ = ["reported", "settled"]
+__all__ = ["Summary", "reported", "settled", "summary"]
 
 _PART = 20
 """What moves by less than a twentieth of the GPU is not worth a write that wakes every server."""
+_LONGEST = 128
+"""Characters of each part of a summary."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's GPUs in a few words."""
+
+    ready: str
+    """GPUs on which nothing is sick, and all GPUs: `3/4`."""
+    models: str
+    """`A100-40GB`, or `2 A100-40GB, 1 T4`."""
+    sharing: str
+    """`auto` where they are left to Tessera, else how they are shared; with numbers where they differ."""
+    instances: str
+    """MIG instances that exist: `4 1g.5gb, 2 3g.20gb`; empty for none."""
 
 
 def reported(
@@ -65,3 +87,37 @@ def _settled(before: Used | None, now: Used, size_mib: int) -> Used:
     if before is None or abs(now.memory_mib - before.memory_mib) * _PART >= size_mib:
         return now
     return before
+
+
+def summary(state: GpuNodeState) -> Summary:
+    """Return the GPUs of a node in a few words; where there are very many, their beginning."""
+    sick = {each.gpu for each in state.sick}
+    profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
+    well = sum(gpu.uuid not in sick for gpu in state.gpus)
+    return Summary(
+        ready=f"{well}/{len(state.gpus)}",
+        models=_counted(Counter(gpu.model.name for gpu in state.gpus)),
+        sharing=_counted(Counter(map(_shared, state.gpus))),
+        instances=_short(", ".join(f"{number} {profile}" for profile, number in sorted(profiles.items()))),
+    )
+
+
+def _shared(gpu: Gpu) -> str:
+    """Return how a GPU is shared: as its devices are, or what it may be shared as where it has none yet."""
+    if gpu.sharing.undecided:
+        return "auto"
+    offered = devices(gpu.model, gpu.memory_mib, gpu.sharing)
+    words = [f"{each.mode.value} x{each.clients}" if each.clients > 1 else each.mode.value for each in offered]
+    return " + ".join(dict.fromkeys(words or [mode.value for mode in gpu.sharing.modes])) or "nothing"
+
+
+def _counted(numbers: Counter[str]) -> str:
+    """Return words with how often each is said, the most frequent first; without a number where all say the same."""
+    if len(numbers) == 1:
+        return _short(next(iter(numbers)))
+    order = sorted(numbers.items(), key=lambda each: (-each[1], each[0]))
+    return _short(", ".join(f"{number} {word}" for word, number in order))
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."

@@ -21,6 +21,7 @@ __all__ = [
     "SickFields",
     "Spec",
     "Status",
+    "SummaryFields",
     "UsedFields",
     "WantedFields",
 ]
@@ -126,6 +127,19 @@ class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     used: tuple[UsedFields, ...] = ()
 
 
+class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The GPUs in a few words, for the columns of `kubectl get gpunodes`; no program reads them."""
+
+    ready: str = ""
+    """GPUs on which nothing is sick, and all GPUs: `3/4`."""
+    models: str = ""
+    """Models, with how many of each where they differ."""
+    sharing: str = ""
+    """How GPUs are shared, `auto` where they are left to Tessera; with how many of each where they differ."""
+    instances: str = ""
+    """MIG instances that exist, with how many of each profile."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the agent reports of its node."""
 
@@ -135,6 +149,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     unit_mib: int = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: tuple[GpuFields, ...] = ()
+    summary: SummaryFields = SummaryFields()
 
 
 class WantedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

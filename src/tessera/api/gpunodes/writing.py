@@ -17,12 +17,14 @@ from tessera.api.gpunodes.fields import (
     SharingFields,
     SickFields,
     Status,
+    SummaryFields,
     UsedFields,
     WantedFields,
 )
 from tessera.core.gpumodels import GpuModel, model
 from tessera.core.gpunodestate import Claim, GpuNodeState, Wanted
 from tessera.core.mig import Placement
+from tessera.core.reported import summary
 from tessera.core.sharing import Sharing
 from tessera.core.snapshot import Gpu, Share
 from tessera.errors import InvalidInput
@@ -41,11 +43,13 @@ def new_object(node: str, uid: str) -> dict[str, Any]:
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
     """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it."""
+    told = summary(state)
     status = Status(
         observed_generation=observed_generation,
         driver=state.driver,
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
+        summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": []} | fields
