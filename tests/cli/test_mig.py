@@ -9,13 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cards import at, card
+from kubeobjects import gpunode, pod, share
 from tessera.cli import main
 from tessera.cli.mig.node import Means
 from tessera.clients.gpu import MemoryDriver
-from tessera.clients.kube import DISRUPTION_BUDGETS, PODS, MemoryKube
+from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts
-from tessera.errors import Unavailable
+from tessera.core.matching import Held
+from tessera.core.sharing import Mode
+from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.sim.nvmlsim import create_state, library
 from virtualtime import run
 
@@ -30,7 +33,14 @@ mig-configs:
     mig-enabled: true
     mig-devices: {3g.20gb: 2}
 """
+UNITS = "tessera.dev/gpu-memory"
 NO_KUBELET = ("--kubelet-socket", "/nowhere/kubelet.sock")
+
+
+def _held(name: tuple[str, str], devices: str) -> Held:
+    ids = tuple(sorted(devices.split(",")))
+    resource = UNITS if "-_-" in devices else "nvidia.com/mig"
+    return Held(namespace=name[0], pod=name[1], container="main", resource=resource, device_ids=ids)
 
 
 class Node:
@@ -47,12 +57,12 @@ class Node:
         metadata = {"name": name, "namespace": "ns", "labels": labels, "annotations": {"holds": device}}
         run(self.kube.create(PODS, {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}))
 
-    async def held(self) -> list[tuple[str, list[str]]]:
+    async def record(self) -> list[Held]:
         pods = (await self.kube.list(PODS)).objects
-        return [(f"ns/{each['metadata']['name']}", [each["metadata"]["annotations"]["holds"]]) for each in pods]
+        return [_held(name_of(each), annotations_of(each)["holds"]) for each in pods if "holds" in annotations_of(each)]
 
     def run(self, *arguments: str, code: int = 0) -> Result:
-        means = Means(driver=self.driver, held=self.held, kube=self.kube)
+        means = Means(driver=self.driver, record=self.record, kube=self.kube)
         result = CliRunner(env={"NODE_NAME": None}).invoke(main, ["mig", *arguments, *NO_KUBELET], obj=means)
         assert result.exit_code == code, result.output
         return result
@@ -94,6 +104,75 @@ def test_list_shows_gpus_instances_users_and_what_could_be(tmp_path: Path) -> No
     }
     assert plain["gpus"][1]["users"] == [{"pid": 78}]
     assert plain["configurations"][0] == "all-disabled"
+
+
+def with_units(node: Node, mib: int = 8192) -> None:
+    """Make a pod with eight units, of which the kubelet took one from GPU 0, that was assigned GPU 1."""
+    ids = ",".join(("GPU-0-_-7", *(f"GPU-1-_-{unit}" for unit in range(7))))
+    made = pod("p", {UNITS: 8}, share(1, mib, Mode.MEMORY_SHARE), node="n1", annotations={"holds": ids})
+    run(node.kube.create(PODS, made))
+
+
+def users(node: Node, *arguments: str) -> list[list[dict[str, str]]]:
+    return [each["users"] for each in node.json("list", *arguments)["gpus"]]
+
+
+@pytest.mark.parametrize("unit_mib", [0, 1024, 512])
+def test_assignments_tell_whose_units_are_on_which_gpu(unit_mib: int, tmp_path: Path) -> None:
+    node = Node(card(), card(index=1), folder=tmp_path)
+    with_units(node, 8 * (unit_mib or 1024))
+    if unit_mib:
+        run(node.kube.create(GPU_NODES, gpunode("n1", unit_mib=unit_mib)))
+    assert users(node, "--node", "n1") == [[], [{"pod": "ns/p"}]]
+    assert "note" not in node.run("list", "--node", "n1").stderr
+    assert users(node, "--node", "n2") == [[{"pod": "ns/p"}]] * 2
+
+
+def test_mig_is_switched_on_the_gpu_that_units_are_not_on(tmp_path: Path) -> None:
+    node = Node(card(), card(index=1), folder=tmp_path)
+    with_units(node)
+    assert [each["result"] for each in node.json("apply", "-c", "all-1g.5gb", "--dry-run")["gpus"]] == ["blocked"] * 2
+    node.run("apply", "-c", "all-1g.5gb", "--node", "n1", code=5)
+    assert node.layouts() == [SEVEN, None]
+
+
+class Refusing(MemoryKube):
+    """An API that cannot tell something."""
+
+    def __init__(self, kind: Kind, error: Exception) -> None:
+        super().__init__()
+        self._refused = kind, error
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
+        if kind is self._refused[0]:
+            raise self._refused[1]
+        return await super().get(kind, name, namespace)
+
+
+DOWN = Unavailable("the API server", found="no answer", wanted="one")
+WITHOUT: dict[str, tuple[tuple[str, ...], TesseraError | TimeoutError, str]] = {
+    "no name": ((), DOWN, "--node or NODE_NAME names this node's object"),
+    "no API": (("--node", "n1"), DOWN, "the API server: found no answer"),
+    "a silent API": (("--node", "n1"), TimeoutError(), "the API server did not answer within 10 s"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "error", "want"), WITHOUT.values(), ids=WITHOUT)
+def test_without_assignments_units_stand_at_every_gpu_they_may_be_of(
+    arguments: tuple[str, ...], error: Exception, want: str, tmp_path: Path
+) -> None:
+    node = Node(card(), card(index=1), folder=tmp_path)
+    node.kube = Refusing(GPU_NODES, error)
+    with_units(node)
+    assert users(node, *arguments) == [[{"pod": "ns/p"}]] * 2
+    assert want in node.run("list", *arguments).stderr
+
+
+def test_a_cluster_without_the_kind_gpunode_counts_in_gib(tmp_path: Path) -> None:
+    node = Node(card(), card(index=1), folder=tmp_path)
+    node.kube = Refusing(GPU_NODES, Unsupported("GPUNode", found="no such kind", wanted="it"))
+    with_units(node)
+    assert users(node, "--node", "n1") == [[], [{"pod": "ns/p"}]]
 
 
 def test_apply_changes_what_must_change_and_the_second_time_nothing(tmp_path: Path) -> None:
@@ -198,7 +277,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
     assert "--evict: found no kubelet at /nowhere/kubelet.sock, wanted the kubelet's record" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
-    alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, held=node.held))
+    alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
     assert "kubeconfig" in alone.stderr
 

@@ -1,9 +1,9 @@
 """`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -30,6 +30,7 @@ from tessera.log import configure
 
 __all__ = ["mig"]
 
+_Result = TypeVar("_Result")
 _WIDE = 160
 """Columns for output that no terminal limits."""
 _CHECKPOINT = Path("/var/lib/tessera/layouts.json")
@@ -53,6 +54,18 @@ _kubelet_option = click.option(
     default=_KUBELET,
     show_default=True,
     help="The kubelet's PodResources: who holds what. Where it does not exist, running processes alone tell.",
+)
+_node_option = click.option(
+    "--node",
+    default="",
+    metavar="NAME",
+    envvar=["TESSERA_MIG_NODE", "NODE_NAME"],
+    help="Name of this node's object: its pods tell whose memory is on which GPU, and are those that --evict evicts.",
+)
+_kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="With --node: cluster and user; else KUBECONFIG or the service account.",
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and whom each disturbs; change nothing.")
 _mode_only_option = click.option(
@@ -90,15 +103,17 @@ def mig() -> None:
 
 @mig.command("list", epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n")
 @_file_option
+@_node_option
+@_kubeconfig_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
-def list_(means: Means | None, file: str | None, kubelet_socket: Path, output: str) -> None:
+def list_(means: Means | None, /, **given: Any) -> None:
     """Show the GPUs with their instances and who uses them, and the configurations this node could have."""
-    configurations = node.configurations_in(file)
-    seen = node.run(node.look, means, kubelet_socket)
+    configurations = node.configurations_in(given["file"])
+    seen = _run(node.look, means, given)
     names = configuration_names(configurations, seen.inventory)
-    _print(output, tables.node_table(seen, names), tables.node_json(seen, names))
+    _print(given["output"], tables.node_table(seen, names), tables.node_json(seen, names))
 
 
 @mig.command(epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n")
@@ -107,18 +122,8 @@ def list_(means: Means | None, file: str | None, kubelet_socket: Path, output: s
 @_mode_only_option
 @_dry_run_option
 @click.option("--evict", is_flag=True, help="Evict pods in the way first, as PodDisruptionBudgets allow.")
-@click.option(
-    "--node",
-    default="",
-    metavar="NAME",
-    envvar=["TESSERA_MIG_APPLY_NODE", "NODE_NAME"],
-    help="With --evict: the name of this node's object.",
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path),
-    help="With --evict: cluster and user; else KUBECONFIG or the service account.",
-)
+@_node_option
+@_kubeconfig_option
 @click.option(
     "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
 )
@@ -152,7 +157,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
-        seen = node.run(node.look, ctx.obj, given["kubelet_socket"])
+        seen, _ = node.run(node.look, ctx.obj, given["kubelet_socket"])
         targets = resolve(name, configurations, seen.inventory)
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
@@ -171,7 +176,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the present layouts as a mig-parted configuration file."""
-    seen = node.run(node.look, means, kubelet_socket)
+    seen, _ = node.run(node.look, means, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
         text = msgspec.json.format(msgspec.json.encode(documents.read("export", text)[0].data)).decode() + "\n"
@@ -185,7 +190,7 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the present layouts down, with the place of every instance."""
-    seen = node.run(node.look, means, kubelet_socket)
+    seen, _ = node.run(node.look, means, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
@@ -197,6 +202,8 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @click.option("--checkpoint", type=click.Path(path_type=Path), default=_CHECKPOINT, show_default=True)
 @_dry_run_option
 @_timeout_option
+@_node_option
+@_kubeconfig_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
@@ -225,14 +232,25 @@ def _bring(means: Means | None, targets_of: Callable[[Inventory], tuple[Target, 
         wanted = Wanted(targets=targets, timeout_s=given["timeout"], checkpoint=file)
         if not given["evict"]:
             return await node.bring(outside, wanted)
-        cluster = Cluster(kubeconfig=given["kubeconfig"], node=given["node"])
-        async with node.evicting(cluster, means, given["kubelet_socket"]) as evict:
+        async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
             return await node.bring(outside, msgspec.structs.replace(wanted, evict=evict))
 
-    outcomes = node.run(work, means, given["kubelet_socket"])
+    outcomes = _run(work, means, given)
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
     if not given["dry_run"]:
         _raise_if_short(outcomes)
+
+
+def _run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
+    """Do something on this node, and say where it is not known who uses which GPU."""
+    result, note = node.run(work, means, given["kubelet_socket"], _cluster(given))
+    if note:
+        click.echo(f"note: {note}", err=True)
+    return result
+
+
+def _cluster(given: Any) -> Cluster:
+    return Cluster(kubeconfig=given["kubeconfig"], node=given["node"])
 
 
 def _raise_if_short(outcomes: Sequence[Outcome]) -> None:

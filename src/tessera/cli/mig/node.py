@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.agent.partition import Checkpoint, Evict, Evictions, Held, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, Outside, Partitioner
 from tessera.api import documents, migparted
 from tessera.cli.inputs import read_bytes
+from tessera.cli.mig.holders import Cluster, Holders, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, Kube, LightkubeKube
 from tessera.clients.kubelet import PodResources
@@ -46,22 +47,15 @@ __all__ = [
 ]
 
 _Result = TypeVar("_Result")
+_NO_CLUSTER = Cluster(kubeconfig=None, node="")
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What commands are given instead of the real things; nothing of it on a real node."""
 
     driver: GpuDriver | None = None
-    held: Held | None = None
+    record: Record | None = None
     kube: Kube | None = None
-
-
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster of this node, by which pods are evicted."""
-
-    kubeconfig: Path | None
-    node: str
-    """Name of this node's object."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +77,27 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that are evicted first, `namespace/name`."""
 
 
-def run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, socket: Path) -> _Result:
-    """Do something on this node.
+def run(
+    work: Callable[[Outside], Awaitable[_Result]],
+    means: Means | None,
+    socket: Path,
+    cluster: Cluster = _NO_CLUSTER,
+) -> tuple[_Result, str]:
+    """Do something on this node; return what it returns, and a note where it is not known who uses which GPU.
 
     Args:
         work: what to do.
-        means: instead of NVML and the kubelet.
+        means: instead of NVML, the kubelet and the cluster.
         socket: the kubelet's PodResources; where it does not exist, processes alone tell what is in use.
+        cluster: where the pods of this node are.
 
     """
 
-    async def all_of_it() -> _Result:
+    async def all_of_it() -> tuple[_Result, str]:
         given = means or Means()
         async with _opened(given.driver) as gpus:
-            return await work(Outside(driver=gpus, held=given.held or _held(socket), offer=_offer))
+            holders = Holders(gpus, given.record or _record(socket), cluster, given.kube)
+            return await work(Outside(driver=gpus, held=holders.held, offer=_offer)), holders.note
 
     return asyncio.run(all_of_it())
 
@@ -110,15 +111,8 @@ async def _opened(driver: GpuDriver | None) -> AsyncIterator[GpuDriver]:
         yield nvml
 
 
-def _held(socket: Path) -> Callable[[], Awaitable[Sequence[tuple[str, Sequence[str]]]]]:
-    kubelet = PodResources(socket) if socket.exists() else None
-
-    async def held() -> Sequence[tuple[str, Sequence[str]]]:
-        if kubelet is None:
-            return ()
-        return [(f"{each.namespace}/{each.pod}", each.device_ids) for each in await kubelet.list()]
-
-    return held
+def _record(socket: Path) -> Record | None:
+    return PodResources(socket).list if socket.exists() else None
 
 
 @contextlib.asynccontextmanager
@@ -130,7 +124,7 @@ async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> Async
 
     """
     given = means or Means()
-    _check(cluster, "" if given.held or _exists(socket) else f"no kubelet at {socket}")
+    _check(cluster, "" if given.record or _record(socket) else f"no kubelet at {socket}")
     if given.kube is not None:
         yield _on_node(given.kube, cluster.node)
         return
@@ -147,10 +141,6 @@ def _check(cluster: Cluster, lack: str) -> None:
     if lack:
         wanted = "the kubelet's record of which pod has what"
         raise InvalidInput(option, found=lack, wanted=wanted, accepted="--kubelet-socket")
-
-
-def _exists(socket: Path) -> bool:
-    return socket.exists()
 
 
 def _on_node(kube: Kube, node: str) -> Evict:

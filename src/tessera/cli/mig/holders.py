@@ -1,0 +1,108 @@
+"""Who holds which device of this node: by the kubelet's record, and by assignments where its ids say nothing.
+
+The kubelet hands out units of memory of any GPU and records their ids; which GPU a pod was assigned is written on it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.api.dues import read_dues
+from tessera.api.gpunodes import read_gpu_node
+from tessera.clients.gpu import GpuDriver
+from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Selection
+from tessera.core.advertise import SHARE_RESOURCES
+from tessera.core.gpunodestate import GpuNodeState
+from tessera.core.holdings import holdings
+from tessera.core.matching import Due, Held
+from tessera.core.snapshot import NodeName
+from tessera.errors import TesseraError, Unsupported
+
+__all__ = ["Cluster", "Holders", "Record"]
+
+_PATIENCE_S = 10.0
+"""How long the API server may take to tell a node's pods."""
+
+Record: TypeAlias = Callable[[], Awaitable[Sequence[Held]]]
+"""Returns the kubelet's record."""
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster of this node, by which pods are seen and evicted."""
+
+    kubeconfig: Path | None
+    node: str
+    """Name of this node's object; empty where nobody said it."""
+
+
+class Holders:
+    """Tells who holds what.
+
+    Args:
+        driver: the node's GPU driver.
+        record: the kubelet's record; None where there is no kubelet.
+        cluster: where the pods are.
+        kube: the Kubernetes API instead of that cluster's; nothing on a real node.
+
+    """
+
+    def __init__(self, driver: GpuDriver, record: Record | None, cluster: Cluster, kube: Kube | None = None) -> None:
+        self._driver = driver
+        self._record = record
+        self._cluster = cluster
+        self._kube = kube
+        self.note = ""
+        """Why pods with units of memory were said to use every GPU of which the kubelet gave them ids; else empty."""
+
+    async def held(self) -> Sequence[tuple[str, Sequence[str]]]:
+        """Return pods, `namespace/name`, each with the ids of the devices it holds.
+
+        Raises:
+            TesseraError: the kubelet or the driver does not answer.
+
+        """
+        record = await self._record() if self._record is not None else ()
+        plain = [(f"{each.namespace}/{each.pod}", each.device_ids) for each in record]
+        if not any(each.resource in SHARE_RESOURCES for each in record):
+            return plain
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                dues = await self._dues()
+        except TimeoutError:
+            self.note = _note(f"the API server did not answer within {_PATIENCE_S:g} s")
+            return plain
+        except TesseraError as error:
+            self.note = _note(str(error))
+            return plain
+        inventory = await self._driver.inventory()
+        return [(each.pod, each.devices) for each in holdings(record, dues, inventory)]
+
+    async def _dues(self) -> tuple[Due, ...]:
+        if not self._cluster.node:
+            self.note = _note("--node or NODE_NAME names this node's object")
+            return ()
+        if self._kube is not None:
+            return await _assigned(self._kube, self._cluster.node)
+        async with LightkubeKube.connect(self._cluster.kubeconfig) as kube:
+            return await _assigned(kube, self._cluster.node)
+
+
+def _note(reason: str) -> str:
+    return f"a pod with units of memory stands at each GPU that the kubelet counts a unit on, not at its own: {reason}"
+
+
+async def _assigned(kube: Kube, node: str) -> tuple[Due, ...]:
+    listing = await kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
+    return read_dues(listing.objects, share_unit_mib=(await _state(kube, node)).unit_mib).dues
+
+
+async def _state(kube: Kube, node: str) -> GpuNodeState:
+    """Return what the node's GPUNode tells; where there is none, what holds then."""
+    try:
+        found = await kube.get(GPU_NODES, node)
+    except Unsupported:
+        found = None
+    return GpuNodeState(name=NodeName(node)) if found is None else read_gpu_node(found)
