@@ -27,3 +27,7 @@ def test_what_no_node_advertises_is_not_counted_by_the_scheduler() -> None:
 
 def test_one_point_of_the_extender_outweighs_all_plugins() -> None:
     assert CONFIGURATION["extenders"][0]["weight"] * 10 > 14 * 100
+
+
+def test_the_server_chooses_the_node_itself() -> None:
+    assert CONFIGURATION["extenders"][0]["filterVerb"] == "choose"

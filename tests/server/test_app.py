@@ -99,6 +99,45 @@ async def test_exact_requests_are_scored(kube: MemoryKube, server: Asked) -> Non
     assert {each["Host"]: each["Score"] for each in answer}["plain"] == 0
 
 
+CHOSEN: dict[str, tuple[dict[str, str | int], list[str]]] = {
+    "one node of two for a need": ({"tessera.dev/gpu-memory": 10}, ["a"]),
+    "the node with a free GPU for a whole one by name": ({"nvidia.com/gpu": 1}, ["a"]),
+    "all nodes for a pod without GPUs": ({"cpu": 1}, [*ALL]),
+    "all nodes for a device that nobody has, which the kubelet counts": ({"nvidia.com/mig-7g.141gb": 1}, [*ALL]),
+    "none for more than there is": ({"tessera.dev/gpu-memory": 41}, []),
+    "none for nonsense": ({"tessera.dev/gpu-memory": -1}, []),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_to(
+    kube: MemoryKube, server: Asked, case: str
+) -> None:
+    for index in range(2):
+        await kube.create(PODS, pod(f"old-{index}", NEED, share(index, 10240), node="b"))
+    await settle()
+    limits, want = CHOSEN[case]
+    waiting = await make_pod(kube, "p", limits)
+    asked = {"Pod": waiting, "NodeNames": ALL}
+    _, filtered = await server.post("/filter", asked)
+    _, chosen = await server.post("/choose", asked)
+    assert chosen["NodeNames"] == want
+    if len(want) == 1:
+        _, scores = await server.post("/prioritize", {"Pod": waiting, "NodeNames": filtered["NodeNames"]})
+        assert [each["Host"] for each in scores if each["Score"] == 10] == want
+        assert (chosen["FailedNodes"], chosen["FailedAndUnresolvableNodes"]) == ({}, {})
+    else:
+        assert chosen == filtered
+
+
+async def test_choose_answers_in_the_form_of_the_question(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", NEED)
+    items = [await kube.get(NODES, name) for name in ALL]
+    _, answer = await server.post("/choose", {"Pod": waiting, "Nodes": {"items": items}})
+    assert [each["metadata"]["name"] for each in answer["Nodes"]["items"]] == ["a"]
+    assert answer["NodeNames"] is None
+
+
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
@@ -209,7 +248,15 @@ async def test_preempt_leaves_pods_without_gpus_to_kube_scheduler(kube: MemoryKu
 # Bad input
 
 
-PATHS = ("/filter", "/prioritize", "/preempt", "/bind", "/gpushare-scheduler/filter", "/gpushare-scheduler/bind")
+PATHS = (
+    "/filter",
+    "/prioritize",
+    "/choose",
+    "/preempt",
+    "/bind",
+    "/gpushare-scheduler/filter",
+    "/gpushare-scheduler/bind",
+)
 BODIES: dict[str, bytes] = {
     "nothing": b"",
     "cut off": b'{"Pod":{"metadata":{"name":"p"',
@@ -245,7 +292,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("each", HOSTILE, ids=repr)
 async def test_a_hostile_pod_gets_an_answer(server: Asked, each: Object) -> None:
-    for path in ("/filter", "/prioritize", "/preempt"):
+    for path in ("/filter", "/prioritize", "/choose", "/preempt"):
         code, _ = await server.post(path, {"Pod": each, "NodeNames": ["a"], "NodeNameToVictims": None})
         assert code == 200
 
@@ -391,14 +438,15 @@ async def test_nodes_come_change_and_go(kube: MemoryKube, server: Asked) -> None
     assert await server.fitting(waiting, "late", "a") == ["a"]
 
 
-async def test_a_place_is_kept_for_a_pod_that_was_scored_until_it_is_bound_or_late(kube: MemoryKube) -> None:
+@pytest.mark.parametrize("path", ["/prioritize", "/choose"])
+async def test_a_place_is_kept_for_a_pod_that_was_scored_until_it_is_bound_or_late(kube: MemoryKube, path: str) -> None:
     clock = Clock()
     async with servers(kube, clock=clock) as (server,):
         large = {"tessera.dev/gpu-memory": 39}
         first, second = [await make_pod(kube, name, large) for name in ("p", "q")]
         await settle()
         for _ in range(2):  # asking again changes nothing
-            await server.post("/prioritize", {"Pod": first, "NodeNames": ["a"]})
+            await server.post(path, {"Pod": first, "NodeNames": ["a"]})
         assert await server.fitting(second, "a") == ["a"]
         third = await make_pod(kube, "r", large)
         assert await server.fitting(third, "a") == [], "one GPU is kept for each of the two"

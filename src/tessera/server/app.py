@@ -57,6 +57,11 @@ class _Handlers:
         self._check_ready()
         return _json(write_filtered(args, *self._verbs.filter(args)))
 
+    async def choose(self, request: Request) -> Response:
+        args = read_args(await self._body(request), "choose request")
+        self._check_ready()
+        return _json(write_filtered(args, *self._verbs.choose(args)))
+
     async def prioritize(self, request: Request) -> Response:
         args = read_args(await self._body(request), "prioritize request")
         self._check_ready()
@@ -126,6 +131,7 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
         routes=[
             post("/filter", handlers.filter),
             post("/prioritize", handlers.prioritize),
+            post("/choose", handlers.choose),
             post("/preempt", handlers.preempt),
             post("/bind", handlers.bind),
             post(f"{GPUSHARE}/filter", handlers.filter),

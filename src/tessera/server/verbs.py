@@ -1,4 +1,4 @@
-"""The four questions of kube-scheduler, answered from the view: which nodes, how good, who must go; and binding."""
+"""kube-scheduler's questions, answered from the view: which nodes, how good, which one, who must go; and binding."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -34,12 +34,30 @@ class Verbs:
         self._nominations = nominations
         self._binder = binder
 
+    def choose(self, args: Args) -> Filtered:
+        """Return the node alone to which `prioritize` would give 10; `filter`'s answer where there is none.
+
+        The place there is kept for the pod for a moment.
+        """
+        live = self._live(args.pod)
+        if not live.gpus or live.wrong:
+            return self._filter(args, live)
+        self._view.ledger.arrive(live.uid, live.need)
+        best = self._view.ledger.best(live.need, args.names)
+        if best is None:
+            return self._filter(args, live)
+        if live.claiming:
+            self._nominations.add(live.uid, live.key, live.need, best)
+        return Filtered((best,), {}, {})
+
     def filter(self, args: Args) -> Filtered:
         """Return on which of the nodes a pod fits, and why not on the others.
 
         Pods without GPUs fit everywhere. So do those that ask for devices by name alone: the kubelet counts these.
         """
-        live = self._live(args.pod)
+        return self._filter(args, self._live(args.pod))
+
+    def _filter(self, args: Args, live: LivePod) -> Filtered:
         if not live.gpus:
             return Filtered(args.names, {}, {})
         if live.wrong:

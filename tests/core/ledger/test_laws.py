@@ -44,7 +44,7 @@ def answers(ledger: Ledger, kinds: Sequence[Need], names: Sequence[str]) -> list
     """All that can be asked of a ledger."""
     found: list[object] = [ledger.conflicts]
     for need in kinds:
-        found += [ledger.filter(need, names), ledger.scores(need, names)]
+        found += [ledger.filter(need, names), ledger.scores(need, names), ledger.best(need, names)]
         found += [ledger.choose(need, name) for name in names]
     return found
 
@@ -243,11 +243,14 @@ def schedule(ledger: Ledger, nodes: Sequence[Node], need: Need, uid: str) -> Hol
         if all(map(int.__ge__, ledger.left(node.name), (need.cpu_milli, need.memory_mib, 1)))
     ]
     fitting = ledger.filter(need, roomy).fitting
+    best = ledger.best(need, roomy)
     if not fitting:
+        assert best is None
         return None
     scores = ledger.scores(need, fitting)
     assert scores.count(10) == 1
     node = fitting[scores.index(10)]
+    assert best == node, "of all that were asked about it is the best of those that fit"
     shares = ledger.choose(need, node)
     assert not isinstance(shares, str)
     pod = Holder(uid, PodKey(f"default/{uid}"), NodeName(node), need, shares)

@@ -162,6 +162,7 @@ def test_reasons(spec: Node, pods: tuple[Holder, ...], need: Need, where: str, w
     assert ledger.choose(need, "n") == want
     assert not ledger.fits(need, "n")
     assert ledger.scores(need, ["n"]) == (0,)
+    assert ledger.best(need, ["n"]) is None
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,8 @@ def test_a_node_that_is_not_known_is_no_failure_of_the_others() -> None:
     assert ledger.choose(amount(1), "gone") == "the node is not known here yet"
     assert not ledger.fits(amount(1), "gone")
     assert ledger.scores(amount(1), ["gone"]) == (0,)
+    assert ledger.best(amount(1), ["gone"]) is None
+    assert ledger.best(amount(1), ["gone", "n"]) == "n"
     assert (ledger.knows("n"), ledger.knows("gone")) == (True, False)
 
 
@@ -186,6 +189,8 @@ def test_an_empty_ledger_answers() -> None:
     assert ledger.filter(amount(1), ["n"]) == ((), {"n": "the node is not known here yet"}, {})
     assert ledger.scores(amount(1), ["n"]) == (0,)
     assert ledger.scores(amount(1), []) == ()
+    assert ledger.best(amount(1), ["n"]) is None
+    assert ledger.best(amount(1), []) is None
     assert list(ledger.conflicts) == []
 
 
