@@ -56,7 +56,13 @@ class Node:
         self.asked = 0
         self.recorder = Recorder(
             self.kube,
-            World(pods=self.pods, held=self.record, devices=self.devices, share_unit_mib=lambda: 1024),
+            World(
+                pods=self.pods,
+                held=self.record,
+                devices=self.devices,
+                share_unit_mib=lambda: 1024,
+                now_ns=lambda: 7,
+            ),
             logger(),
         )
         self.seen: tuple[Object, ...] = ()
@@ -115,6 +121,39 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     node.held = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
     await node.look()
     assert await node.annotation("late") == write_shares((of(IDS[0]),))
+
+
+async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
+    node = Node()
+    waiting = pod("p", {"aliyun.com/gpu-mem": 2})
+    waiting["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false", "a": "b"}
+    await node.add(waiting)
+    await node.look()
+    assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
+    units = Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2"))
+    node.held = [units]
+    await node.look()
+    found = (await node.kube.list(PODS)).objects[0]
+    want = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7", "a": "b"}
+    assert annotations_of(found) == want
+    asked = node.asked
+    await node.look()
+    assert node.asked == asked
+
+
+async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_first() -> None:
+    node = Node()
+    both = pod("p", {"aliyun.com/gpu-mem": 2})
+    both["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
+    both["spec"]["containers"].append({"name": "d", "image": "none", "resources": {"limits": {SLICE: "1"}}})
+    await node.add(both)
+    node.held = [
+        Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")),
+        Held(namespace="default", pod="p", container="d", resource=SLICE, device_ids=IDS[:1]),
+    ]
+    await node.look()
+    assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+    assert await node.annotation("p") is None  # its memory may be exchanged until it runs
 
 
 async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.api.assignments import write_shares
 from tessera.api.dues import read_dues
-from tessera.api.recordedpods import asks_by_name, recorded_assignment
+from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.core.matching import Held
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
@@ -157,3 +157,39 @@ def test_an_assignment_that_cannot_be_read_is_told() -> None:
     each["metadata"]["annotations"]["tessera.dev/assignment"] = msgspec.json.encode({"gpu": 1}).decode()
     with pytest.raises(InvalidInput, match="list of shares"):
         recorded_assignment(each, [held("a", GPU, "d0")], DEVICES)
+
+
+def assigned(limits: dict[str, dict[str, int]], text: str = "false", phase: str = "Pending") -> dict[str, Any]:
+    made = pod(limits, phase=phase)
+    made["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": text, "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+    return made
+
+
+BOTH = {"a": {GPUSHARE: 2}, "b": {GPUSHARE: 1}, "c": {GPU: 1}}
+TOLD = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7"}
+MEMORY: dict[str, tuple[dict[str, Any], list[Held], dict[str, str]]] = {
+    "nothing is held": (assigned(BOTH), [], {}),
+    "one of two containers holds its units": (assigned(BOTH), [held("a", GPUSHARE, "u1", "u2")], {}),
+    "another pod, and another resource": (
+        assigned({"a": {GPUSHARE: 1}}),
+        [held("a", GPUSHARE, "u1", name="q"), held("a", GPU, "d0")],
+        {},
+    ),
+    "both hold theirs": (assigned(BOTH), [held("a", GPUSHARE, "u1", "u2"), held("b", GPUSHARE, "u3")], TOLD),
+    "it runs, and the kubelet has just started": (assigned(BOTH, phase="Running"), [], TOLD),
+    "no container asks for memory": (assigned({"a": {GPU: 1}}), [held("a", GPUSHARE, "u1")], {}),
+}
+
+
+@pytest.mark.parametrize(("each", "record", "want"), MEMORY.values(), ids=MEMORY)
+def test_memory_is_told_to_be_allocated_when_all_of_it_is(
+    each: dict[str, Any], record: list[Held], want: dict[str, str]
+) -> None:
+    assert awaits_memory(each)
+    assert allocated(each, record, now_ns=7) == want
+
+
+def test_who_waits_for_memory() -> None:
+    assert not awaits_memory(assigned(BOTH, "true"))
+    assert not awaits_memory(assigned(BOTH, phase="Succeeded"))
+    assert not awaits_memory(pod(BOTH))

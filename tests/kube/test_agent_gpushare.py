@@ -32,12 +32,18 @@ def share(name: str, units: int, gpu: int) -> dict[str, Any]:
     return made
 
 
+def said(gpu_node: GpuNode, name: str) -> str:
+    return str(gpu_node.cluster.get("pod", name)["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"])
+
+
 def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> None:
     cluster = gpu_node.cluster
     gpu_node.start_agent(policy=POLICY)
     gpu_node.until_offered((MEMORY, 2 * 39))
     until("number of GPUs", lambda: allocatable(gpu_node, COUNT) == "2", timeout_s=60)
     run(cluster, share("one", 5, 1), share("two", 3, 0), share("three", 4, 1))
+    names = ("one", "two", "three")
+    until("memory allocated", lambda: all(said(gpu_node, name) == "true" for name in names), timeout_s=30)
     objects = [each for kind in ("nodes", "pods", "gpunodes") for each in cluster.get(kind, "-A")["items"]]
     want = gpusharecli.shown(objects)
     assert [row.gpus for row in want.rows] == [((3, 39), (9, 39))]

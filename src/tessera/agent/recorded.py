@@ -1,16 +1,19 @@
-"""Writes on each pod which devices the kubelet gave it for what it asked by name.
+"""Writes on each pod what the kubelet gave it: which devices for what it asked by name, and that memory was allocated.
 
 The kubelet chooses among equal devices and tells nobody; the scheduler has to know which GPU a pod sits on. Devices of
-a pod never change, so that each pod is written once.
+a pod never change, so that each pod is written once. That memory was allocated is for those who read gpushare's
+annotations, as its own device plugin writes them.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from tessera.api.podspecs import ASSIGNMENT
-from tessera.api.recordedpods import asks_by_name, recorded_assignment
+from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.matching import Held
 from tessera.core.snapshot import Share
@@ -19,6 +22,7 @@ from tessera.log import Logger
 
 __all__ = ["Recorder", "World"]
 
+_Name: TypeAlias = tuple[str, str]
 _PAUSE_S = 0.05
 """Between two writes, for fifty pods that start at once on each of a thousand nodes."""
 
@@ -34,6 +38,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """What each device is, by the id the kubelet has (`core.byname.shares_by_id`)."""
     share_unit_mib: Callable[[], int]
     """MiB in one `aliyun.com/gpu-mem`."""
+    now_ns: Callable[[], int] = time.time_ns
+    """The time, in nanoseconds since 1970."""
 
 
 class Recorder:
@@ -62,26 +68,34 @@ class Recorder:
         """
         pods = {name_of(pod): pod for pod in self._world.pods()}
         self._settled = {name: pod for name, pod in self._settled.items() if pods.get(name) is pod}
-        open_pods = [pod for name, pod in pods.items() if name not in self._settled and not self._is_settled(pod)]
-        if not open_pods:
+        named, waiting = self._open(pod for name, pod in pods.items() if name not in self._settled)
+        if not named and not waiting:
             return
-        held, devices = await self._world.held(), await self._world.devices()
-        for pod in open_pods:
-            text = self._text(pod, held, devices)
-            if text is not None and annotations_of(pod).get(ASSIGNMENT) == text:
-                self._settled[name_of(pod)] = pod
-            elif text is not None:
-                await self._write(pod, text)
+        held, devices = await self._world.held(), await self._world.devices() if named else {}
+        for name in dict.fromkeys((*named, *waiting)):
+            text = self._text(pods[name], held, devices) if name in named else None
+            new = {} if text is None or annotations_of(pods[name]).get(ASSIGNMENT) == text else {ASSIGNMENT: text}
+            if name in waiting:
+                new |= allocated(pods[name], held, now_ns=self._world.now_ns())
+            elif text is not None and not new:
+                self._settled[name] = pods[name]
+            if new:
+                await self._write(pods[name], new)
 
-    def _is_settled(self, pod: Object) -> bool:
-        """Return whether a pod has nothing to be told, and remember it."""
-        try:
-            settled = not asks_by_name(pod)
-        except InvalidInput:
-            settled = True
-        if settled:
-            self._settled[name_of(pod)] = pod
-        return settled
+    def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
+        """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""
+        named, waiting = [], []
+        for pod in pods:
+            name = name_of(pod)
+            try:
+                asks, waits = asks_by_name(pod), awaits_memory(pod)
+            except InvalidInput:
+                asks = waits = False
+            named += [name] if asks else []
+            waiting += [name] if waits else []
+            if not asks and not waits:
+                self._settled[name] = pod
+        return named, waiting
 
     def _text(self, pod: Object, held: tuple[Held, ...], devices: Mapping[str, Share]) -> str | None:
         try:
@@ -91,14 +105,15 @@ class Recorder:
             self._settled[name_of(pod)] = pod
             return None
 
-    async def _write(self, pod: Object, text: str) -> None:
-        """Write an assignment on the pod that was seen; one that changed meanwhile is looked at again."""
+    async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:
+        """Write annotations on the pod that was seen; one that changed meanwhile is looked at again."""
         namespace, name = name_of(pod)
-        body = {"metadata": {"resourceVersion": version_of(pod), "annotations": {ASSIGNMENT: text}}}
+        body = {"metadata": {"resourceVersion": version_of(pod), "annotations": dict(annotations)}}
         try:
             await self._kube.patch(PODS, name, body, namespace=namespace)
         except Conflict as error:
             self._log.info("look_again", what="assignment", pod=f"{namespace}/{name}", reason=str(error))
         else:
-            self._log.info("assignment_recorded", pod=f"{namespace}/{name}")
+            event = "assignment_recorded" if ASSIGNMENT in annotations else "memory_allocated"
+            self._log.info(event, pod=f"{namespace}/{name}")
         await asyncio.sleep(_PAUSE_S)

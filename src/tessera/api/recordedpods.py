@@ -1,11 +1,11 @@
-"""What a pod's assignment must say of the devices it asked for by name: what the kubelet's record shows."""
+"""What a pod must say of what the kubelet gave it: its devices by name, and that its gpushare memory was allocated."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from tessera.api.asks import names_device
+from tessera.api.asks import SHARE_MEMORY, names_device
 from tessera.api.assignments import read_shares, write_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
@@ -15,7 +15,10 @@ from tessera.core.matching import DueKey, Held
 from tessera.core.need import Ask, Form, Need
 from tessera.core.snapshot import Share
 
-__all__ = ["asks_by_name", "recorded_assignment"]
+__all__ = ["allocated", "asks_by_name", "awaits_memory", "recorded_assignment"]
+
+_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 def asks_by_name(pod: Mapping[str, Any]) -> bool:
@@ -62,6 +65,45 @@ def recorded_assignment(
     if len(assigned) not in {amounts, amounts + len(named)}:
         return None
     return write_shares((*named, *assigned[-amounts:]))
+
+
+def awaits_memory(pod: Mapping[str, Any]) -> bool:
+    """Return whether an unfinished pod says that its gpushare memory was assigned by a scheduler and not allocated yet.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    return not is_finished(field) and field.get("metadata", "annotations").get(_ASSIGNED).value == "false"
+
+
+def allocated(pod: Mapping[str, Any], held: Iterable[Held], *, now_ns: int) -> dict[str, str]:
+    """Return the annotations of a pod whose gpushare memory was allocated, with the time of that; none before.
+
+    Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, which writes them in `Allocate`.
+
+    Args:
+        pod: one that `awaits_memory`.
+        held: the kubelet's record.
+        now_ns: the time, in nanoseconds since 1970.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    namespace, name = identity(field)
+    own = {
+        each.container for each in held if (each.namespace, each.pod, each.resource) == (namespace, name, SHARE_MEMORY)
+    }
+    asking = {
+        container.get("name").text()
+        for container in field.get("spec", "containers").elements()
+        if container.get("resources", "limits").get(SHARE_MEMORY).given
+    }
+    given = field.get("status", "phase").value == "Running" or (asking and asking <= own)
+    return {_ASSIGNED: "true", _ASSUMED: str(now_ns)} if given else {}
 
 
 def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str, Share]) -> tuple[Share, ...]:
