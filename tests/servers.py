@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -83,7 +83,12 @@ async def make_pod(kube: MemoryKube, name: str, limits: Mapping[str, str | int],
 
 @asynccontextmanager
 async def servers(
-    kube: Kube, number: int = 1, clock: Clock | None = None, limits: Limits | None = None, *, synced: bool = True
+    kube: Kube,
+    number: int = 1,
+    clock: Callable[[], float] | None = None,
+    limits: Limits | None = None,
+    *,
+    synced: bool = True,
 ) -> AsyncIterator[list[Asked]]:
     """Give servers that have read the cluster, or begin to."""
     async with AsyncExitStack() as stack:

@@ -91,6 +91,14 @@ def test_a_claim_that_vanished_before_a_read_counts_no_more(node: NodeClaims) ->
     assert node.counting(open_all) == (B,)
 
 
+def test_a_claim_that_vanished_makes_the_node_worth_a_look(node: NodeClaims) -> None:
+    assert not node.vanished(0.0, open_all), "the object has them all"
+    node.saw(6, (B,), 1.0)
+    assert node.vanished(0.0, open_all)
+    assert not node.vanished(-1.0, open_all), "not yet: its pod's binding may be on the way"
+    assert not node.vanished(0.0, lambda _: Fate.BOUND)
+
+
 def test_a_claim_that_came_and_went_while_the_node_was_read_counts(node: NodeClaims) -> None:
     node.reading()
     node.saw(8, (B, C), 2.0)
@@ -130,7 +138,7 @@ def test_claims_are_overdue_by_when_they_were_seen_first(node: NodeClaims) -> No
 
 
 PLACES, PODS, REPLICAS = 2, 4, 3
-_OVERDUE_S, _POST_WITHIN_S, _REQUEST_LIVES_S = 120.0, 30.0, 60.0
+_OVERDUE_S, _POST_WITHIN_S, _REQUEST_LIVES_S, _UNKNOWN_S = 120.0, 30.0, 60.0, 5.0
 
 
 @dataclass
@@ -329,6 +337,11 @@ class Replica:
             self.see(each.uid, self.world.pods[each.uid])
             if self.fate(each.uid) is Fate.OPEN:
                 self.node.give_up(key_of(each))
+        if self.node.vanished(self.world.now_s - _UNKNOWN_S, self.fate):
+            self.node.reading()
+            for uid, pod in self.world.pods.items():
+                self.see(uid, pod)
+            self.node.read(self.world.node_version, self.world.claims, self.world.now_s)
         left = self.node.without_settled(self.fate)
         if left is not None and self.world.write_node(self.node.version, left):
             self.node.saw(self.world.node_version, left, self.world.now_s)
@@ -414,17 +427,19 @@ EVENTS = (
 
 
 def quiet(world: World, replicas: list[Replica]) -> None:
-    """Let every watch arrive, time pass, and each replica look twice."""
+    """Let every watch arrive, time pass, and replicas look: soon they keep only what the object has, then nothing."""
     for replica in replicas:
         replica.job = None
     world.late_posts, world.late_patches = [], []
-    for _ in range(3):
-        world.now_s += _OVERDUE_S + 1
+    for passed_s in (0.0, _UNKNOWN_S + 1, *(_OVERDUE_S + 1,) * 3):
+        world.now_s += passed_s
         for replica in replicas:
             for each in replicas:
                 each.watch_node(10_000)
                 each.watch_pods(10_000)
             replica.sweep()
+        if passed_s == _UNKNOWN_S + 1:
+            assert all(set(each.node.counting(each.fate)) <= set(each.node.present()) for each in replicas)
 
 
 Event = tuple[int, int, int]

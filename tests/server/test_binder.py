@@ -331,6 +331,19 @@ async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(ku
         assert await server.fitting(waiting, "a") == ["a"]
 
 
+async def test_a_pod_that_was_listed_before_all_pods_were_does_not_come_back(kube: FaultyKube) -> None:
+    """The same where the watch was down: the list of all pods, made anew, does not have the pod any more."""
+    async with servers(kube) as (server,):
+        view = server.server.view
+    await kube.create(PODS, pod("old", LARGE, share(0, 40000), node="a"))
+    listed, each = await kube.list(PODS), await kube.get(GPU_NODES, "a")
+    await kube.delete(PODS, "old", namespace="ns")
+    view.listed(await kube.list(PODS))
+    assert each is not None
+    view.verified("a", each, listed)
+    assert view.ledger.pods_on("a") == ()
+
+
 async def test_a_pod_that_was_looked_up_and_ended_before_the_watch_was_back_is_let_go(kube: FaultyKube) -> None:
     """After a restart of the API server pods are listed anew: what is not there holds nothing, though nobody said so.
 

@@ -5,17 +5,19 @@ What is granted is judged by `grants`, from objects of the API alone.
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import virtualtime
 from grants import faults, shares_of, unsettled
-from kubeobjects import gpu, share
-from servers import Asked, Clock, make_node, make_pod, servers, settle
+from kubeobjects import gpu, pod, share
+from servers import Asked, make_node, make_pod, servers, settle
 from tessera.api.assignments import write_shares
-from tessera.clients.kube import GPU_NODES, PODS, MemoryKube, Object, Unanswered
+from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, Unanswered
 from tessera.core.sharing import Mode
 from tessera.errors import Unavailable
 
@@ -41,15 +43,22 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A fleet, pods, and what happens to them in two lives of the servers."""
+    """A fleet, pods, what happens to them in two lives of the servers, and how late answers of the API come."""
 
     nodes: list[list[str]]
     pods: list[int]
     lives: list[list[Step]]
+    late: list[int]
 
 
+NEVER = pod("never", {MEMORY: 5000}, node=None)
+WITHIN_S = 65.0
+"""Three sweeps: of the server that gives a claim up, again where another wrote meanwhile, and of those that look on."""
 WHATS = (
-    ("schedule",) * 6 + ("settle",) * 3 + ("break", "compact", "lose", "delete", "finish", "outage", "sweep", "report")
+    ("schedule",) * 6
+    + ("settle",) * 3
+    + ("wait",) * 2
+    + ("break", "compact", "lose", "delete", "finish", "outage", "sweep", "report")
 )
 steps = st.lists(
     st.builds(Step, st.sampled_from(WHATS), st.integers(0, 40), st.integers(0, 40)), min_size=5, max_size=40
@@ -59,14 +68,33 @@ plans = st.builds(
     st.lists(st.lists(st.sampled_from(MODELS), min_size=1, max_size=3), min_size=1, max_size=3),
     st.lists(st.integers(0, len(SHAPES) - 1), min_size=4, max_size=20),
     st.lists(steps, min_size=1, max_size=2),
+    st.lists(st.integers(0, 9), min_size=1, max_size=7),
 )
+
+
+class LateKube(MemoryKube):
+    """An API whose answers arrive late, so that watches and other answers overtake them."""
+
+    def __init__(self, late: Sequence[int]) -> None:
+        super().__init__()
+        self._late = itertools.cycle(late)
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        found = await super().get(kind, name, namespace)
+        await settle(next(self._late))
+        return found
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        found = await super().list(kind, selection)
+        await settle(next(self._late))
+        return found
 
 
 class World:
     """A plan as it is carried out."""
 
     def __init__(self, plan: Plan) -> None:
-        self.kube = MemoryKube()
+        self.kube = LateKube(plan.late)
         self.plan = plan
         self.pods: list[Object] = []
         self.names = [f"n{number}" for number in range(len(plan.nodes))]
@@ -100,6 +128,8 @@ class World:
         match step.what:
             case "settle":
                 await settle(step.first % 12)
+            case "wait":
+                await asyncio.sleep((0.1, 0.5, 3, 21)[step.first % 4])
             case "break":
                 self.kube.break_watches()
             case "compact":
@@ -143,44 +173,55 @@ class World:
             assert not faults(gpu_nodes, pods)
 
     async def run(self) -> None:
-        """Carry out the plan; then no claim stays, and what the servers know is what the API has."""
-        clock = Clock()
+        """Carry out the plan; the servers of the last life live on, and another comes."""
+        clock = asyncio.get_running_loop().time
         await self.make()
-        for life in self.plan.lives:
+        for life in self.plan.lives[:-1]:
             async with servers(self.kube, 2, clock) as running:
                 await self.live(life, running)
             await self.check()
-        self.kube.lose_answers(0)
-        async with servers(self.kube, 2, clock) as running:
-            clock.now_s += 150
-            for each in running:
-                await settle()
-                await each.server.claimer.sweep()
-            await settle()
-            assert not unsettled((await self.kube.list(GPU_NODES)).objects)
-            ledgers = [each.server.view.ledger for each in running]
-            assert [ledger.conflicts for ledger in ledgers] == [(), ()]
-            for node in self.names:
-                assert [sorted(_held(each, node)) for each in running] == [await self.held(node)] * 2
+        async with servers(self.kube, 2, clock) as lasting:
+            await self.live(self.plan.lives[-1], lasting)
+            self.kube.lose_answers(0)
+            async with servers(self.kube, 1, clock) as later:
+                await self.recovered([*lasting, *later])
 
-    async def held(self, node: str) -> list[str]:
-        """Return the pods that hold something on a node."""
+    async def recovered(self, running: list[Asked]) -> None:
+        """Within seconds servers keep nothing but what the API has; within minutes no claim is left."""
+        await asyncio.sleep(WITHIN_S)
+        assert await self.known(running) == [await self.held(claimed=True)] * len(running)
+        await asyncio.sleep(150)
+        assert not unsettled((await self.kube.list(GPU_NODES)).objects)
+        assert await self.known(running) == [await self.held()] * len(running)
+        assert [each.server.view.ledger.conflicts for each in running] == [()] * len(running)
+
+    async def known(self, running: list[Asked]) -> list[list[tuple[str, str]]]:
+        """Return for each server the pods for which it keeps something, with their nodes."""
+        for each in running:
+            assert await each.fitting(NEVER, *self.names) == [], "what a question keeps for a moment is gone with this"
+        ledgers = [each.server.view.ledger for each in running]
+        return [
+            sorted({(node, holder.key.partition("/")[2]) for node in self.names for holder in ledger.pods_on(node)})
+            for ledger in ledgers
+        ]
+
+    async def held(self, *, claimed: bool = False) -> list[tuple[str, str]]:
+        """Return the nodes and pods that hold something there by the API's objects, or are claimed for."""
         pods = (await self.kube.list(PODS)).objects
-        return sorted(
-            each["metadata"]["name"]
+        held = {
+            (each["spec"]["nodeName"], each["metadata"]["name"])
             for each in pods
-            if each["spec"].get("nodeName") == node and each["status"].get("phase") != "Succeeded" and shares_of(each)
-        )
-
-
-def _held(each: Asked, node: str) -> list[str]:
-    return [holder.key.partition("/")[2] for holder in each.server.view.ledger.pods_on(node)]
+            if each["spec"].get("nodeName") and each["status"].get("phase") != "Succeeded" and shares_of(each)
+        }
+        texts = unsettled((await self.kube.list(GPU_NODES)).objects) if claimed else ()
+        places = (text.split(": ns/") for text in texts)
+        return sorted(held | {(node, pod) for node, pod in places})
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans)
 def test_servers_at_once_never_grant_too_much(plan: Plan) -> None:
-    asyncio.run(World(plan).run())
+    virtualtime.run(World(plan).run())
 
 
 def test_the_judge_finds_what_is_granted_twice() -> None:

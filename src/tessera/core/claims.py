@@ -169,5 +169,15 @@ class NodeClaims:
             if seen.since_s <= before_s and not self._settled(seen.claim, fates)
         )
 
+    def vanished(self, before_s: float, fates: Fates) -> bool:
+        """Return whether a claim counts that the object has no more, and that was first seen before a time.
+
+        Who dropped it knew its pod's fate; verifying the node tells it: `read` forgets what vanished before.
+        """
+        return any(
+            seen.version < self.version and seen.since_s <= before_s and not self._settled(seen.claim, fates)
+            for seen in self._seen.values()
+        )
+
     def _settled(self, claim: Claim, fates: Fates) -> bool:
         return key_of(claim) in self._dead or fates(claim.uid) is not Fate.OPEN

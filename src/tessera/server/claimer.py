@@ -228,6 +228,8 @@ class Claimer:
                 claims.give_up(key_of(claim))
                 view.reclaim(node)
         async with self._order[node]:
+            if claims.vanished(now_s - self._limits.unknown_s, view.fate):
+                await self._verify(node)
             left = claims.without_settled(view.fate)
             if left is not None:
                 view.take_gpu_node(await self._patch(node, claims.version, left))

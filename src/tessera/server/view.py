@@ -61,6 +61,7 @@ class View:
         self._objects: dict[str, Object] = {}
         self._uids: dict[str, str] = {}
         self._gone: dict[str, None] = {}
+        self._listed = 0
         self._assumed: dict[str, Holder] = {}
         self._former: dict[str, float] = {}
         self._claims: dict[str, NodeClaims] = {}
@@ -146,6 +147,7 @@ class View:
         for uid in self._objects.keys() - present:
             if int(version_of(self._objects[uid])) <= moment:
                 self._forget(uid)
+        self._listed = moment
 
     def verifying(self) -> Callable[[], None]:
         """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
@@ -248,6 +250,8 @@ class View:
         if uid in self._gone:
             return  # an answer that was overtaken by the watch: nobody would ever tell its end again
         known = self._objects.get(uid)
+        if known is None and 0 < int(version_of(each) or 0) <= self._listed:
+            return  # one that was overtaken by a list of all pods, which did not have it any more
         if known is not None and int(version_of(known)) >= int(version_of(each)):
             return
         live = self._pods[uid] if known is not None and _same_request(known, each) else None
