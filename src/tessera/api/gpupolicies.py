@@ -187,7 +187,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     repartition: Repartition = Repartition()
     disruption: Disruption = Disruption()
     strategy: Strategy = "tessera"
-    """Packing policy by which slices are chosen; see `tessera simulate --help`."""
+    """Packing policy by which the controller chooses where slices are cut; `tessera server` has one of its own."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
