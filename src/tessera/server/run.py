@@ -5,8 +5,9 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -16,6 +17,7 @@ from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
 from tessera.log import logger
 from tessera.server.app import make_app
 from tessera.server.binder import Binder, Clocks
+from tessera.server.certificates import Certificates
 from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
 from tessera.server.settings import Settings
@@ -105,7 +107,7 @@ class Server:
 
         """
         gpu_nodes = self._follow(GPU_NODES, self._take_gpu_node)
-        loops = (gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain())
+        loops = (gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain(), *self._renewals())
         tasks = [asyncio.create_task(each) for each in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.stop())
@@ -178,6 +180,12 @@ class Server:
         while True:
             await asyncio.sleep(self._settings.limits.sweep_s)
             await self.claimer.sweep()
+
+    def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what follows the files of TLS, where there are any."""
+        tls, context = self._settings.tls, self._http.config.ssl if self._http is not None else None
+        if tls is not None and context is not None:
+            yield Certificates(tls, context, self._log).follow(self._settings.limits.renewal_s)
 
     def _config(self) -> uvicorn.Config:
         tls = self._settings.tls

@@ -27,6 +27,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     that is less than `claim_lives_s`."""
     sweep_s: float = 20.0
     """How often settled claims that nobody's next write took away are removed."""
+    renewal_s: float = 10.0
+    """How often it is looked whether the files of TLS were replaced."""
     stop_s: float = 10.0
     """How long requests under way may take when the server ends."""
 
