@@ -284,6 +284,23 @@ async def test_what_a_failed_attempt_leaves(kube: FaultyKube, case: str) -> None
     assert bound == (["p", "q"] if kept else ["q", "r"])
 
 
+async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(kube: FaultyKube) -> None:
+    """After a lost answer a pod is scheduled again: on a full node it is given what was claimed for it."""
+    async with servers(kube, 2) as running:
+        first, *others = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r")]
+        await settle()
+        kube.faults = {"bind": [Unanswered("x", found="nothing", wanted="an answer")]}
+        assert await running[0].bind(first, "a") != ""
+        assert await running[0].bind(others[0], "a") == ""
+        await settle()
+        for server in running:
+            assert await server.fitting(others[1], "a") == []
+            assert await server.fitting(first, "a", "nowhere") == ["a"]
+            assert server.server.view.ledger.conflicts == ()
+        assert await running[1].schedule(first, "a") == ""
+    await check(kube)
+
+
 async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: FaultyKube) -> None:
     clock = Clock()
     async with servers(kube, 1, clock) as (server,):

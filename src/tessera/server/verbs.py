@@ -65,8 +65,9 @@ class Verbs:
         self._view.ledger.arrive(live.uid, live.need)
         if not live.claiming:
             return Filtered(args.names, {}, {})
-        found = self._view.ledger.filter(live.need, args.names)
-        if len(found.fitting) == 1:  # kube-scheduler asks for no scores then
+        with self._view.aside(live.uid) as claimed:
+            found = self._view.ledger.filter(live.need, args.names)
+        if len(found.fitting) == 1 and found.fitting[0] not in claimed:  # kube-scheduler asks for no scores then
             self._nominations.add(live.uid, live.key, live.need, found.fitting[0])
         return found
 
@@ -75,10 +76,11 @@ class Verbs:
         live = self._live(args.pod)
         if not live.gpus or live.wrong or not args.names:
             return (0,) * len(args.names)
-        scores = self._view.ledger.scores(live.need, args.names)
-        best = max(scores)
-        if live.claiming and best:
-            self._nominations.add(live.uid, live.key, live.need, args.names[scores.index(best)])
+        with self._view.aside(live.uid) as claimed:
+            scores = self._view.ledger.scores(live.need, args.names)
+        best = args.names[scores.index(max(scores))]
+        if live.claiming and max(scores) and best not in claimed:
+            self._nominations.add(live.uid, live.key, live.need, best)
         return scores
 
     def preempt(self, asked: Preemption) -> tuple[Candidate, ...]:

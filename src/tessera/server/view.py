@@ -4,7 +4,8 @@ A broken object never stops the server: it is left out, with a line in the log o
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -339,7 +340,7 @@ class View:
         for claim in self.claims(node).counting(self.fate):
             live = self._pods.get(claim.uid)
             need, priority = (live.need, live.priority) if live else (Need(), 0)
-            name = f"claimed/{node}/{claim.uid}/{claim.attempt}"
+            name = f"{_claimed_by(node, claim.uid)}{claim.attempt}"
             holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
             self._claimers.setdefault(claim.uid, set()).add(node)
         for name in before.keys() - holders.keys():
@@ -347,6 +348,29 @@ class View:
         for holder in holders.values():
             self.ledger.put_pod(holder)
         self._claimed[node] = holders
+
+    @contextmanager
+    def aside(self, uid: str) -> Iterator[frozenset[str]]:
+        """Let the ledger not hold what is claimed for a pod, and give the nodes: there it would be given just that.
+
+        Its binding went unanswered, and may be under way still. Its own claim is not in its way.
+        """
+        nodes = frozenset(
+            node for node in self._claimers.get(uid, ()) if self.claims(node).earlier(uid, self.fate) is not None
+        )
+        own = [
+            holder
+            for node in nodes
+            for name, holder in self._claimed[node].items()
+            if name.startswith(_claimed_by(node, uid))
+        ]
+        for holder in own:
+            self.ledger.drop_pod(holder.uid)
+        try:
+            yield nodes
+        finally:
+            for holder in own:
+                self.ledger.put_pod(holder)
 
     def _reclaim_of(self, uid: str) -> None:
         """Let go of a pod's claims where its fate settles them."""
@@ -358,6 +382,11 @@ class View:
         if (kind, name, why) not in self._told:
             _remember(self._told, (kind, name, why))
             self._log.warning("left_out", kind=kind, object=name, reason=why)
+
+
+def _claimed_by(node: str, uid: str) -> str:
+    """Return how the names begin under which the ledger holds what is claimed for a pod on a node."""
+    return f"claimed/{node}/{uid}/"
 
 
 def _uid(each: Object) -> str:
