@@ -126,7 +126,7 @@ def reference_ms(found: Answered) -> float:
 @contextlib.asynccontextmanager
 async def serving(kube: MemoryKube) -> AsyncIterator[int]:
     """Give the port of a server that has read the cluster."""
-    server = Server(Settings(port=0), kube)
+    server = Server(Settings(port=0, freeze=True), kube)
     running = asyncio.create_task(server.run())
     await server.synced()
     while not server.port:  # noqa: ASYNC110 - the server tells no event of it

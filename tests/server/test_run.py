@@ -1,6 +1,7 @@
 """The process: sockets, TLS, stopping, and what ends it; the command's options."""
 
 import asyncio
+import gc
 import socket
 import ssl
 from pathlib import Path
@@ -40,6 +41,18 @@ async def test_it_serves_http_on_the_loopback_until_it_is_stopped() -> None:
     assert await get(f"http://127.0.0.1:{server.port}/readyz") == 200
     server.stop()
     await task
+
+
+@pytest.mark.anyio
+async def test_what_was_read_first_is_left_out_of_collections_where_that_is_asked() -> None:
+    before = gc.get_freeze_count()
+    for freeze in (False, True):
+        server = Server(Settings(port=0, freeze=freeze), MemoryKube())
+        task = await started(server)
+        assert (gc.get_freeze_count() > before) is freeze
+        server.stop()
+        await task
+    gc.unfreeze()
 
 
 @pytest.mark.anyio

@@ -76,6 +76,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         port=given["port"],
         tls=Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None,
         policy=given["policy"],
+        freeze=True,
         replica=given["replica"] or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
         limits=Limits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import time
@@ -176,6 +177,9 @@ class Server:
         for each in self._synced.values():
             await each.wait()
         self.view.prepare()
+        if self._settings.freeze:
+            gc.collect()
+            gc.freeze()
         self._prepared.set()
         while True:
             await asyncio.sleep(self._settings.limits.sweep_s)
