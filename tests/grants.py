@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["faults", "free_mib", "ledger_of", "shares_of", "unsettled", "untrue"]
+__all__ = ["claimed_for", "faults", "free_mib", "ledger_of", "shares_of", "unsettled", "untrue"]
 
 Object = Mapping[str, Any]
 
@@ -153,6 +153,23 @@ def unsettled(gpu_nodes: Iterable[Object]) -> list[str]:
         for each in gpu_nodes
         for claim in (each.get("spec") or {}).get("claims") or ()
     ]
+
+
+def claimed_for(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[Object]:
+    """Return the pods that wait and for which something is claimed, as if they were bound to it."""
+    waiting = {pod["metadata"]["uid"]: pod for pod in pods if not pod["spec"].get("nodeName")}
+    return [
+        _bound(waiting[claim["uid"]], each["metadata"]["name"], claim["shares"])
+        for each in gpu_nodes
+        for claim in (each.get("spec") or {}).get("claims") or ()
+        if claim["uid"] in waiting
+    ]
+
+
+def _bound(pod: Object, node: str, shares: Iterable[Mapping[str, Any]]) -> Object:
+    text = json.dumps([{**share, "memory_mib": share["memoryMiB"]} for share in shares])
+    metadata = {**pod["metadata"], "annotations": {"tessera.dev/assignment": text}}
+    return {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": node}}
 
 
 def untrue(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:

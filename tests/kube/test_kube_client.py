@@ -54,7 +54,14 @@ class Followed:
     def __init__(self, kube: LightkubeKube) -> None:
         self.told: list[str] = []
         self.troubles: list[Exception] = []
-        self.store = Store(kube, CONFIG_MAPS, HERE, told=self._take, on_trouble=self.troubles.append)
+        self.refused = asyncio.Event()
+        """Set when it tried to connect again and could not."""
+        self.store = Store(kube, CONFIG_MAPS, HERE, told=self._take, on_trouble=self._meet)
+
+    def _meet(self, trouble: Exception) -> None:
+        self.troubles.append(trouble)
+        if type(trouble) is Unavailable:
+            self.refused.set()
 
     def _take(self, change: Change) -> None:
         name = "all" if change.object is None else name_of(change.object)[1]
@@ -94,7 +101,7 @@ async def test_a_watch_that_was_cut_is_taken_up_where_it_was(
     await kube.delete(CONFIG_MAPS, "goes", namespace=NAMESPACE)
     await kube.create(CONFIG_MAPS, config_map("comes"))
     await kube.patch(CONFIG_MAPS, "comes", {"data": {"a": "1"}}, namespace=NAMESPACE)
-    await asyncio.sleep(1)
+    await asyncio.wait_for(followed.refused.wait(), 30)
     assert set(followed.store.objects) == {(NAMESPACE, "goes"), (NAMESPACE, "stays")}
     wire.mend()
     await until(followed.store, {"stays", "comes"}, 60)
