@@ -17,15 +17,26 @@ from tessera.api.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
+from tessera.core.inventory import GpuProcess
 from tessera.core.snapshot import Share
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 
 
+class WatchedDriver(MemoryDriver):
+    """Counts how often processes are asked for, which an agent does when it looks at layouts and never else."""
+
+    asked = 0
+
+    async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
+        self.asked += 1
+        return await super().processes(gpu)
+
+
 class Machine(msgspec.Struct, kw_only=True):
     """A node with all that an agent speaks to."""
 
-    driver: MemoryDriver
+    driver: WatchedDriver
     kube: MemoryKube
     kubelet: MemoryKubelet
     folder: Path
@@ -90,6 +101,15 @@ class Machine(msgspec.Struct, kw_only=True):
 
     async def until_state(self, state: str) -> Object:
         return await self.until(lambda node: labels_of(node).get(STATE) == state)
+
+    async def until_looked(self, times: int = 3) -> None:
+        """Return when the agent has looked so often at the layouts of all GPUs: what it was to do has begun then."""
+        last = self.driver.asked + (times + 1) * len((await self.driver.inventory()).gpus)
+        for _ in range(1000):
+            if self.driver.asked >= last:
+                return
+            await asyncio.sleep(0.02)
+        pytest.fail("the agent does not look at layouts")
 
     async def until_mig(self, gpu: str, *, pending: bool) -> None:
         """Return as soon as the MIG mode that a GPU has after a reset is this."""

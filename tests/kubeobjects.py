@@ -45,6 +45,22 @@ def share(gpu: int, mib: int, mode: Mode = Mode.MEMORY_SHARE, *, percent: int = 
     )
 
 
+def amount(gpu: int, placement: Placement | None = None, memory_mib: int = 4096, container: str = "main") -> Share:
+    """Return what serves an ask for so much memory: a part of a GPU, or the MIG instance at a place."""
+    mode = Mode.MEMORY_SHARE if placement is None else Mode.MIG
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        profile=placement.profile if placement else None,
+        start=placement.start if placement else None,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource="tessera.dev/gpu-memory",
+        container=container,
+    )
+
+
 def cut(gpu: int, profile: str, start: int, kind: str = "A100-40GB", mode: Mode = Mode.MIG) -> Share:
     """Return a MIG instance as a share."""
     found = next(each for each in model(kind).profiles if each.name == profile)

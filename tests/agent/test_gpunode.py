@@ -13,7 +13,16 @@ from agentmachine import Machine
 from gpunodes import at, facts, shared
 from tessera.agent.gpunode import Asked, GpuNodeLink
 from tessera.api.gpunodes import read_gpu_node, wanted_field
-from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, NODES, MemoryKube, Object
+from tessera.clients.kube import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    GPU_NODES,
+    NODES,
+    Kind,
+    Listing,
+    MemoryKube,
+    Object,
+    Selection,
+)
 from tessera.core.gpunodestate import GpuNodeState, Used, Wanted
 from tessera.core.inventory import GpuEvent
 from tessera.core.snapshot import NodeName
@@ -24,14 +33,27 @@ pytestmark = pytest.mark.anyio
 
 NODE: Object = {"metadata": {"name": "n1", "uid": "uid-of-n1"}}
 STATE = GpuNodeState(name=NodeName("n1"), gpus=(shared(facts(0)),), driver="580.1", reported=True)
+MANY = 4
+"""Tries after which it would have been said again."""
 HALF = at("A100-40GB", ("3g.20gb", 0))
 DOCUMENT = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
 
 
 class Counting(MemoryKube):
-    """Counts the writes of a status."""
+    """Counts the writes of a status, and tells when GPUNodes have been listed often."""
 
     writes = 0
+    lists = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.often = asyncio.Event()
+
+    async def list(self, kind: Kind, selection: Selection | None = None) -> Listing:
+        self.lists += kind == GPU_NODES
+        if self.lists == MANY:
+            self.often.set()
+        return await super().list(kind, selection or Selection())
 
     async def patch(self, *args: Any, **more: Any) -> Object:
         self.writes += more.get("subresource") == "status"
@@ -141,13 +163,14 @@ async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() 
 
 
 async def test_without_the_kind_it_says_once_what_to_install() -> None:
-    kube = MemoryKube()
+    kube = Counting()
     kube.uninstall(GPU_NODES)
     with capture_logs() as logs:
         async with following(kube) as link:
             assert link.asked() == Asked()
             await link.report(STATE, NODE, generation=0)
-            await asyncio.sleep(0.7)
+            async with asyncio.timeout(20):
+                await kube.often.wait()
             (line,) = [each for each in logs if each["event"] == "gpunode_not_followed"]
             assert "kubectl apply -f deploy/crds" in line["reason"]
             await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})

@@ -7,13 +7,12 @@ import msgspec
 import pytest
 
 from agentmachine import Machine
+from kubeobjects import amount
 from tessera.api.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
 from tessera.core.gpumodels import model
 from tessera.core.gpunodestate import GpuNodeState, Wanted
 from tessera.core.mig import Layout, Placement, placements_of
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio
@@ -30,21 +29,6 @@ def place(profile: str, start: int) -> Placement:
 
 SMALL = tuple(place("1g.5gb", start) for start in range(7))
 HALVES = place("3g.20gb", 0), place("3g.20gb", 4)
-
-
-def share(gpu: int, placement: Placement | None = None, memory_mib: int = 4096) -> Share:
-    mode = Mode.MEMORY_SHARE if placement is None else Mode.MIG
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        profile=placement.profile if placement else None,
-        start=placement.start if placement else None,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource=UNITS,
-        container="c",
-    )
 
 
 class Scheduled:
@@ -72,6 +56,15 @@ class Scheduled:
 
     async def state(self) -> GpuNodeState:
         return read_gpu_node(await self.object())
+
+    async def until_acted_on(self) -> None:
+        """Return when the agent reports that it has acted on what the object asks now."""
+        generation = (await self.object())["metadata"]["generation"]
+        for _ in range(1000):
+            if (await self.object())["status"]["observedGeneration"] == generation:
+                return
+            await asyncio.sleep(0.02)
+        pytest.fail(f"generation {generation} is not acted on")
 
     async def layouts(self) -> list[Layout | None]:
         return [gpu.layout for gpu in (await self.machine.driver.inventory()).gpus]
@@ -128,7 +121,7 @@ async def test_an_assigned_instance_is_cut_where_mig_is_off_or_others_are_in_the
         await scheduled.want(Wanted(gpu=first, instances=SMALL))
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 7)
         for number, gpu in enumerate((0, 1)):
-            await machine.pod(f"p{number}", {UNITS: 10}, (share(gpu, HALVES[1], memory_mib=10240),))
+            await machine.pod(f"p{number}", {UNITS: 10}, (amount(gpu, HALVES[1], memory_mib=10240, container="c"),))
             visible = (await machine.start(f"p{number}", UNITS, 10))["NVIDIA_VISIBLE_DEVICES"]
             facts = (await machine.driver.inventory()).gpus[gpu]
             assert [each.placement for each in facts.instances if each.uuid == visible] == [HALVES[1]]
@@ -144,7 +137,7 @@ async def test_mig_is_switched_off_for_an_amount_of_the_gpu(scheduled: Scheduled
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 1)
         await scheduled.want()
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 0)
-        await machine.pod("p", {UNITS: 4}, (share(0),))
+        await machine.pod("p", {UNITS: 4}, (amount(0, container="c"),))
         visible = (await machine.start("p", UNITS, 4))["NVIDIA_VISIBLE_DEVICES"]
         assert visible == first
         assert await scheduled.layouts() == [None, None]
@@ -157,10 +150,10 @@ async def test_what_others_use_is_refused_clearly_and_granted_once_they_are_gone
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 1)
         await machine.pod("user", {"nvidia.com/mig-1g.5gb": 1})
         await machine.start("user", "nvidia.com/mig-1g.5gb")
-        await machine.pod("amount", {UNITS: 4}, (share(0),))
+        await machine.pod("amount", {UNITS: 4}, (amount(0, container="c"),))
         with pytest.raises(Conflict, match="in use by pod default/user"):
             await machine.start("amount", UNITS, 4)
-        await machine.pod("slice", {UNITS: 10}, (share(0, HALVES[0]),))
+        await machine.pod("slice", {UNITS: 10}, (amount(0, HALVES[0], container="c"),))
         with pytest.raises(Conflict, match=r"1g.5gb at 0 is in use"):
             await machine.start("slice", UNITS, 10)
         for name in ("user", "slice"):
@@ -177,9 +170,10 @@ async def test_a_label_takes_the_gpus_out_of_tessera_s_hands(scheduled: Schedule
         await machine.until_state("success")
         await machine.kubelet.until_allocatable("nvidia.com/mig-3g.20gb", 4)
         await machine.kubelet.until_allocatable(UNITS, 0)
+        await machine.pod("p", {UNITS: 4}, (amount(0, container="c"),))
         await scheduled.want(Wanted(gpu=first, whole=True), Wanted(gpu=second, instances=SMALL))
-        await machine.pod("p", {UNITS: 4}, (share(0),))
-        await asyncio.sleep(0.5)
+        await scheduled.until_acted_on()
+        await machine.until_looked()
         assert await scheduled.layouts() == [HALVES, HALVES]
         state = await scheduled.state()
         assert [gpu.sharing.undecided for gpu in state.gpus] == [False, False]

@@ -10,6 +10,7 @@ import pytest
 
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, environment, pod, run
+from kubeobjects import amount
 from tessera.api.assignments import write_shares
 from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
 from tessera.clients.kubelet import PodResources
@@ -17,7 +18,6 @@ from tessera.core.gpumodels import model
 from tessera.core.gpunodestate import Claim, GpuNodeState, Wanted
 from tessera.core.mig import Layout, Placement, placements_of
 from tessera.core.need import PodKey
-from tessera.core.sharing import Mode
 from tessera.core.snapshot import Share
 from tessera.errors import Unavailable
 from tessera.sim.nvmlsim import Machine
@@ -37,21 +37,6 @@ def place(name: str, profile: str, start: int) -> Placement:
 SMALL = tuple(place("A100-40GB", "1g.5gb", start) for start in (0, 1))
 HALF = place("A100-40GB", "3g.20gb", 4)
 HOPPER = place("H100-80GB", "3g.40gb", 0)
-
-
-def share(gpu: int, placement: Placement | None, memory_mib: int) -> Share:
-    mode = Mode.MEMORY_SHARE if placement is None else Mode.MIG
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        profile=placement.profile if placement else None,
-        start=placement.start if placement else None,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource=UNITS,
-        container="main",
-    )
 
 
 def assigned(name: str, units: int, placed: Share) -> dict[str, Any]:
@@ -149,7 +134,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     first, _ = left.node.gpu_uuids()
     left.want(Wanted(gpu=first, instances=SMALL))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
-    run(left.cluster, assigned("half", 16, share(0, HALF, 16384)), assigned("hopper", 30, share(1, HOPPER, 30720)))
+    run(left.cluster, assigned("half", 16, amount(0, HALF, 16384)), assigned("hopper", 30, amount(1, HOPPER, 30720)))
     for name, want in (("half", (0, HALF)), ("hopper", (1, HOPPER))):
         visible = environment(left.cluster, name)["NVIDIA_VISIBLE_DEVICES"]
         assert left.places()[visible] == (want[0], want[1].profile, want[1].start)
@@ -157,7 +142,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     assert allocatable(left.cluster, left.node.node.name, "nvidia.com/mig-3g.20gb") == 0
     left.want()
     left.cluster.kubectl("delete", "pod", "half", "hopper", "--timeout=60s")
-    amounts = (assigned(f"amount{gpu}", 4, share(gpu, None, 4096)) for gpu in (0, 1))
+    amounts = (assigned(f"amount{gpu}", 4, amount(gpu, None, 4096)) for gpu in (0, 1))
     run(left.cluster, *amounts)
     given = [environment(left.cluster, f"amount{gpu}")["NVIDIA_VISIBLE_DEVICES"] for gpu in (0, 1)]
     assert tuple(given) == left.node.gpu_uuids()
@@ -168,7 +153,7 @@ def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
     first, _ = left.node.gpu_uuids()
     left.want(Wanted(gpu=first, instances=SMALL))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
-    one = assigned("both", 4, share(1, None, 4096))
+    one = assigned("both", 4, amount(1, None, 4096))
     more = json.loads(json.dumps(one["spec"]["containers"][0]))
     more["name"], more["resources"] = "exact", {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
     one["spec"]["containers"].append(more)
@@ -176,7 +161,7 @@ def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
     until("both", lambda: len(left.assignment("both")) > 1, timeout_s=30, found=left.node.agent_log)
     told = [(each["container"], each["gpu"], each["mode"]) for each in left.assignment("both")]
     assert told == [("exact", 0, "mig"), ("main", 1, "memory-share")]
-    assert left.assignment("both")[1] == msgspec.to_builtins(share(1, None, 4096))
+    assert left.assignment("both")[1] == msgspec.to_builtins(amount(1, None, 4096))
 
 
 def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -> None:
@@ -199,7 +184,7 @@ def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -
         lambda: left.object()["status"]["observedGeneration"] == left.object()["metadata"]["generation"],
         timeout_s=20,
     )
-    claim = Claim(uid="u", pod=PodKey("default/p"), shares=(share(1, None, 4096),))
+    claim = Claim(uid="u", pod=PodKey("default/p"), shares=(amount(1, None, 4096),))
     left.say({"claims": claims_field([claim])})
     version = left.object()["metadata"]["resourceVersion"]
     left.node.let_it_run(12)
@@ -215,7 +200,7 @@ SEVENTHS = tuple(
 
 def seventh_pods() -> tuple[dict[str, Any], ...]:
     """Return fourteen pods, each assigned a slice that is not there."""
-    return tuple(assigned(f"p{number}", 4, share(gpu, spot, 4096)) for number, (gpu, spot) in enumerate(SEVENTHS))
+    return tuple(assigned(f"p{number}", 4, amount(gpu, spot, 4096)) for number, (gpu, spot) in enumerate(SEVENTHS))
 
 
 def check_sevenths(left: Left, variable: str) -> None:
