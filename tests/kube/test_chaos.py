@@ -368,7 +368,7 @@ async def test_requests_that_make_no_sense_bind_and_claim_nothing(replicas: Repl
         assert await asyncio.to_thread(replicas.ready, each)
     gpu_nodes, pods = await look(kube)
     assert [each["spec"].get("nodeName") for each in pods] == [None]
-    assert not unsettled(gpu_nodes)
+    assert not [text for text in unsettled(gpu_nodes) if text.endswith(("default/asked", "default/unknown"))]
     assert "brief" not in {name_of(each)[1] for each in gpu_nodes}
 
 
