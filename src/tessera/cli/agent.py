@@ -14,13 +14,14 @@ from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
+from tessera.cli.options import kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
 from tessera.core.health import Policy, Xids
 from tessera.core.layouts import Limits
 from tessera.core.nodesharing import Strategy
 from tessera.errors import InvalidInput, shown
-from tessera.log import Format, Level, configure
+from tessera.log import configure
 
 __all__ = ["agent"]
 
@@ -43,7 +44,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command(epilog=_EPILOG)
 @click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this node's object.")
-@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@kubeconfig_option
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
 @click.option("--sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
 @click.option("--sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
@@ -83,8 +84,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder that has /dev.")
 @click.option("--mps-dir", type=_FILE, default=_MPS.root, show_default=True, help="Pipes and logs of MPS daemons.")
 @click.option("--mps-control", default=_MPS.program, show_default=True, help="MPS control program.")
-@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
-@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+@log_options
 def agent(**given: Any) -> None:
     """Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.
 

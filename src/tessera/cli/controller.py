@@ -5,15 +5,16 @@ import contextlib
 import signal
 import socket
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
+from tessera.cli.options import kubeconfig_option, log_options
 from tessera.clients.kube import Election, LightkubeKube, Seat
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
 from tessera.errors import TesseraError
-from tessera.log import Format, Level, configure, logger
+from tessera.log import configure, logger
 
 __all__ = ["controller"]
 
@@ -31,11 +32,10 @@ watch gpupolicies.tessera.dev, patch their status; get, create and patch events;
 """
 
 _SETTINGS = Settings(identity="")
-_FILE = click.Path(path_type=Path)
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@kubeconfig_option
 @click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Where the Lease is.")
 @click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="What the leader holds.")
 @click.option("--name", metavar="NAME", help="Name of this candidate in the Lease.  [default: host name]")
@@ -46,8 +46,7 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="Longest pause between two looks.",
 )
-@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
-@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+@log_options
 def controller(**given: Any) -> None:
     """Carry out GPUPolicy objects, and have GPUs cut for pods that wait for slices nobody has cut yet.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -10,7 +9,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import click
 import msgspec
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +16,7 @@ from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
 from tessera.core.doctor import Check, Observed, Verdict, checks
@@ -26,8 +24,6 @@ from tessera.errors import TesseraError
 
 __all__ = ["doctor"]
 
-_WIDE = 160
-"""Columns for output that no terminal limits."""
 _FAILED = 1
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
 
@@ -140,7 +136,7 @@ async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
 
 
 def _print(found: tuple[Check, ...]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = wide_console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for heading in ("CHECK", "", "FOUND", "WHAT TO DO"):
         table.add_column(heading, no_wrap=heading in {"CHECK", ""}, overflow="fold")

@@ -8,17 +8,20 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
 
 from tessera.errors import InvalidInput
+from tessera.log import Format, Level
 
 __all__ = [
     "Number",
     "check_output",
     "check_outputs",
+    "kubeconfig_option",
+    "log_options",
     "output_option",
     "refuse_beside",
     "refuse_without",
@@ -70,6 +73,23 @@ def _source(option: str) -> ParameterSource | None:
     """Return how an option of the running command was given; None where it has its default."""
     source = click.get_current_context().get_parameter_source(option.removeprefix("--").replace("-", "_"))
     return source if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT} else None
+
+
+def kubeconfig_option(command: _Command) -> _Command:
+    """Add `--kubeconfig` to a command that runs in a pod or on a node, passed as `kubeconfig`: a path or None."""
+    words = "Cluster and user; else KUBECONFIG or the pod's service account."
+    return click.option("--kubeconfig", type=click.Path(path_type=Path), help=words)(command)
+
+
+def log_options(command: _Command) -> _Command:
+    """Add `--log-level` and `--log-format`, passed as `log_level` and `log_format`."""
+    forms = click.option(
+        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form."
+    )
+    least = click.option(
+        "--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least."
+    )
+    return least(forms(command))
 
 
 def output_option(*formats: str) -> Callable[[_Command], _Command]:

@@ -1,5 +1,6 @@
 """What is printed for people: no blanks at the end of a line, and titles above tables that are narrower than they."""
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,7 +10,12 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 
-__all__ = ["titled", "trimmed"]
+__all__ = ["titled", "trimmed", "wide_console"]
+
+
+def wide_console(columns: int = 160) -> Console:
+    """Return the terminal's console; where the output is no terminal, one of so many characters."""
+    return Console(width=None if sys.stdout.isatty() else columns, highlight=False)
 
 
 def titled(title: str, table: Table) -> RenderableType:

@@ -1,6 +1,5 @@
 """`tessera profiles`: what Tessera knows of GPU models, and how it knows it."""
 
-import sys
 from typing import Any
 
 import click
@@ -11,14 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.core.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
 __all__ = ["profiles"]
 
-_WIDE = 160
-"""Columns for output that no terminal limits."""
 
 _AXIS_CELLS = 48
 """Characters that a drawing gives to all units together; the lengths 4, 8 and 12 divide it."""
@@ -56,7 +53,7 @@ def profiles(gpu: str | None, output: str) -> None:
         facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
         click.echo(msgspec.json.format(msgspec.json.encode(facts)).decode())
         return
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = wide_console()
     if gpu is None:
         console.print(trimmed(_catalogue()))
         console.print("~ is an estimate below what the driver will show; `tessera profiles MODEL` tells more.")

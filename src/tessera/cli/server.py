@@ -5,14 +5,15 @@ import signal
 import socket
 import uuid
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
+from tessera.cli.options import kubeconfig_option, log_options
 from tessera.clients.kube import LightkubeKube
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
-from tessera.log import Format, Level, configure
+from tessera.log import configure
 from tessera.server.run import Server
 from tessera.server.settings import Limits, Settings, Tls
 
@@ -36,7 +37,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or the pod's service account.")
+@kubeconfig_option
 @click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond the loopback with TLS alone.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate and its chain, PEM.")
@@ -54,8 +55,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     show_default=True,
     help="Largest body of a request.",
 )
-@click.option("--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least.")
-@click.option("--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form.")
+@log_options
 def server(**given: Any) -> None:
     """Answer kube-scheduler: where a pod fits, which node is best, which shares it gets, which pods must go.
 

@@ -179,17 +179,7 @@ def _wanted(known: GpuModel, each: WantedFields) -> Wanted:
 
 
 def _share(each: ShareFields) -> Share:
-    return Share(
-        gpu=each.gpu,
-        mode=each.mode,
-        profile=each.profile,
-        start=each.start,
-        memory_mib=each.memory_mib,
-        compute_percent=each.compute_percent,
-        isolation=each.isolation,
-        resource=each.resource,
-        container=each.container,
-    )
+    return msgspec.convert(each, Share, from_attributes=True)
 
 
 def _bounded(subject: str, value: int, least: int, most: int) -> None:

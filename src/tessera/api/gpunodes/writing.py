@@ -128,19 +128,7 @@ def _product_fields(known: GpuModel) -> ProductFields | None:
         memory_mib=known.memory_mib,
         units=known.units,
         compute_slices=known.compute_slices,
-        profiles=tuple(
-            ProfileFields(
-                name=each.name,
-                compute_slices=each.compute_slices,
-                size=each.size,
-                starts=each.starts,
-                max_instances=each.max_instances,
-                memory_mib=each.memory_mib,
-                media=each.media,
-                graphics=each.graphics,
-            )
-            for each in known.profiles
-        ),
+        profiles=tuple(msgspec.convert(each, ProfileFields, from_attributes=True) for each in known.profiles),
         at_most_one=known.at_most_one,
     )
 
@@ -154,14 +142,4 @@ def _optional(placement: Placement | None) -> PlaceFields | None:
 
 
 def _share_fields(share: Share) -> ShareFields:
-    return ShareFields(
-        gpu=share.gpu,
-        mode=share.mode,
-        profile=share.profile,
-        start=share.start,
-        memory_mib=share.memory_mib,
-        compute_percent=share.compute_percent,
-        isolation=share.isolation,
-        resource=share.resource,
-        container=share.container,
-    )
+    return msgspec.convert(share, ShareFields, from_attributes=True)

@@ -1,20 +1,19 @@
 """`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
 
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
     Target,
@@ -31,8 +30,6 @@ from tessera.log import configure
 __all__ = ["mig"]
 
 _Result = TypeVar("_Result")
-_WIDE = 160
-"""Columns for output that no terminal limits."""
 _CHECKPOINT = Path("/var/lib/tessera/layouts.json")
 _KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _DIFFERS = 1
@@ -272,4 +269,4 @@ def _print(output: str, table: RenderableType, plain: object) -> None:
     if isinstance(table, str):
         click.echo(table)
         return
-    Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(trimmed(table))
+    wide_console().print(trimmed(table))

@@ -2,16 +2,14 @@
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import click
 import msgspec
-from rich.console import Console
 
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
 from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
@@ -122,7 +120,7 @@ def list_machine(state: Path, output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
         return
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = wide_console(_WIDE)
     console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
     for table in machine_tables(described):
         console.print(trimmed(table))
