@@ -79,10 +79,6 @@ GPU_NODES: dict[str, tuple[dict[str, Any], str]] = {
         {"wanted": [{"gpu": f"{GPU}0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
         "a GPU is wanted as a whole or as instances, not both",
     ),
-    "two claims of one pod": (
-        {"claims": [{"uid": "a", "pod": "x/y", "shares": [{}]}] * 2},
-        "Duplicate value",
-    ),
     "a claim of nothing": ({"claims": [{"uid": "a", "pod": "x/y", "shares": []}]}, "at least 1 items"),
     "a claim without a pod": ({"claims": [{"uid": "a", "pod": "y", "shares": [{}]}]}, "spec.claims[0].pod"),
 }
@@ -106,17 +102,16 @@ def apply_as(cluster: Cluster, owner: str, spec: dict[str, Any]) -> dict[str, An
     return found
 
 
-def test_server_side_apply_merges_lists_by_key(plane: Cluster) -> None:
+def test_server_side_apply_merges_what_is_wanted_by_gpu_and_leaves_claims_alone(plane: Cluster) -> None:
     share = {"gpu": 0, "mode": "whole", "memoryMiB": 1, "computePercent": 100, "isolation": "hardware", "resource": "x"}
     claims = [{"uid": name, "pod": f"ns/{name}", "shares": [share]} for name in ("a", "b")]
     apply_as(plane, "controller", {"wanted": [{"gpu": f"{GPU}0", "whole": True}], "policy": {"name": "p"}})
-    apply_as(plane, "first", {"claims": claims[:1]})
-    both = apply_as(plane, "second", {"claims": claims[1:], "wanted": [{"gpu": f"{GPU}1"}]})
-    assert [each["uid"] for each in both["claims"]] == ["a", "b"]
+    plane.kubectl("patch", "gpunode", "node-a", "--type=merge", "-p", json.dumps({"spec": {"claims": claims}}))
+    both = apply_as(plane, "second", {"wanted": [{"gpu": f"{GPU}1"}]})
     assert [each["gpu"] for each in both["wanted"]] == [f"{GPU}0", f"{GPU}1"]
-    left = apply_as(plane, "first", {})
-    assert [each["uid"] for each in left["claims"]] == ["b"]
-    assert left["policy"] == {"name": "p"}
+    left = apply_as(plane, "controller", {"policy": {"name": "p"}})
+    assert [each["gpu"] for each in left["wanted"]] == [f"{GPU}1"]
+    assert (left["claims"], left["policy"]) == (claims, {"name": "p"})
     plane.kubectl("delete", "gpunode", "node-a")
 
 

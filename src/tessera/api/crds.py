@@ -83,7 +83,8 @@ _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
     (fields.ClaimFields, "shares"): {"minItems": 1, "maxItems": 256},
     (fields.PolicyFields, "name"): _NAME,
     (fields.Spec, "wanted"): {_LIST: "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": 256},
-    (fields.Spec, "claims"): {_LIST: "map", "x-kubernetes-list-map-keys": ["uid"], "maxItems": 1024},
+    # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.
+    (fields.Spec, "claims"): {"maxItems": 1024},
     (gpupolicies.Status, "conditions"): {_LIST: "map", "x-kubernetes-list-map-keys": ["type"]},
     (gpupolicies.Disruption, "budget"): {"x-kubernetes-int-or-string": True},
 }

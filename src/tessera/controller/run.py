@@ -31,6 +31,8 @@ from tessera.log import logger
 __all__ = ["Controller"]
 
 _MANAGER = "tessera-controller"
+_REST = 3
+"""Pause after a look, in times of what the look took: where all changes all the time, it takes a quarter of a core."""
 
 
 class Controller:
@@ -79,7 +81,7 @@ class Controller:
                     began_s = asyncio.get_running_loop().time()
                     again_s = await self._persistent_look()
                     took_s = asyncio.get_running_loop().time() - began_s
-                    await asyncio.sleep(max(self._settings.least_s, took_s))
+                    await asyncio.sleep(max(self._settings.least_s, _REST * took_s))
                     await self._bell.wait(again_s)
         finally:
             self._log.info("controller_stopped")

@@ -66,7 +66,8 @@ def cards_of(observed: Observed) -> Iterator[Card]:
         wanted = {each.gpu: each for each in state.wanted}
         for gpu in filter(is_open, node.gpus):
             card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)))
-            yield _held(card, shares[node.name, gpu.index])
+            held = shares.get((node.name, gpu.index))
+            yield _held(card, held) if held else card
 
 
 def _held(card: Card, shares: Iterable[Share]) -> Card:
