@@ -23,6 +23,7 @@ from tessera.core.mig import (
     named_layouts,
     open_placements,
     place,
+    placement_at,
     placements,
     placements_of,
     remaining,
@@ -72,6 +73,12 @@ def brute_force(gpu: GpuModel) -> Iterator[Layout]:
 def test_placements_are_those_of_the_catalogue() -> None:
     assert placements_of(H100, "3g.40gb") == at(H100, ("3g.40gb", 0), ("3g.40gb", 4))
     assert placements_of(H100, "9g.90gb") == ()
+
+
+@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda gpu: gpu.name)
+def test_a_placement_is_known_by_profile_and_start(gpu: GpuModel) -> None:
+    assert all(placement_at(gpu, each.profile, each.start) == each for each in placements(gpu))
+    assert placement_at(gpu, "9g.90gb", 3) == Placement(3, 0, "9g.90gb")
     assert len(placements(H100)) == 7 + 7 + 4 + 3 + 2 + 1 + 1
     assert placements(T4) == placements(RTX_PRO_5000) == ()
     assert list(placements(H100)) == sorted(placements(H100))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tessera.core.gpunodestate import Sick
-from tessera.core.mig import Layout, Placement
+from tessera.core.mig import Layout, Placement, placement_at
 from tessera.core.sharing import Mode, Offer, Sharing
 from tessera.core.snapshot import Gpu, Share
 
@@ -48,16 +48,10 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
 
 
 def _held_instances(gpu: Gpu, held: Sequence[Share]) -> Layout:
-    sizes = {profile.name: profile.size for profile in gpu.model.profiles}
-    return tuple(
-        sorted(
-            {
-                Placement(share.start, sizes[share.profile], share.profile)
-                for share in held
-                if share.profile in sizes and share.start is not None
-            }
-        )
-    )
+    known = {profile.name for profile in gpu.model.profiles}
+    places = ((share.profile, share.start) for share in held)
+    found = {placement_at(gpu.model, name, start) for name, start in places if name in known and start is not None}
+    return tuple(sorted(found))
 
 
 def _place(share: Share, layout: Layout) -> Placement | None:

@@ -29,6 +29,7 @@ __all__ = [
     "named_layouts",
     "open_placements",
     "place",
+    "placement_at",
     "placements",
     "placements_of",
     "remaining",
@@ -78,6 +79,15 @@ def placements_of(model: GpuModel, profile_name: str) -> Layout:
         if each.name == profile_name
         for start in each.starts
     )
+
+
+def placement_at(model: GpuModel, profile_name: str, start: int) -> Placement:
+    """Return the place of an instance of this profile that starts here, legal or not.
+
+    Its size is 0 where the model does not have the profile: then it is none of `placements`, and takes nothing.
+    """
+    known = _profiles(model).get(profile_name)
+    return Placement(start, known.size if known else 0, profile_name)
 
 
 def mask(layout: Iterable[Placement]) -> int:

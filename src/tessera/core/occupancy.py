@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.mig import Placement, open_placements
+from tessera.core.mig import Placement, open_placements, placement_at
 from tessera.core.need import PodKey
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Assignment, Gpu, NodeName, Share, Snapshot
@@ -65,9 +65,8 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _placements(self) -> tuple[Placement | None, ...]:
-        sizes = {profile.name: profile.size for profile in self.gpu.model.profiles}
         return tuple(
-            Placement(h.share.start, sizes[h.share.profile], h.share.profile)
+            placement_at(self.gpu.model, h.share.profile, h.share.start)
             if h.share.profile is not None and h.share.start is not None
             else None
             for h in self.holdings

@@ -10,7 +10,7 @@ from tessera.api.gpunodes.fields import GpuFields, PlaceFields, ShareFields, Spe
 from tessera.api.gpusharing import in_place
 from tessera.core.gpumodels import GpuModel, Profile, model
 from tessera.core.gpunodestate import Claim, GpuNodeState, Sick, Used, Wanted
-from tessera.core.mig import Layout, Placement, why_illegal
+from tessera.core.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.need import PodKey
 from tessera.core.sharing import Offer, Sharing
 from tessera.core.snapshot import Gpu, NodeName, Share
@@ -165,8 +165,9 @@ def _place(known: GpuModel, place: PlaceFields | None) -> Placement | None:
 
 
 def _placement(known: GpuModel, place: PlaceFields) -> Placement:
-    size = place.size or next((each.size for each in known.profiles if each.name == place.profile), 0)
-    return Placement(place.start, size, place.profile)
+    if place.size:
+        return Placement(place.start, place.size, place.profile)
+    return placement_at(known, place.profile, place.start)
 
 
 def _wanted(known: GpuModel, each: WantedFields) -> Wanted:

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from tessera.core.fit.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
-from tessera.core.fit.rooms import occupied, profile_of, starts
-from tessera.core.mig import Placement
+from tessera.core.fit.rooms import occupied, starts
+from tessera.core.mig import Placement, placement_at
 from tessera.core.need import Need
 from tessera.core.sharing import Device, Mode, Option
 from tessera.core.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
@@ -472,4 +472,4 @@ def _device(gpu_type: GpuType, share: Share) -> int | None:
 def _placement(gpu_type: GpuType, share: Share) -> Placement:
     assert share.profile is not None
     assert share.start is not None
-    return Placement(share.start, profile_of(gpu_type.model, share.profile).size, share.profile)
+    return placement_at(gpu_type.model, share.profile, share.start)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from tessera.core.fit.fleet import describe
 from tessera.core.fit.gputypes import GpuType
 from tessera.core.fit.rooms import occupied, starts
-from tessera.core.mig import Placement
+from tessera.core.mig import placement_at
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Share
 
@@ -115,8 +115,7 @@ def _spot(gpu_type: GpuType, mode: Mode, profile: str, start: int) -> tuple[int,
         place = device.placement
         if device.mode is mode and ((place.profile, place.start) if place else ("", -1)) == (profile, start):
             return device.clients, bits
-    size = next(each.size for each in gpu_type.model.profiles if each.name == profile)
-    return 1, occupied(gpu_type.model, Placement(start, size, profile))
+    return 1, occupied(gpu_type.model, placement_at(gpu_type.model, profile, start))
 
 
 def _device(gpu_type: GpuType, share: Share) -> int | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.byname import named_share
 from tessera.core.gpunodestate import Wanted
-from tessera.core.mig import Placement, is_legal, placements
+from tessera.core.mig import Placement, is_legal, placement_at, placements
 from tessera.core.need import Form
 from tessera.core.partitioning.records import Device, Observed
 from tessera.core.sharing import Mode
@@ -158,8 +158,7 @@ def _is_exact(share: Share) -> bool:
 
 
 def _placement(gpu: Gpu, share: Share) -> Placement:
-    size = next((each.size for each in gpu.model.profiles if each.name == share.profile), 0)
-    return Placement(share.start or 0, size, share.profile or "")
+    return placement_at(gpu.model, share.profile or "", share.start or 0)
 
 
 def _order(device: Device) -> tuple[str, Placement]:
