@@ -1,15 +1,19 @@
 """What is held of a GPU and cannot be: more than it has, instances that overlap, one device given twice; in sentences.
 
-Nothing here should ever be found. What is found comes from other schedulers, from hands, or from a defect.
+Nothing here should ever be found. What is found comes from other schedulers, from hands, or from a defect. All of it is
+told, for people; `core.ledger.clashes` looks for the first thing that closes a GPU for new pods, and what it finds is
+among what is told here.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from tessera.core.fit.gputypes import GpuType
+from tessera.core.ledger.clashes import problem
 from tessera.core.mig import Placement, placements, why_illegal
 from tessera.core.occupancy import Holding
 from tessera.core.sharing import Mode
-from tessera.core.snapshot import Gpu
+from tessera.core.snapshot import Gpu, Share
 
 __all__ = ["conflicts"]
 
@@ -19,12 +23,13 @@ _AMOUNTS = (Mode.MPS, Mode.MEMORY_SHARE)
 
 def conflicts(gpu: Gpu, holdings: Sequence[Holding]) -> tuple[str, ...]:
     """Return what cannot be about the shares that pods hold of one GPU, a sentence without full stop each."""
-    return (
+    found = (
         *_too_much(gpu, holdings),
         *_impossible(gpu, holdings),
         *_modes(gpu, holdings),
         *_twice(gpu, holdings),
     )
+    return found or tuple(_unlike(gpu, holdings))
 
 
 def _too_much(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
@@ -76,6 +81,16 @@ def _twice(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
         if count > most:
             device = f"{name[0]} at {name[1]}" if name[0] else "the GPU"
             yield f"{count} pods hold {device}, which serves {most}"
+
+
+def _unlike(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
+    """Tell what could be together, and not on this GPU: it is shared otherwise than when the pods came."""
+    held: dict[str, tuple[Share, ...]] = {}
+    for each in holdings:
+        held[each.pod] = (*held.get(each.pod, ()), each.share)
+    found = problem(GpuType.of(gpu), held)
+    if found is not None:
+        yield f"{found.text}, held by {', '.join(found.uids)}: nothing new is given of this GPU"
 
 
 def _named(place: Placement | None) -> tuple[str | None, int | None]:
