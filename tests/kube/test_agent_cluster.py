@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -128,6 +129,8 @@ def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Lef
     left.want()
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 1), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
     left.until_layouts(tuple(sorted(SMALL)), None)
+    columns = re.split(r" {2,}", left.cluster.kubectl("get", "gpunodes").splitlines()[1])
+    assert columns[1:6] == ["2/2", "1 A100-40GB, 1 H100-80GB", "auto", "2 1g.5gb", "all"]
 
 
 def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
