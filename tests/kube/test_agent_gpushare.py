@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
@@ -36,6 +39,15 @@ def said(gpu_node: GpuNode, name: str) -> str:
     return str(gpu_node.cluster.get("pod", name)["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"])
 
 
+def users(gpu_node: GpuNode) -> list[set[str]]:
+    """Return the pods that `tessera mig list` shows at each GPU of the node."""
+    program = str(Path(sys.executable).with_name("tessera"))
+    command = gpu_node.node.command(program, "mig", "list", "-o", "json")
+    done = subprocess.run(command, capture_output=True, check=True, text=True, env=gpu_node.node.environment())
+    assert done.stderr == ""
+    return [{each["pod"] for each in gpu["users"]} for gpu in json.loads(done.stdout)["gpus"]]
+
+
 def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> None:
     cluster = gpu_node.cluster
     gpu_node.start_agent(policy=POLICY)
@@ -44,6 +56,8 @@ def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> No
     run(cluster, share("one", 5, 1), share("two", 3, 0), share("three", 4, 1))
     names = ("one", "two", "three")
     until("memory allocated", lambda: all(said(gpu_node, name) == "true" for name in names), timeout_s=30)
+    # The kubelet's ids say nothing of the GPU; the assignments do.
+    assert users(gpu_node) == [{"default/two"}, {"default/one", "default/three"}]
     objects = [each for kind in ("nodes", "pods", "gpunodes") for each in cluster.get(kind, "-A")["items"]]
     want = gpusharecli.shown(objects)
     assert [row.gpus for row in want.rows] == [((3, 39), (9, 39))]
