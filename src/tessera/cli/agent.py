@@ -14,6 +14,7 @@ from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
+from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
@@ -38,19 +39,15 @@ pods/eviction (with --evict); get, create and patch events; get, list, watch and
 gpunodes/status.
 """
 
-_PATHS, _MPS, _LIMITS = Paths(), MpsSettings(), Limits()
+_PATHS, _LIMITS = Paths(), Limits()
 _FILE = click.Path(path_type=Path)
 
 
 @click.command(epilog=_EPILOG)
 @click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this node's object.")
 @kubeconfig_option
+@node_options()
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
-@click.option("--sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
-@click.option("--sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
-@click.option(
-    "--node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs; wins over a GPUPolicy."
-)
 @click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
 @click.option(
     "--disable-healthchecks",
@@ -76,14 +73,9 @@ _FILE = click.Path(path_type=Path)
     "uses a GPU.",
 )
 @click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
-@click.option("--plugins-dir", type=_FILE, default=_PATHS.plugins, show_default=True, help="Kubelet's plugin folder.")
-@click.option("--pod-resources", type=_FILE, default=_PATHS.pod_resources, show_default=True, help="Kubelet's record.")
-@click.option("--cdi-dir", type=_FILE, default=_PATHS.cdi, show_default=True, help="Folder for CDI specifications.")
 @click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="What outlives the agent.")
 @click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's list.")
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder that has /dev.")
-@click.option("--mps-dir", type=_FILE, default=_MPS.root, show_default=True, help="Pipes and logs of MPS daemons.")
-@click.option("--mps-control", default=_MPS.program, show_default=True, help="MPS control program.")
 @log_options
 def agent(**given: Any) -> None:
     """Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.

@@ -15,6 +15,7 @@ from rich.text import Text
 from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
+from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
@@ -46,7 +47,7 @@ class _Given(TypedDict):
 
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_PLACES, _MPS = Places(), MpsSettings()
+_PLACES = Places()
 _FILE = click.Path(path_type=Path)
 
 
@@ -72,14 +73,7 @@ Exit codes: 1 when a check failed, 0 when none did; warnings and what was skippe
 @click.command(epilog=_EPILOG)
 @_agents("node", more=["NODE_NAME"], metavar="NAME", help="Compare with this Node object too.")
 @_agents("kubeconfig", type=_FILE, help="With --node: cluster and user; else KUBECONFIG or the service account.")
-@_agents("sharing-config", type=_FILE, help="NVIDIA sharing file, or a folder of which a label names one.")
-@_agents("sharing-default", default="", metavar="NAME", help="File of the folder for nodes without label.")
-@_agents("node-policy", type=_FILE, help="Tessera's own file on the sharing of this node's GPUs.")
-@_agents("plugins-dir", type=_FILE, default=_PLACES.plugins, show_default=True, help="Kubelet's plugin folder.")
-@_agents("pod-resources", type=_FILE, default=_PLACES.pod_resources, show_default=True, help="Kubelet's record.")
-@_agents("cdi-dir", type=_FILE, default=_PLACES.cdi[-1], show_default=True, help="Folder for CDI specifications.")
-@_agents("mps-dir", type=_FILE, default=_MPS.root, show_default=True, help="Pipes and logs of MPS daemons.")
-@_agents("mps-control", default=_MPS.program, show_default=True, help="MPS control program.")
+@node_options("TESSERA_DOCTOR", "TESSERA_AGENT")
 @click.option(
     "--root",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),

@@ -1,0 +1,47 @@
+"""Options by which commands that run on a GPU node find its files, folders and sockets; the agent has them all."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from tessera.agent.settings import Paths
+from tessera.agent.sharing import MpsSettings
+
+__all__ = ["node_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_PATHS, _MPS = Paths(), MpsSettings()
+_FILE = click.Path(path_type=Path)
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "sharing-config": {"type": _FILE, "help": "NVIDIA sharing file, or a folder of which a label names one."},
+    "sharing-default": {"default": "", "metavar": "NAME", "help": "File of the folder for nodes without label."},
+    "node-policy": {
+        "type": _FILE,
+        "help": "Tessera's own file on the sharing of this node's GPUs; wins over a GPUPolicy.",
+    },
+    "plugins-dir": {"type": _FILE, "default": _PATHS.plugins, "help": "Kubelet's plugin folder."},
+    "pod-resources": {"type": _FILE, "default": _PATHS.pod_resources, "help": "Kubelet's record."},
+    "cdi-dir": {"type": _FILE, "default": _PATHS.cdi, "help": "Folder for CDI specifications."},
+    "mps-dir": {"type": _FILE, "default": _MPS.root, "help": "Pipes and logs of MPS daemons."},
+    "mps-control": {"default": _MPS.program, "help": "MPS control program."},
+}
+
+
+def node_options(*prefixes: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds the options, passed under their names.
+
+    Args:
+        prefixes: of the environment variables that give them, the first that is there; none for the command's own.
+
+    """
+
+    def add(command: _Command) -> _Command:
+        for name, settings in reversed(tuple(_OPTIONS.items())):
+            variables = [f"{prefix}_{name.replace('-', '_').upper()}" for prefix in prefixes]
+            shown = bool(settings.get("default"))
+            command = click.option(f"--{name}", envvar=variables or None, show_default=shown, **settings)(command)
+        return command
+
+    return add
