@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import virtualtime
 from kubeobjects import gpu, node, pod, share
 from servers import NEED, Asked, Clock, check, make_node, make_pod, servers, settle
 from tessera.api.gpunodes import claims_field
@@ -225,6 +226,33 @@ async def test_pods_that_come_together_are_claimed_for_together(kube: FaultyKube
         assert "room" in errors[-1]
         assert server.server.claimer.counts["written"] <= 4
     await check(kube)
+
+
+def test_pods_of_a_burst_wait_for_more_and_who_comes_alone_does_not() -> None:
+    """The first write is slow and two pods wait for it; the nine that come within 0.1 s of theirs share the third."""
+
+    async def story() -> tuple[int, float]:
+        kube = FaultyKube()
+        await make_node(kube, "a", gpu(0), gpu(1))
+        async with servers(kube, limits=Limits(gather_s=0.1)) as (server,):
+            pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1}) for index in range(15)]
+            await settle()
+            kube.before_patch = [lambda: asyncio.sleep(0.025)]
+            binding = []
+            for each in pods[:12]:
+                binding.append(asyncio.create_task(server.bind(each, "a")))
+                await asyncio.sleep(0.01)
+            assert set(await asyncio.gather(*binding)) == {""}
+            written = server.server.claimer.counts["written"]
+            await asyncio.sleep(1)
+            began_s = asyncio.get_running_loop().time()
+            for each in pods[12:]:
+                assert await server.bind(each, "a") == ""
+            took_s = asyncio.get_running_loop().time() - began_s
+        await check(kube)
+        return written, took_s
+
+    assert virtualtime.run(story()) == (3, 0.0)
 
 
 async def test_pods_claimed_for_together_fail_together(kube: FaultyKube) -> None:

@@ -81,6 +81,8 @@ class Claimer:
         self._attempts = 0
         self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._next_s: dict[str, float] = {}
+        """When a node is written to again at the earliest, on the loop's clock."""
         self.counts: Counter[str] = Counter()
         """How often each thing happened: written, conflict."""
 
@@ -97,6 +99,7 @@ class Claimer:
         try:
             async with self._order[node]:
                 while not one.answer.done():  # else it was claimed for together with another
+                    await self._gather(node)
                     batch = waiting[:_TOGETHER]
                     del waiting[:_TOGETHER]
                     with _answered(batch):
@@ -105,6 +108,12 @@ class Claimer:
             if one in waiting:
                 waiting.remove(one)
         return await one.answer
+
+    async def _gather(self, node: str) -> None:
+        """Wait for more pods where several were claimed for just now: a write for many costs nearly what one costs."""
+        pause_s = self._next_s.get(node, 0.0) - asyncio.get_running_loop().time()
+        if pause_s > 0 and len(self._waiting[node]) < _TOGETHER:
+            await asyncio.sleep(pause_s)
 
     async def _claim_all(self, node: str, batch: list[_Waiting]) -> None:
         """Answer each of the pods that wait for a claim on a node."""
@@ -174,6 +183,8 @@ class Claimer:
             raise
         view.take_gpu_node(written)
         self.counts["written"] += 1
+        if len(chosen) > 1:  # more are likely to come; who asks for one after the other does not wait
+            self._next_s[node] = asyncio.get_running_loop().time() + self._limits.gather_s
         for each, made in chosen:
             each.answer.set_result(made)
         return True

@@ -22,6 +22,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     unknown_s: float = 5.0
     """A claim of a pod that no watch has shown by then is looked into as well: the pod was gone before this server
     began, and its place is free at once."""
+    gather_s: float = 0.1
+    """After a write for several pods the next to that node waits so long for more; the first of a burst never does."""
     binding_within_s: float = 20.0
     """A Binding is not sent later than this after its claim; with the client's deadline and the API server's of 60 s
     that is less than `claim_lives_s`."""
