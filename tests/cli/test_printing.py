@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tessera.cli.printing import titled, trimmed
+from tessera.cli.printing import titled, trimmed, wide_console
 
 WORDS = st.lists(st.text(alphabet="ab c", max_size=12), min_size=2, max_size=2)
 
@@ -53,3 +53,14 @@ def test_a_title_is_broken_at_the_width_of_the_terminal_alone(columns: int) -> N
     got = printed(titled("Each node, had it been empty", table(["x", "y"])), columns=columns)
     want = ["Each node, had it", "been empty"] if columns == 20 else ["Each node, had it been empty"]  # the narrow one
     assert got.splitlines() == [*want, "one  two", "x    y"]
+
+
+@pytest.mark.parametrize(("told", "want"), [("", 160), ("70", 70)])
+def test_output_that_is_no_terminal_is_as_wide_as_columns_says(
+    told: str, want: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if told:
+        monkeypatch.setenv("COLUMNS", told)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert wide_console().width == want

@@ -8,7 +8,6 @@ from typing import Any, TypedDict, Unpack
 
 import click
 import msgspec
-import rich
 from rich.console import RenderableType
 from rich.markup import escape
 
@@ -17,7 +16,7 @@ from tessera.cli.explainpod import pod
 from tessera.cli.explanations import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.cli.tables import where
 from tessera.core import explain as core
 from tessera.core.need import Pod
@@ -85,7 +84,7 @@ def explain(**given: Unpack[_Given]) -> None:
     if given["output"] == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     else:
-        rich.print(trimmed(*(part for each in found for part in _tables(each))))
+        wide_console().print(trimmed(*(part for each in found for part in _tables(each))))
 
 
 def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:

@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 
 import click
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,7 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import PODS
 from tessera.core.cluster import Cluster, Phase
 from tessera.core.need import PodKey
@@ -81,7 +81,7 @@ def pod(**given: Unpack[_Given]) -> None:
     if given["output"] == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
     else:
-        Console(highlight=False).print(trimmed(*_parts(told)))
+        wide_console().print(trimmed(*_parts(told)))
 
 
 async def _observed(place: Place, name: str, namespace: str) -> tuple[Cluster, tuple[dict[str, object], ...]]:

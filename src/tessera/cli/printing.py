@@ -1,5 +1,6 @@
 """What is printed for people: no blanks at the end of a line, and titles above tables that are narrower than they."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -14,8 +15,9 @@ __all__ = ["titled", "trimmed", "wide_console"]
 
 
 def wide_console(columns: int = 160) -> Console:
-    """Return the terminal's console; where the output is no terminal, one of so many characters."""
-    return Console(width=None if sys.stdout.isatty() else columns, highlight=False)
+    """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if told else columns, highlight=False)
 
 
 def titled(title: str, table: Table) -> RenderableType:

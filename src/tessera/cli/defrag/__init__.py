@@ -21,7 +21,7 @@ from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Number, output_option, refuse_beside, refuse_without, write_output
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import Kube
 from tessera.core.cluster import Cluster
 from tessera.core.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
@@ -128,7 +128,7 @@ def _print(made: _Made, output: str) -> None:
     if output == "json":
         write_output("-", msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
     else:
-        Console(highlight=False).print(trimmed(*parts(made.asked, made.proposal)))
+        wide_console().print(trimmed(*parts(made.asked, made.proposal)))
 
 
 # What is asked for

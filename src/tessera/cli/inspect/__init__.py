@@ -1,8 +1,6 @@
 """`tessera inspect`: who holds what on the GPUs of a cluster."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Collection
 from typing import Literal, TypedDict, Unpack
 
@@ -16,7 +14,7 @@ from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import trimmed, wide_console
 from tessera.core import inspection as core
 from tessera.core.cluster import Cluster
 from tessera.core.inspection import Inspection
@@ -101,7 +99,7 @@ def inspect(**given: Unpack[_Given]) -> None:
         )
     place = place_of(given)
     if given["watch"]:
-        console = _console()
+        console = wide_console(ENDLESS)
         asyncio.run(watch(place, console, _frames(choice, console)))
         return
     cluster = read_file(place.filename)[0] if place.filename is not None else asyncio.run(_observed(place))
@@ -122,7 +120,7 @@ async def _observed(place: Place) -> Cluster:
 
 
 def _show(found: Inspection, choice: _Choice) -> None:
-    console = _console()
+    console = wide_console(ENDLESS)
     for note in found.notes[:_MOST_NOTES]:
         click.echo(f"note: {note}", err=True)
     if len(found.notes) > _MOST_NOTES:
@@ -137,11 +135,6 @@ def _show(found: Inspection, choice: _Choice) -> None:
 
 def _table(found: Inspection, choice: _Choice, console: Console) -> str:
     return details(found) if choice.details else summary(found, console.width if console.is_terminal else None)
-
-
-def _console() -> Console:
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if told else ENDLESS, highlight=False)
 
 
 def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], RenderableType]:
