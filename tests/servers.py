@@ -47,8 +47,8 @@ class Asked:
         answer = await self._client.get(path)
         return answer.status_code, answer.text
 
-    async def fitting(self, each: Object, *names: str) -> list[str]:
-        _, answer = await self.post("/filter", {"Pod": each, "Nodes": None, "NodeNames": names})
+    async def fitting(self, each: Object, *names: str, path: str = "/filter") -> list[str]:
+        _, answer = await self.post(path, {"Pod": each, "Nodes": None, "NodeNames": names})
         found: list[str] = answer["NodeNames"]
         return found
 

@@ -312,8 +312,10 @@ async def test_what_a_failed_attempt_leaves(kube: FaultyKube, case: str) -> None
     assert bound == (["p", "q"] if kept else ["q", "r"])
 
 
-async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(kube: FaultyKube) -> None:
+@pytest.mark.parametrize("path", ["/filter", "/choose"])
+async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(kube: FaultyKube, path: str) -> None:
     """After a lost answer a pod is scheduled again: on a full node it is given what was claimed for it."""
+    await make_node(kube, "empty", gpu(0))
     async with servers(kube, 2) as running:
         first, *others = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r")]
         await settle()
@@ -322,8 +324,9 @@ async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(kube: FaultyKube)
         assert await running[0].bind(others[0], "a") == ""
         await settle()
         for server in running:
-            assert await server.fitting(others[1], "a") == []
-            assert await server.fitting(first, "a", "nowhere") == ["a"]
+            assert await server.fitting(others[1], "a", path=path) == []
+            assert await server.fitting(first, "a", "nowhere", path=path) == ["a"]
+            assert "a" in await server.fitting(first, "empty", "a", path=path)
             assert server.server.view.ledger.conflicts == ()
         assert await running[1].schedule(first, "a") == ""
     await check(kube)

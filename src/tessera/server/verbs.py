@@ -43,10 +43,11 @@ class Verbs:
         if not live.gpus or live.wrong:
             return self._filter(args, live)
         self._view.ledger.arrive(live.uid, live.need)
-        best = self._view.ledger.best(live.need, args.names)
+        with self._view.aside(live.uid) as claimed:
+            best = self._view.ledger.best(live.need, args.names)
         if best is None:
             return self._filter(args, live)
-        if live.claiming:
+        if live.claiming and best not in claimed:
             self._nominations.add(live.uid, live.key, live.need, best)
         return Filtered((best,), {}, {})
 
