@@ -332,6 +332,27 @@ async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(kube: FaultyKube,
     await check(kube)
 
 
+async def test_what_another_server_claimed_and_gave_up_is_free_after_the_next_look(kube: FaultyKube) -> None:
+    """The claim vanishes while its pod is open: that it was given up is known from the pods as they are now."""
+    clock = Clock()
+    async with servers(kube, 2, clock) as (one, other):
+        waiting = await make_pod(kube, "p", LARGE)
+        both = await make_pod(kube, "q", LARGE | {"tessera.dev/gpu-count": 2})
+        await settle()
+        kube.lose_answers(1)
+        assert "lost answer" in await one.bind(waiting, "a")
+        await settle()
+        assert await claims(kube) == ["ns/p"]
+        assert await other.fitting(both, "a") == []
+        await one.server.claimer.sweep()
+        await settle()
+        assert await claims(kube) == []
+        assert await other.fitting(both, "a") == [], "perhaps it was dropped because the pod is bound"
+        clock.now_s += 5
+        await other.server.claimer.sweep()
+        assert await other.fitting(both, "a") == ["a"]
+
+
 async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: FaultyKube) -> None:
     clock = Clock()
     async with servers(kube, 1, clock) as (server,):
