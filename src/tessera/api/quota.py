@@ -31,7 +31,7 @@ def kueue_resources() -> dict[str, Plain]:
 
     A profile that several GPU models have counts as the largest of its instances; memory is rounded up to GiB.
 
-    Source: kubernetes-sigs/kueue `apis/config/v1beta1/configuration_types.go` (`ResourceTransformation`).
+    Source: kubernetes-sigs/kueue `apis/config/v1beta2/configuration_types.go` (`ResourceTransformation`).
     """
     transformations: list[Plain] = [_replaced(SHARE_MEMORY, 1, 0)]
     for name, offers in _profiles().items():
