@@ -461,8 +461,12 @@ async def test_a_server_that_ends_waits_for_bindings_under_way(kube: FaultyKube)
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_replicas_under_trouble_grant_nothing_twice(seed: int) -> None:
+def test_replicas_under_trouble_grant_nothing_twice(seed: int) -> None:
     """Three servers; watches break, answers get lost, history is compacted, servers are dropped in the middle."""
+    virtualtime.run(_under_trouble(seed))
+
+
+async def _under_trouble(seed: int) -> None:
     rng, kube, clock = random.Random(seed), MemoryKube(), Clock()
     names = [f"n{index}" for index in range(3)]
     for index, name in enumerate(names):
