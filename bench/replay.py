@@ -1,11 +1,12 @@
 """The openb trace through the server over HTTP: each pod must go where the simulator puts it; fails at the first other.
 
-`python bench/replay.py [FOLDER] [--trace NAME] [--seed N] [--ratio R] [--pods N]`
+`python bench/replay.py [FOLDER] [--trace NAME] [--seed N] [--ratio R] [--pods N] [--filter-verb choose]`
 
 FOLDER holds the trace's CSV files; else `TESSERA_OPENB` names it, else `../shared/data/openb`. Nodes and pods are
-objects of a Kubernetes API in memory. Each pod is filtered, scored where several nodes fit, and bound, over HTTP in
-this process; see `tests/replaying.py`. The trace tells parts of GPUs and no memory, so each GPU has 100 GiB here: a
-part of n percent asks `aliyun.com/gpu-mem: n`, whole GPUs ask `tessera.dev/gpu-memory: 100` with isolation hardware.
+objects of a Kubernetes API in memory. Each pod is filtered, scored where several nodes are left (`choose` leaves one),
+and bound, over HTTP in this process; see `tests/replaying.py`. The trace tells parts of GPUs and no memory, so each
+GPU has 100 GiB here: a part of n percent asks `aliyun.com/gpu-mem: n`, whole GPUs ask `tessera.dev/gpu-memory: 100`
+with isolation hardware.
 
 Printed are the pods placed, decisions a second, and the quantiles of their times with JSON; floor: no pod elsewhere.
 """
@@ -93,7 +94,7 @@ def table(times: Sequence[Took], wall_s: float) -> None:
         print(f"{name:14} {' '.join(f'{1000 * each:8.2f}' for each in quantiles)}")
 
 
-async def compare(machines: Sequence[Machine], pods: Sequence[Object]) -> int:
+async def compare(machines: Sequence[Machine], pods: Sequence[Object], filter_verb: str) -> int:
     """Place all pods both ways and print what was found; 1 where they differ."""
     log = simulated(machines, pods, [float("inf")] * len(pods))
     placed = sum(spot is not None for spot in log.spots)
@@ -102,7 +103,7 @@ async def compare(machines: Sequence[Machine], pods: Sequence[Object]) -> int:
     await make_machines(kube, machines)
     async with servers(kube) as (server,):
         began = time.perf_counter()
-        times, different = await differences(kube, server, machines, pods, log)
+        times, different = await differences(kube, server, machines, pods, log, filter_verb=filter_verb)
         table(times, time.perf_counter() - began)
     print(f"FAIL {different}" if different else "ok   every pod is where the simulator has it, share for share")
     return int(bool(different))
@@ -116,6 +117,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--ratio", type=float, default=1.3, help="demand of the pods over the capacity")
     parser.add_argument("--pods", type=int, help="only the first so many")
+    parser.add_argument("--filter-verb", choices=["filter", "choose"], default="filter", help="what names nodes")
     options = parser.parse_args()
     beside = Path(__file__).resolve().parents[1].parent / "shared/data/openb"
     folder = Path(options.folder or os.environ.get("TESSERA_OPENB") or beside)
@@ -126,7 +128,7 @@ def main() -> int:
         return 2
     configure("error", "json")
     machines, pods = scene(openb.read(folder, options.trace), options.seed, options.ratio)
-    return asyncio.run(compare(machines, pods[: options.pods]))
+    return asyncio.run(compare(machines, pods[: options.pods], options.filter_verb))
 
 
 if __name__ == "__main__":

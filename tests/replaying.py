@@ -133,7 +133,13 @@ class _Scheduler:
 
 
 async def differences(
-    kube: MemoryKube, server: Asked, machines: Sequence[Machine], pods: Sequence[Object], log: Log
+    kube: MemoryKube,
+    server: Asked,
+    machines: Sequence[Machine],
+    pods: Sequence[Object],
+    log: Log,
+    *,
+    filter_verb: str = "filter",
 ) -> tuple[list[Took], str]:
     """Send every pod through the server; return the times, and the first pod that is placed elsewhere than in the log.
 
@@ -152,7 +158,7 @@ async def differences(
         need, made = read_live_pod(each).need, await kube.create(PODS, each)
         spot = log.spots[number]
         names_sent = scheduler.candidates(need) if need.asks else [names[spot.node]] if spot else []
-        node, took = await _placed(server, made, names_sent)
+        node, took = await _placed(server, made, names_sent, filter_verb)
         if node:
             scheduler.take(node, need, 1)
         times.append(took)
@@ -170,10 +176,10 @@ def _leaving(log: Log) -> list[tuple[float, int]]:
     return sorted(((left_s, index) for index, left_s in enumerate(log.left_s) if left_s < 1e18), reverse=True)
 
 
-async def _placed(server: Asked, made: Object, names: list[str]) -> tuple[str, Took]:
+async def _placed(server: Asked, made: Object, names: list[str], filter_verb: str) -> tuple[str, Took]:
     """Ask as kube-scheduler asks: the node with the highest score, the first of equals; not for scores of one alone."""
     marks = [time.perf_counter()]
-    _, answer = await server.post("/filter", {"Pod": made, "Nodes": None, "NodeNames": names})
+    _, answer = await server.post(f"/{filter_verb}", {"Pod": made, "Nodes": None, "NodeNames": names})
     fitting, node = answer["NodeNames"], ""
     marks.append(time.perf_counter())
     if len(fitting) > 1:

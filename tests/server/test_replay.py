@@ -35,8 +35,9 @@ def limits_of(each: Object) -> dict[str, str]:
     return found
 
 
+@pytest.mark.parametrize("filter_verb", ["filter", "choose"])
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_server_places_every_pod_where_the_simulator_does(seed: int) -> None:
+async def test_the_server_places_every_pod_where_the_simulator_does(seed: int, filter_verb: str) -> None:
     """Eight nodes of five models, with MIG, amounts and whole GPUs; pods come and go."""
     rng = random.Random(seed)
     machines = [
@@ -58,7 +59,7 @@ async def test_the_server_places_every_pod_where_the_simulator_does(seed: int) -
     kube = MemoryKube()
     await make_machines(kube, machines)
     async with servers(kube) as (server,):
-        times, different = await differences(kube, server, machines, pods, log)
+        times, different = await differences(kube, server, machines, pods, log, filter_verb=filter_verb)
     assert not different, different
     assert len(times) == len(pods)
     assert sum(spot is not None for spot in log.spots) > 40
