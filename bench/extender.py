@@ -40,8 +40,8 @@ from tessera.server.settings import Settings
 
 FEW, MANY = 1_000, 5_000
 GPUS, PODS_EACH = 8, 4
-FLOOR = 6.0
-GROWTH = 5.0
+FLOOR = 5.0
+GROWTH = 3.5
 MEMORY, COMPUTE, COUNT = "tessera.dev/gpu-memory", "tessera.dev/gpu-compute", "tessera.dev/gpu-count"
 SHAPES = (
     ({MEMORY: 6}, "none"),

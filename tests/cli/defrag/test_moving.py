@@ -18,6 +18,7 @@ from tessera.clients.kube import (
     NODES,
     PODS,
     Kind,
+    Kube,
     MemoryKube,
 )
 from tessera.clients.kube import (
@@ -337,9 +338,7 @@ class Watched(MemoryKube):
         self.taints: list[Any] = []
 
     async def evict(self, name: str, namespace: str) -> None:
-        found = await self.get(NODES, "a")
-        assert found is not None
-        self.taints.append(found["spec"].get("taints"))
+        self.taints.append(await taints_of(self, "a"))
         await super().evict(name, namespace)
 
     async def patch(self, kind: Kind, name: str, body: KubeObject, **more: Any) -> KubeObject:
@@ -350,6 +349,12 @@ class Watched(MemoryKube):
 
 
 OTHER = {"key": "other", "effect": "PreferNoSchedule"}
+
+
+async def taints_of(kube: Kube, name: str) -> Any:
+    found = await kube.get(NODES, name)
+    assert found is not None
+    return found["spec"].get("taints")
 
 
 async def two_nodes(conflicts: int) -> Watched:
@@ -370,9 +375,7 @@ def test_the_node_that_a_pod_leaves_takes_no_new_pods_meanwhile() -> None:
         kube = await two_nodes(conflicts=2)
         await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS), place="b"), "ns/big")
         assert kube.taints == [[OTHER, TAINT]]
-        after = await kube.get(NODES, "a")
-        assert after is not None
-        assert after["spec"]["taints"] == [OTHER]
+        assert await taints_of(kube, "a") == [OTHER]
 
     virtualtime.run(act())
 
@@ -382,9 +385,7 @@ def test_the_taint_is_removed_when_a_deadline_passes() -> None:
         kube = await two_nodes(conflicts=0)
         with pytest.raises(Unavailable, match="no replacement of it yet"):
             await made(kube, lambda _, __: None, "ns/big", binds=False)
-        after = await kube.get(NODES, "a")
-        assert after is not None
-        assert after["spec"]["taints"] == [OTHER]
+        assert await taints_of(kube, "a") == [OTHER]
 
     virtualtime.run(act())
 
