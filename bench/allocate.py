@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.nodeview import NodeView
 from tessera.api.assignments import write_shares
-from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
+from tessera.clients.kube import Listing
+from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.advertise import OfferOptions, offer
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts, Inventory
@@ -101,7 +103,7 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
     )
     annotations = {"tessera.dev/assignment": write_shares((share,))}
     return {
-        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
+        "metadata": {"namespace": "default", "name": name, "uid": f"default/{name}", "annotations": annotations},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {NEED: str(UNITS)}}}]},
     }
 
@@ -128,7 +130,8 @@ class Bench:
         self.case = case
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
-        outside = Outside(pods=self.pods.values, record=record.list, correct=nothing, instance=nothing, whole=nothing)
+        view = NodeView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
+        outside = Outside(view=view, correct=nothing, instance=nothing, whole=nothing)
         self.plugins = Plugins(paths(kubelet, root), outside, logger())
         self.inventory = inventory(case.gpus)
         gpus = (
@@ -138,6 +141,10 @@ class Bench:
         self.offered = offer(gpus, self.inventory, OfferOptions())
         (resource,) = (each for each in self.offered.resources if each.name == case.resource)
         self.ids = tuple(device.id for device in resource.devices)
+
+    async def relist(self) -> Listing:
+        """Return the pods as an API server has them."""
+        return Listing(objects=tuple(self.pods.values()), resource_version="1")
 
     async def start(self) -> None:
         """Advertise the devices."""

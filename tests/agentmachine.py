@@ -53,6 +53,7 @@ class Machine(msgspec.Struct, kw_only=True):
                 cdi=self.folder / "cdi",
                 state=self.folder / "state",
                 mig_minors=self.folder / "mig-minors",
+                proc=self.folder / "proc",
             ),
             sources=Sources(sharing=self.folder / "sharing", policy=self.folder / "policy.yaml"),
             mps=MpsSettings(root=self.folder / "mps"),
@@ -130,5 +131,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
     async def start(self, name: str, resource: str, count: int = 1) -> dict[str, str]:
         """Let the kubelet start a pod's container, and return its environment."""
-        await self.kubelet.admit("default", name, Container(name="c", limits=((resource, count),)))
+        pod = await self.kube.get(PODS, name, namespace="default")
+        uid = "" if pod is None else pod["metadata"]["uid"]
+        await self.kubelet.admit("default", name, Container(name="c", limits=((resource, count),)), uid=uid)
         return dict((await self.kubelet.create("default", name, "c")).env)

@@ -1,13 +1,11 @@
 """What pods hold by the kubelet's record, and when that is not to be believed."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tessera.agent.nodepods import NodePods
-from tessera.clients.kubelet import PodResources
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Held
 from tessera.errors import Unavailable
@@ -22,20 +20,19 @@ RUNNING = {
 RECORD = Held(namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",))
 
 
-class Record(PodResources):
-    """A kubelet's record that says one thing after the other."""
+def record(*answers: tuple[Held, ...]) -> Callable[[], Awaitable[tuple[Held, ...]]]:
+    """Return a record that says one thing after the other."""
+    said = iter(answers)
 
-    def __init__(self, *answers: tuple[Held, ...]) -> None:
-        super().__init__(Path("unused"))
-        self._answers: Iterator[tuple[Held, ...]] = iter(answers)
+    async def read() -> tuple[Held, ...]:
+        return next(said)
 
-    async def list(self) -> tuple[Held, ...]:
-        return next(self._answers)
+    return read
 
 
 async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     objects: list[dict[str, Any]] = [RUNNING]
-    pods = NodePods(lambda: objects, Record((RECORD,), (), (), (RECORD,), (), ()), lambda: ())
+    pods = NodePods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), lambda: ())
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
@@ -49,5 +46,5 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(mo
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
-    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], Record(()), lambda: ())
+    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), lambda: ())
     assert await pods.held(Inventory(gpus=())) == ()

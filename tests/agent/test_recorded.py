@@ -13,7 +13,6 @@ from gpunodes import at, facts, shared
 from tessera.agent.recorded import Recorder, World
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
-from tessera.clients.kubelet import Container
 from tessera.core.byname import shares_by_id
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Held
@@ -208,8 +207,7 @@ async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
         await machine.label(config="all-3g.20gb")
         await machine.kubelet.until_allocatable(SLICE, 4)
         await machine.pod("p", {SLICE: 2})
-        await machine.kubelet.admit("default", "p", Container(name="c", limits=((SLICE, 2),)))
-        held = dict((await machine.kubelet.create("default", "p", "c")).env)["NVIDIA_VISIBLE_DEVICES"].split(",")
+        held = (await machine.start("p", SLICE, 2))["NVIDIA_VISIBLE_DEVICES"].split(",")
         text = ""
         for _ in range(500):
             found = await machine.kube.get(PODS, "p", "default")

@@ -1,11 +1,10 @@
 """The pods of this node: what they were assigned, and what they hold by the kubelet's record."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object, name_of
-from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import DeviceKey
 from tessera.core.holdings import PodDevices, assigned, held_by_name, holdings
 from tessera.core.inventory import Inventory
@@ -25,13 +24,16 @@ class NodePods:
 
     Args:
         objects: returns the Pod objects as last seen.
-        record: the kubelet's PodResources.
+        record: returns what containers hold, by the kubelet's record and the agent's own.
         dues: returns what their assignments say after all exchanges, as `Plugins.dues` does.
 
     """
 
     def __init__(
-        self, objects: Callable[[], Iterable[Object]], record: PodResources, dues: Callable[[], tuple[Due, ...]]
+        self,
+        objects: Callable[[], Iterable[Object]],
+        record: Callable[[], Awaitable[tuple[Held, ...]]],
+        dues: Callable[[], tuple[Due, ...]],
     ) -> None:
         self._objects = objects
         self._record = record
@@ -79,7 +81,7 @@ class NodePods:
 
     async def _trusted(self) -> tuple[Held, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""
-        record, now_s = await self._record.list(), asyncio.get_running_loop().time()
+        record, now_s = await self._record(), asyncio.get_running_loop().time()
         missing = unshown(self._objects(), record)
         if not missing:
             self._lacking_since_s = None
@@ -89,7 +91,7 @@ class NodePods:
         if now_s - self._lacking_since_s > _LACKING_S:
             return record
         raise Unavailable(
-            "the kubelet's PodResources",
+            "the record of devices",
             found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
             wanted="all pods of this node; a kubelet that has just started has not read them yet",
         )

@@ -22,6 +22,7 @@ from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
+from tessera.agent.nodeview import NodeView
 from tessera.agent.partition import MIG_CONFIG, Outside
 from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
@@ -31,13 +32,14 @@ from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
-from tessera.clients.kubelet import PodResources
+from tessera.clients.kube import NODES, PODS, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.byname import shares_by_id
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
+from tessera.core.matching import Held
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
 from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
@@ -51,6 +53,8 @@ from tessera.log import logger
 __all__ = ["Agent"]
 
 _ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
+_RELIST_S = 5.0
+"""For a list of this node's pods; the kubelet waits for it."""
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "enforcement": "EnforcementImpaired",
@@ -85,6 +89,13 @@ class Agent:
         )
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
+        self._view = NodeView(
+            self._watched,
+            self._relist,
+            DeviceCheckpoint(settings.paths.plugins),
+            self._kubelet,
+            proc=settings.paths.proc,
+        )
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
@@ -108,7 +119,7 @@ class Agent:
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
         self._plugins = self._own_plugins()
-        self._pods = NodePods(self._bound, self._kubelet, self._plugins.dues)
+        self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues)
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
 
@@ -118,11 +129,11 @@ class Agent:
             cdi=self._settings.paths.cdi,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
+            allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
         outside = PluginsOutside(
-            pods=self._bound,
-            record=self._kubelet.list,
+            view=self._view,
             correct=self._correct,
             instance=self._instance,
             whole=self._whole,
@@ -143,8 +154,8 @@ class Agent:
 
     def _own_recorder(self) -> Recorder:
         world = RecorderWorld(
-            pods=self._bound,
-            held=self._kubelet.list,
+            pods=self._view.pods,
+            held=self._view.held,
             devices=self._devices,
             share_unit_mib=lambda: self._plugins.unit_mib,
         )
@@ -267,7 +278,7 @@ class Agent:
         wanted = declared.asked.wanted
         if wanted is None or not any(gpu.sharing.undecided for gpu in declared.gpus):
             return {}
-        held = await self._pods.by_name(declared.inventory)
+        held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
         return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
 
     async def _instance(self, gpu: str, placement: Placement) -> Inventory:
@@ -350,9 +361,20 @@ class Agent:
 
     # What is seen
 
-    def _bound(self) -> tuple[Object, ...]:
-        """Return the pods that are bound to this node."""
+    def _watched(self) -> tuple[Object, ...]:
+        """Return the pods that are bound to this node, as the watch shows them."""
         return tuple(self._pod_store.objects.values())
+
+    async def _relist(self) -> Listing:
+        """Return the pods that are bound to this node, as the API server has them now."""
+        async with asyncio.timeout(_RELIST_S):
+            return await self._kube.list(PODS, _of_node("spec.nodeName", self._settings.node))
+
+    async def _recorded(self) -> tuple[Held, ...]:
+        """Return what containers have: by the kubelet's record, and by ours where the kubelet has forgotten it."""
+        self._plugins.gate.release()
+        found = {each.key: each for each in (*self._plugins.gate.held(), *await self._view.held())}
+        return tuple(found[key] for key in sorted(found))
 
     def _node(self) -> Object:
         return self._node_store.objects.get(("", self._settings.node), {})

@@ -29,6 +29,9 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     dev_root: Path = Path("/")
     """Folder under which the driver's `/dev` lies."""
 
+    proc: Path = Path("/proc")
+    """The host's process table, which tells when the last process of a pod has ended."""
+
     @property
     def checkpoint(self) -> Path:
         """The MIG layouts to bring back after a reboot."""

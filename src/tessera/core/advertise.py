@@ -56,6 +56,11 @@ class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
     compute_percent: int = 0
     """Percent of the GPU's compute granted."""
 
+    @property
+    def key(self) -> DeviceKey:
+        """The GPU or the MIG instance, whichever of its replicas or units this is."""
+        return self.gpu_uuid if self.placement is None else (self.gpu_uuid, self.placement)
+
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource name and its devices, in order of GPU, start and number."""

@@ -15,8 +15,10 @@ from structlog.testing import capture_logs
 
 from gpunodes import facts, sevenths, shared
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.nodeview import NodeView
 from tessera.api.assignments import write_shares
-from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
+from tessera.clients.kube import Listing
+from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.grant import Grant
 from tessera.core.holdings import given
@@ -73,12 +75,15 @@ class Node:
             driver_spec=self.root / "nvidia.yaml",
             minors=self.minors,
             memory=self.root / "shares.json",
+            allocations=self.root / "allocations.json",
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
+        view = NodeView(
+            self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.root / "proc"
+        )
         outside = Outside(
-            pods=self.seen,
-            record=self.record.list,
+            view=view,
             correct=self.correct,
             instance=self.instance,
             whole=self.whole,
@@ -89,6 +94,25 @@ class Node:
         """Return the pods to the agent."""
         self.looked.set()
         return self.watched.values()
+
+    async def relist(self) -> Listing:
+        """Return the pods as the API server has them."""
+        if self.silent:
+            raise Unavailable("API server", found="silence", wanted="an answer")
+        return Listing(objects=tuple(self.pods.values()), resource_version=str(self.version))
+
+    def process_of(self, name: str, number: int = 100) -> Path:
+        """Let a process of a pod run; return what to remove when it ends."""
+        folder = self.root / "proc" / str(number)
+        folder.mkdir(parents=True)
+        uid = self.pods["default", name]["metadata"]["uid"]
+        (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/abc\n")
+        return folder
+
+    def end(self, name: str) -> None:
+        """Let a pod be gone, for the API server and for the kubelet."""
+        del self.pods["default", name], self.watched["default", name]
+        self.kubelet.remove("default", name)
 
     async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> dict[str, Any] | None:
         """Change a pod; whoever watches is told at once, or later."""
@@ -172,6 +196,7 @@ class Node:
             "metadata": {
                 "namespace": "default",
                 "name": name,
+                "uid": f"default/{name}",
                 "creationTimestamp": "2026-01-31T12:00:00Z",
                 "annotations": {"tessera.dev/assignment": write_shares(shares)},
             },
@@ -188,8 +213,21 @@ class Node:
         found: list[dict[str, Any]] = json.loads(text)
         return found
 
+    def ask(self, name: str, resource: str = GPU, count: int = 1) -> None:
+        """Let the API server know a pod that asks for devices by name."""
+        self.pods["default", name] = {
+            "metadata": {"namespace": "default", "name": name, "uid": f"default/{name}", "annotations": {}},
+            "spec": {
+                "nodeName": "n",
+                "containers": [{"name": "main", "resources": {"limits": {resource: str(count)}}}],
+            },
+        }
+        self.watched["default", name] = self.pods["default", name]
+
     async def run(self, name: str, resource: str = GPU, count: int = 1) -> Grant:
         """Admit a pod and create its container."""
+        if ("default", name) not in self.pods:
+            self.ask(name, resource, count)
         await self.kubelet.admit("default", name, Container(name="main", limits=((resource, count),)))
         return await self.kubelet.create("default", name, "main")
 
@@ -481,10 +519,12 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     with pytest.raises(Unavailable, match="no container with these device ids"):
-        await node.plugins._desk.pre_start(NEED, ("GPU-x-_-0",))
+        await node.plugins._shares.pre_start(NEED, ("GPU-x-_-0",))
 
 
-@pytest.mark.parametrize(("units", "want"), [(None, "found no assignment"), (3, "found an assignment to 3 units")])
+@pytest.mark.parametrize(
+    ("units", "want"), [(None, "no container with these device ids"), (3, "found an assignment to 3 units")]
+)
 async def test_an_assignment_that_went_or_changed(
     node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
 ) -> None:
@@ -493,6 +533,7 @@ async def test_an_assignment_that_went_or_changed(
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     node.watched.clear()
+    node.pods.clear()
     if units:
         node.assign("p", units, share(0, 3072))
     with pytest.raises(Conflict, match=want):
@@ -513,7 +554,7 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     for number in range(2):
         node.assign(f"p{number}", 2, share(number, 2048))
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    await node.plugins._desk.tidy()
+    await node.plugins._shares.tidy()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
@@ -577,8 +618,16 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 
-async def test_an_assignment_that_comes_late_is_waited_for(node: Node) -> None:
+async def test_an_assignment_that_the_watch_does_not_show_yet_is_found(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    node.watched.clear()
+    assert node.spec(await node.run("p", NEED, 2))
+
+
+async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.silent = True
     node.looked.clear()
     running = asyncio.create_task(node.run("p", NEED, 2))
     await asyncio.wait_for(node.looked.wait(), 10)
@@ -650,13 +699,12 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     await node.run("p", NEED, 2)
     node.assign("q", 2, share(0, 2048))
     await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
-    desk = node.plugins._desk  # its task looks every half minute
+    desk = node.plugins._shares  # its task looks every half minute
     await desk.tidy()
     assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
     assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
-    node.kubelet.remove("default", "p")
-    node.kubelet.remove("default", "q")
-    node.watched.clear()
+    node.end("p")
+    node.end("q")
     await desk.tidy()
     desk._unheld_s = dict.fromkeys(desk._unheld_s, -1e9)  # a minute later
     await desk.tidy()
@@ -672,7 +720,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
     node.kubelet.remove("default", "p")
     for _ in range(3):
-        await node.plugins._desk.tidy()  # its task looks every half minute
+        await node.plugins._shares.tidy()  # its task looks every half minute
     assert node.spec(got)
 
 
@@ -681,7 +729,7 @@ async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     node.assign("p", 2, share(0, facts(0, "T4").memory_mib))
     await node.run("p", NEED, 2)
     node.assign("q", 1, share(0, 1024))
-    with pytest.raises(Conflict, match="GPU 0: found more memory assigned than the device has"):
+    with pytest.raises(Conflict, match=r"found more memory than the .*, used by pod default/p"):
         await node.run("q", NEED, 1)
 
 
@@ -697,14 +745,156 @@ async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:
 
 async def test_the_kubelet_s_record_cannot_be_read(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
-
-    async def broken() -> tuple[()]:
-        raise Unavailable("socket", found="no answer", wanted="the record")
-
-    node.record.list = broken  # type: ignore[method-assign]  # a kubelet that hangs
-    node.plugins = node.started()
-    await node.kill()
-    await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
-    with pytest.raises(Conflict, match="no answer"):
-        await node.run("p", NEED, 2)
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
+    with pytest.raises(Conflict, match="wanted a device checkpoint"):
+        await node.kubelet.create("default", "p", "main")
+
+
+# The last gate
+
+
+async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(node: Node) -> None:
+    layout = sevenths()[:2]
+    gpu = facts(0, layout=layout)
+    await node.offer((gpu, mig(layout)))
+    first = dict((await node.run("p", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    node.kubelet.forgotten.add(first)
+    second = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert {first, second} == {each.uuid for each in gpu.instances}, "steered round the one that is in use"
+    node.kubelet.forgotten.add(first)
+    with pytest.raises(Conflict, match=f"device {first} of {SLICE}, used by pod default/p, container main"):
+        await node.run("r", SLICE)
+    node.end("q")
+    assert dict((await node.run("s", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"] == second, "the refusal healed the kubelet"
+
+
+async def test_units_that_the_kubelet_forgot_are_not_given_twice(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
+    for name in ("p", "q", "r"):
+        node.assign(name, 5, share(0, 5120))
+    await node.run("p", NEED, 5)
+    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    await node.run("q", NEED, 5)
+    ids = [set(each.device_ids) for each in await node.record.list()]
+    assert len(ids[0] | ids[1]) == 10
+    node.kubelet.forgotten |= node.plugins.gate.taken(NEED)
+    await node.run("r", NEED, 5)
+
+
+async def test_the_record_holds_over_a_restart_of_the_agent(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE)
+    await node.offer(pairs)
+    await node.run("p")
+    await node.kill()
+    node.plugins = node.started()
+    node.kubelet.forgotten.add(facts(0).uuid)
+    await node.offer(pairs)
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_what_pods_had_before_there_was_a_record_is_taken_in(node: Node) -> None:
+    pairs = (facts(0, "T4"), WHOLE), (facts(1), MEMORY)
+    await node.offer(*pairs, how=CDI)
+    node.assign("share", 2, share(1, 2048))
+    await node.run("p")
+    await node.run("share", NEED, 2)
+    await node.kill()
+    (node.root / "allocations.json").unlink()
+    node.plugins = node.started()
+    await node.offer(*pairs, how=CDI)
+    assert sorted(each.pod for each in node.plugins.gate.entries) == ["default/p", "default/share"]
+    node.kubelet.forgotten.add(facts(0).uuid)
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_process_ends(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    process = node.process_of("p")
+    node.end("p")
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)), uid="default/q")
+    node.ask("q")
+    creating = asyncio.ensure_future(node.kubelet.create("default", "q", "main"))
+    await asyncio.wait([creating], timeout=0.3)
+    assert not creating.done()
+    (process / "cgroup").unlink()
+    process.rmdir()
+    assert dict((await creating).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+
+
+async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._LAST_BREATH_S", 0.2)
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    node.process_of("p")
+    node.end("p")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.run("q")
+
+
+async def test_two_pods_on_one_device_are_found_and_neither_starts_again(node: Node) -> None:
+    """As a kubelet leaves them behind that gave one device twice before there was a gate."""
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name in ("p", "q"):
+        node.ask(name)
+        node.process_of(name, 100 + ord(name))
+        held = Container(name="main", limits=((GPU, 1),))
+        node.kubelet.record("default", name, held, (facts(0).uuid,))
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    ((later, clash),) = node.plugins.gate.conflicts()
+    assert (later.pod, clash.other and clash.other.pod) == ("default/q", "default/p")
+    with pytest.raises(Conflict, match="allocated by the kubelet to pods default/p and default/q"):
+        await node.kubelet.create("default", "p", "main")
+
+
+async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    node.end("p")
+    assert node.plugins.gate.by_name == {facts(0).uuid}
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.by_name == frozenset()
+    await node.run("q")
+
+
+async def test_nothing_is_allocated_that_cannot_be_recorded(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    (node.root / "allocations.partial").mkdir()
+    with pytest.raises(Conflict, match="a file that can be written before a device is allocated"):
+        await node.run("p")
+    (node.root / "allocations.partial").rmdir()
+    await node.run("q")
+
+
+async def test_a_record_that_is_broken_is_left_and_said(node: Node) -> None:
+    (node.root / "allocations.json").write_bytes(b"\xff[")
+    with capture_logs() as logs:
+        node.plugins = node.started()
+    assert logs[0]["event"] == "allocations_forgotten"
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+
+
+async def test_a_container_that_starts_again_passes(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    first = await node.run("p")
+    node.process_of("p")
+    assert await node.kubelet.create("default", "p", "main") == first
+
+
+async def test_pods_without_assignment_are_refused_at_once_and_hold_nobody_up(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    for number in range(20):
+        with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+            await node.run(f"stray{number}", NEED, 1)
+    assert loop.time() - began_s < 3.0, "less than one of them was waited for before"
+    node.assign("p", 2, share(0, 2048))
+    assert node.spec(await node.run("p", NEED, 2))

@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 from gpunodes import facts, offered
-from tessera.agent.deviceplugin import OfferedResource
+from nodeviews import SaidPods
+from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.grant import Grant
 from tessera.core.prefer import Policy, Wanted
 from tessera.core.sharing import Mode, Sharing
-from tessera.errors import Conflict, InvalidInput
+from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +23,7 @@ SICK = OfferOptions(unhealthy=frozenset({facts(1).uuid}))
 GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
 
-class Door:
+class Shares:
     """Notes what it is asked for shares."""
 
     def __init__(self) -> None:
@@ -44,8 +46,11 @@ def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) 
     return offered((facts(0, "T4"), sharing), (facts(1, "T4"), sharing), options=options)[name]
 
 
-def plugin(resource: Resource, door: Door | None = None, policy: Policy = "distributed") -> OfferedResource:
-    return OfferedResource(resource, give, door or Door(), policy=policy)
+def plugin(
+    resource: Resource, shares: Shares | None = None, policy: Policy = "distributed", view: SaidPods | None = None
+) -> OfferedResource:
+    gate = Gate(view or SaidPods(), dict, logger())
+    return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
 
 
 IDS = [device.id for device in two(SLICED).devices]
@@ -73,18 +78,34 @@ async def test_allocations_that_are_refused(case: str) -> None:
     assert isinstance(await each.allocate(healthy), Grant), "the next one is served"
 
 
-async def test_devices_are_given_and_units_are_asked_of_the_door() -> None:
-    door = Door()
-    each = plugin(two(SLICED), door)
+async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None:
+    shares, view = Shares(), SaidPods()
+    each = plugin(two(SLICED), shares, view=view)
     assert dict((await each.allocate((IDS[0], IDS[2]))).env) == {"IDS": f"{IDS[0]},{IDS[2]}"}
-    await each.pre_start((IDS[0],))
-    assert (door.asked, each.options.pre_start) == ([], False)
-    units = plugin(two(MEMORY, UNITS), door)
+    with pytest.raises(Unavailable, match="no container with these device ids"):
+        await each.pre_start((IDS[0], IDS[2]))
+    view.record("p", GPU, IDS[0], IDS[2])
+    await each.pre_start((IDS[0], IDS[2]))
+    assert (shares.asked, each.options.pre_start) == ([], True)
+    units = plugin(two(MEMORY, UNITS), shares)
     ids = tuple(device.id for device in units.resource.devices[:3])
     await units.allocate(ids)
     await units.pre_start(ids)
-    assert door.asked == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
+    assert shares.asked == [("allocate", UNITS, 3), ("pre_start", UNITS, 3)]
     assert units.options.pre_start
+
+
+async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_already() -> None:
+    each = plugin(two(SLICED))
+    left = offered((facts(0, "T4"), SLICED))[GPU]
+    each.update(left, leaving=frozenset({facts(1).uuid}))
+    assert each.resource.devices == left.devices
+    assert each.offers(frozenset({facts(1).uuid}))
+    assert dict((await each.allocate((IDS[2],))).env) == {"IDS": IDS[2]}
+    each.update(left)
+    assert not each.offers(frozenset({facts(1).uuid}))
+    with pytest.raises(InvalidInput, match="one of the 2 ids"):
+        await each.allocate((IDS[3],))
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:

@@ -4,8 +4,9 @@
 """
 
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.plugins import Outside, Paths, Plugins
 from tessera.agent.deviceplugin.resource import OfferedResource
-from tessera.agent.deviceplugin.shares import ShareDesk, World
+from tessera.agent.deviceplugin.shares import ShareAllocator
 
-__all__ = ["CdiFolder", "OfferedResource", "Outside", "Paths", "Plugins", "ShareDesk", "World"]
+__all__ = ["CdiFolder", "Gate", "OfferedResource", "Outside", "Paths", "Plugins", "PodsInView", "ShareAllocator"]

@@ -7,19 +7,21 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
-from tessera.agent.deviceplugin.shares import Prepared, ShareDesk, World
+from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
-from tessera.core.advertise import NodeOffer, PluginDevice, Resource
+from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
+from tessera.core.allocations import Use, uses_of_ids, uses_of_shares
 from tessera.core.edits import Place, ShareEdits, edits
 from tessera.core.grant import Grant
 from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
 from tessera.core.holdings import placement_of
 from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.matching import Due, Held, Spot
+from tessera.core.matching import Due, Held
 from tessera.core.mig import Placement
 from tessera.core.nodesharing import ListStrategy, PluginOptions
 from tessera.core.sharing import Mode
@@ -44,6 +46,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     memory: Path | None = Path("/run/tessera/shares.json")
     """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
+    allocations: Path | None = Path("/run/tessera/allocations.json")
+    """The record of what is allocated to which container; None keeps nothing."""
     mps_root: Path = Path("/run/tessera/mps")
     dev: Path = Path("/dev")
     """The host's device nodes, to leave out what this driver has not loaded."""
@@ -56,10 +60,8 @@ async def _nothing(_: tuple[Share, ...]) -> None:
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """What the plugins ask and tell the rest of the agent."""
 
-    pods: Callable[[], Iterable[Object]]
-    """The Pod objects of this node."""
-    record: Callable[[], Awaitable[tuple[Held, ...]]]
-    """The kubelet's PodResources."""
+    view: PodsInView
+    """The pods of this node."""
     correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
     """Set annotations of a pod and return it as stored: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
@@ -95,15 +97,11 @@ class Plugins:
         self._driver = cdi.NOTHING
         self._handover = Handover(strategies=strategies)
         self._complained: set[str] = set()
+        self._adopted = False
+        """Whether the record has what pods were allocated before there was one; nothing is offered before."""
         self._folder = CdiFolder(paths.cdi)
-        world = World(
-            pods=outside.pods,
-            record=outside.record,
-            correct=outside.correct,
-            capacity=self._capacity,
-            prepare=self._prepare,
-        )
-        self._desk = ShareDesk(world, self._folder, log, memory=paths.memory)
+        self.gate = Gate(outside.view, self._capacity, log, file=paths.allocations)
+        self._shares = ShareAllocator(self.gate, self, outside.correct, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
     @property
@@ -113,7 +111,7 @@ class Plugins:
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
-        return self._desk.dues()
+        return self._shares.dues()
 
     @property
     def unit_mib(self) -> int:
@@ -123,15 +121,23 @@ class Plugins:
     def count_in(self, unit_mib: int) -> None:
         """Count the resources that are amounts of memory in units of so many MiB."""
         self._unit_mib = unit_mib
-        self._desk.count_in(unit_mib)
+        self._shares.count_in(unit_mib)
 
-    async def offer(self, offered: NodeOffer, inventory: Inventory, options: PluginOptions) -> bool:
+    async def offer(
+        self,
+        offered: NodeOffer,
+        inventory: Inventory,
+        options: PluginOptions,
+        *,
+        leaving: frozenset[DeviceKey] = frozenset(),
+    ) -> bool:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
         Args:
             offered: of `core.advertise.offer`.
             inventory: what the driver shows, the same that the offer was made from.
             options: how devices are handed over.
+            leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.
 
         """
         self._options = options
@@ -142,10 +148,14 @@ class Plugins:
             dev_root=options.driver_root,
         )
         self._see(inventory)
-        self._desk.handover, self._desk.driver = self._handover, self._driver
+        self._shares.handover, self._shares.driver = self._handover, self._driver
         if self._handover.cdi:
             self._write_devices()
-        return await self._servers.offer(offered.resources, policy=options.allocation_policy or "distributed")
+        if not self._adopted:
+            await self.gate.tidy(self._uses_of)
+            self._adopted = True
+        policy = options.allocation_policy or "distributed"
+        return await self._servers.offer(offered.resources, policy=policy, leaving=leaving)
 
     async def run(self) -> None:
         """Listen and register again when the kubelet starts anew, and remove what is stale; for ever."""
@@ -167,15 +177,23 @@ class Plugins:
 
     async def _tidy(self) -> None:
         try:
-            await self._desk.tidy()
+            await self.gate.tidy(self._uses_of)
+            await self._shares.tidy()
         except TesseraError as error:
             self._complain(str(error))
+
+    def _uses_of(self, held: Held) -> tuple[Use, ...]:
+        """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
+        if held.resource in SHARE_RESOURCES:
+            due = next((each for each in self.dues() if each.key == held.key), None)
+            return () if due is None else self.uses(due.shares)
+        return uses_of_ids(held.device_ids, self._inventory)
 
     # What is handed over
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        return OfferedResource(resource, self._give, self._desk, policy=policy)
+        return OfferedResource(resource, self._give, self.gate, self._shares, policy=policy)
 
     def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
         gpus = {facts.uuid: facts for facts in self._inventory.gpus}
@@ -189,8 +207,12 @@ class Plugins:
         named = by_cdi(self._handover, GPU_KIND, uuids)
         return grant(self._handover, named, visible, msgspec.structs.replace(made, env=env))
 
-    async def _prepare(self, shares: tuple[Share, ...]) -> Prepared:
-        """Make the devices of shares exist, and tell what a container with them gets."""
+    def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
+        """Return the devices that shares name."""
+        return uses_of_shares(shares, self._inventory)
+
+    async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
+        """Make the devices of shares exist, and return what a container with them gets."""
         uuids: dict[str, None] = {}
         for share in shares:
             facts = self._gpu(share.gpu)
@@ -206,14 +228,14 @@ class Plugins:
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=self._edits(shares, gpus))
 
-    def _capacity(self) -> dict[Spot, int]:
+    def _capacity(self) -> dict[DeviceKey, int]:
         """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
-        found: dict[Spot, int] = {}
+        found: dict[DeviceKey, int] = {}
         for facts in self._inventory.gpus:
-            found[facts.index, None] = facts.memory_mib
+            found[facts.uuid] = facts.memory_mib
             profiles = {profile.name: profile.memory_mib for profile in facts.model.profiles}
             for each in facts.instances:
-                found[facts.index, each.placement.start] = max(each.memory_mib, profiles[each.placement.profile])
+                found[facts.uuid, each.placement] = max(each.memory_mib, profiles[each.placement.profile])
         return found
 
     def _gpu(self, index: int) -> GpuFacts:

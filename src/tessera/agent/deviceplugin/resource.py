@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
+from tessera.agent.deviceplugin.gate import Gate
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.advertise import PluginDevice, Resource
+from tessera.core.advertise import DeviceKey, PluginDevice, Resource
+from tessera.core.allocations import uses_of_devices
 from tessera.core.grant import Grant
 from tessera.core.prefer import Policy, Wanted, prefer
 from tessera.errors import Conflict, InvalidInput, shown
 
-__all__ = ["OfferedResource", "ShareDoor"]
+__all__ = ["OfferedResource", "Shares"]
 
 GiveDevices = Callable[[Resource, tuple[PluginDevice, ...]], Grant]
 """Returns what a container with these devices gets."""
 
 
-class ShareDoor(Protocol):
+class Shares(Protocol):
     """Who decides about resources that go by assignment."""
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
@@ -30,45 +32,64 @@ class OfferedResource:
     """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back."""
 
     def __init__(
-        self, resource: Resource, give: GiveDevices, shares: ShareDoor, *, policy: Policy = "distributed"
+        self, resource: Resource, give: GiveDevices, gate: Gate, shares: Shares, *, policy: Policy = "distributed"
     ) -> None:
         self._give = give
+        self._gate = gate
         self._shares = shares
+        self.resource = resource
         self._streams: dict[object, int] = {}
         """Version that each open stream has been given."""
         self._version = 0
         self._ended = False
         self._changed = asyncio.Event()
         self._policy: Policy = policy
-        self._set(resource)
+        self._leaving: dict[str, PluginDevice] = {}
+        """Devices that were taken back, and that the kubelet may have chosen just before."""
+        self._set(resource, frozenset())
 
-    def _set(self, resource: Resource) -> None:
+    def _set(self, resource: Resource, leaving: frozenset[DeviceKey]) -> None:
+        known = {**self._leaving, **{device.id: device for device in self.resource.devices}}
         self.resource = resource
         self._devices = {device.id: device for device in resource.devices}
+        gone = known.keys() - self._devices.keys()
+        self._leaving = {name: known[name] for name in gone if known[name].key in leaving}
 
     @property
     def options(self) -> PluginOptions:
-        """Shares are made ready before their container is created."""
-        return PluginOptions(pre_start=self.resource.by_assignment, preferred=True)
+        """No container is created before it has passed the gate."""
+        return PluginOptions(pre_start=True, preferred=True)
 
     @property
     def streams(self) -> int:
         """Number of kubelet streams that are open; it opens one when the plugin is registered."""
         return len(self._streams)
 
-    def update(self, resource: Resource, *, policy: Policy = "distributed") -> None:
-        """Offer other devices under the same name; streams get the whole list when anything changed."""
+    def update(
+        self, resource: Resource, *, policy: Policy = "distributed", leaving: frozenset[DeviceKey] = frozenset()
+    ) -> None:
+        """Offer other devices under the same name; streams get the whole list when anything changed.
+
+        Those taken back that are `leaving` are allocated still to whom the kubelet chose them for before it knew.
+        """
         self._policy = policy
-        if resource == self.resource:
+        changed = resource != self.resource
+        self._set(resource, leaving)
+        if not changed:
             return
-        self._set(resource)
         self._version += 1
         self._wake()
+
+    def offers(self, keys: frozenset[DeviceKey]) -> bool:
+        """Return whether one of these devices is offered by name, or was and is leaving."""
+        devices = (*self.resource.devices, *self._leaving.values())
+        return not self.resource.by_assignment and any(each.key in keys for each in devices)
 
     def end(self) -> None:
         """Take all devices back: streams get an empty list, and end."""
         self._ended = True
-        self._set(Resource(name=self.resource.name, devices=(), by_assignment=self.resource.by_assignment))
+        nothing = Resource(name=self.resource.name, devices=(), by_assignment=self.resource.by_assignment)
+        self._set(nothing, frozenset())
         self._version += 1
         self._wake()
 
@@ -105,8 +126,17 @@ class OfferedResource:
             self._wake()
 
     async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
-        """Return the ids one container had better get: on distinct GPUs, unless replicas are to be packed."""
-        return prefer(self.resource, wanted, self._policy, distinct=self._policy == "distributed")
+        """Return the ids that are preferred: on distinct GPUs, unless replicas are to be packed.
+
+        None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
+        what it likes, and `allocate` refuses.
+        """
+        taken = self._gate.taken(self.resource.name)
+        free = tuple(each for each in wanted.available if each not in taken)
+        must = tuple(each for each in wanted.must_include if each not in taken)
+        size = min(wanted.size, len({*free, *must}))
+        sound = Wanted(available=free, must_include=must, size=size)
+        return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         """Return what a container with these devices gets.
@@ -131,12 +161,22 @@ class OfferedResource:
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
+        await self._gate.admit(self.resource.name, ids, uses_of_devices(devices))
         return self._give(self.resource, devices)
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """Make ready what a container with these devices was assigned."""
+        """Make ready what a container with these devices was allocated, unless another pod that lives has it.
+
+        Raises:
+            Conflict: another pod that lives has one of the devices.
+            Unavailable: the kubelet's record does not show the container.
+
+        """
         if self.resource.by_assignment:
             await self._shares.pre_start(self.resource.name, ids)
+            return
+        holder = await self._gate.holder(self.resource.name, ids)
+        await self._gate.start(holder, uses_of_devices(self._known(ids)), ids=True)
 
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:
         subject = f"devices of {self.resource.name}"
@@ -144,8 +184,9 @@ class OfferedResource:
             raise InvalidInput(subject, found="no device ids", wanted="at least one")
         if len(set(ids)) < len(ids):
             raise InvalidInput(subject, found="an id twice", wanted="each id once")
-        unknown = next((each for each in ids if each not in self._devices), None)
+        known = {**self._leaving, **self._devices}
+        unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
             wanted = f"one of the {len(self._devices)} ids that are offered"
             raise InvalidInput(subject, found=shown(unknown), wanted=wanted)
-        return tuple(self._devices[each] for each in ids)
+        return tuple(known[each] for each in ids)

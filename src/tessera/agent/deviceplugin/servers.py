@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
-from tessera.core.advertise import Resource
+from tessera.core.advertise import DeviceKey, Resource
 from tessera.core.prefer import Policy
 from tessera.errors import TesseraError
 from tessera.log import Logger
@@ -57,15 +59,33 @@ class PluginServers:
         """What keeps resources from being advertised; one sentence each, and none when all are."""
         return tuple(f"resource {name}: {each.problem}" for name, each in self._servers.items() if each.problem)
 
-    async def offer(self, resources: Iterable[Resource], *, policy: Policy, deadline_s: float = 5.0) -> bool:
-        """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time."""
+    async def offer(
+        self,
+        resources: Iterable[Resource],
+        *,
+        policy: Policy,
+        leaving: frozenset[DeviceKey] = frozenset(),
+        deadline_s: float = 5.0,
+    ) -> bool:
+        """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time.
+
+        Args:
+            resources: what is advertised.
+            policy: which replicas are preferred.
+            leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.
+            deadline_s: for the kubelet to take the lists.
+
+        """
         async with self._turn:
             wanted = {resource.name: resource for resource in resources}
+            for name, each in self._servers.items():
+                if name not in wanted and each.plugin.offers(leaving):
+                    wanted[name] = msgspec.structs.replace(each.plugin.resource, devices=())
             for name in [name for name in self._servers if name not in wanted]:
                 await self._withdraw(self._servers.pop(name))
             for name, resource in wanted.items():
                 if name in self._servers:
-                    self._servers[name].plugin.update(resource, policy=policy)
+                    self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)
                 else:
                     self._servers[name] = _Server(self._make(resource))
             await self._tend()

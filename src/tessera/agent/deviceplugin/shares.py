@@ -7,16 +7,19 @@ dues, and the assignments are exchanged afterwards. docs/decisions/0009-pod-iden
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
+from tessera.agent.deviceplugin.gate import Gate
 from tessera.api import cdi
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object
+from tessera.core.allocations import Allocation, Use
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
 from tessera.core.handover import SHARE_KIND, Handover, by_cdi, grant, share_name
@@ -26,18 +29,15 @@ from tessera.core.matching import (
     Due,
     DueKey,
     Held,
-    Spot,
-    holder,
-    overfull,
     pick,
     reconcile,
     served,
 )
 from tessera.core.snapshot import Share
-from tessera.errors import Conflict, TesseraError, Unavailable
+from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
-__all__ = ["Prepared", "ShareDesk", "World"]
+__all__ = ["DeviceMaker", "Prepared", "ShareAllocator"]
 
 _LATE_S = 3.0
 """How long an assignment may take from the API server to this agent after the kubelet has it."""
@@ -55,37 +55,45 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     edits: ShareEdits
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What the desk asks and tells."""
+class DeviceMaker(Protocol):
+    """Who makes devices ready."""
 
-    pods: Callable[[], Iterable[Object]]
-    """The Pod objects of this node."""
-    record: Callable[[], Awaitable[tuple[Held, ...]]]
-    """The kubelet's PodResources."""
-    capacity: Callable[[], Mapping[Spot, int]]
-    """Memory in MiB that can be granted of each GPU and each MIG instance there is."""
-    prepare: Callable[[tuple[Share, ...]], Awaitable[Prepared]]
-    """Make the devices of shares exist, and tell what a container with them gets."""
-    correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
-    """Set annotations of a pod and return it as stored: namespace, name, annotations."""
+    async def prepare(self, shares: tuple[Share, ...]) -> Prepared:
+        """Make the devices of shares exist, and return what a container with them gets."""
+
+    def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
+        """Return the devices that shares name."""
 
 
-class ShareDesk:
+class ShareAllocator:
     """Answers for resources whose pods carry an assignment.
 
     Args:
-        world: what it asks and tells.
+        gate: keeps a device from two pods; observes the pods of this node.
+        maker: makes devices ready.
+        correct: sets annotations of a pod and returns it as stored: namespace, name, annotations.
         folder: where CDI specifications go.
-        memory: file that keeps what was answered, for a restart of the agent between the two calls; None keeps nothing.
         log: where answers and exchanges are logged.
+        memory: file that keeps what was answered, for a restart of the agent between the two calls; None keeps nothing.
 
     """
 
-    def __init__(self, world: World, folder: CdiFolder, log: Logger, *, memory: Path | None = None) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        maker: DeviceMaker,
+        correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]],
+        folder: CdiFolder,
+        log: Logger,
+        *,
+        memory: Path | None = None,
+    ) -> None:
         self.handover = Handover()
         self.driver = cdi.NOTHING
-        self._world = world
-        self._pods = AssignedPods(world.pods, world.correct)
+        self._gate = gate
+        self._view = gate.view
+        self._maker = maker
+        self._pods = AssignedPods(gate.view.pods, correct)
         self._folder = folder
         self._log = log
         self._memory = memory
@@ -106,18 +114,19 @@ class ShareDesk:
         """Return what the container of some unserved due of this size gets; with CDI a name that is filled in later.
 
         Raises:
-            Conflict: no due of this size waits here.
-            Unavailable: the kubelet's record cannot be read.
+            Conflict: no due of this size waits here, or the ids are another pod's.
+            Unavailable: the kubelet's record cannot be read, or ours not be written.
 
         """
         async with self._turn:
             due = await self._pick(resource, frozenset(ids))
+            await self._gate.admit(resource, ids)
             answer = Answer(ids=frozenset(ids), key=due.key, specification=due.specification, shares=due.shares)
             name = share_name(resource, ids)
             given = by_cdi(self.handover, SHARE_KIND, (name,))
             if self.handover.fixed_at_allocate:
                 self._log.info("share_awaited", pod=str(due.key), resource=resource, call="Allocate")
-                prepared = await self._world.prepare(due.shares)
+                prepared = await self._maker.prepare(due.shares)
                 given = grant(self.handover, given, prepared.visible, prepared.edits)
             self._answers[answer.ids] = answer
             if self.handover.fixed_at_allocate:
@@ -128,30 +137,26 @@ class ShareDesk:
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
         """Make ready what the container that holds these ids was assigned.
 
+        Containers wait for their devices beside each other, and nobody who allocates waits for them.
+
         Raises:
-            Conflict: it was given another pod's share, or has no assignment to so many units.
+            Conflict: it was given another pod's share, has no assignment to so many units, or another pod that lives
+                has what it was assigned.
             Unavailable: the kubelet's record does not show who holds them.
 
         """
-        async with self._turn:
-            held = await self._world.record()
-            who = holder(held, resource, frozenset(ids))
-            if who is None:
-                raise Unavailable(
-                    f"{len(ids)} units of {resource}",
-                    found="no container with these device ids in the kubelet's PodResources",
-                    wanted="the container that is about to be created",
-                )
-            due = await self._own(who)
-            if self.handover.fixed_at_allocate:
-                due = await self._exchange(due, held)
-            self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")
-            prepared = await self._world.prepare(due.shares)
-            self._check_room(due, held)
-            if self.handover.cdi:
-                self._specify(share_name(resource, ids), prepared)
-            self._answers.pop(frozenset(ids), None)
-            self._log.info("share_ready", pod=str(due.key), resource=resource, gpus=[s.gpu for s in due.shares])
+        holder = await self._gate.holder(resource, ids)
+        due = await self._own(holder, len(ids))
+        if self.handover.fixed_at_allocate:
+            async with self._turn:
+                due = await self._exchange(due, await self._view.held())
+        self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")
+        await self._gate.start(holder, self._maker.uses(due.shares), ids=False)
+        prepared = await self._maker.prepare(due.shares)
+        if self.handover.cdi:
+            self._specify(share_name(resource, ids), prepared)
+        self._answers.pop(frozenset(ids), None)
+        self._log.info("share_ready", pod=str(due.key), resource=resource, gpus=[s.gpu for s in due.shares])
 
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
@@ -163,7 +168,7 @@ class ShareDesk:
 
         """
         async with self._turn:
-            held = await self._world.record()
+            held = await self._view.held()
             if unshown(self._pods.objects(), held):
                 return
             known = {frozenset(each.device_ids) for each in held}
@@ -187,7 +192,7 @@ class ShareDesk:
         The kubelet admits one pod after the other. So a due that was answered and holds nothing now may be answered
         again: its first pod was refused for another reason.
         """
-        held = await self._world.record()
+        held = await self._view.held()
         self._forget(held, ids)
         if self.handover.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
@@ -195,17 +200,38 @@ class ShareDesk:
                 await self._mend(held)
             except TesseraError as error:
                 self._log.warning("assignment_not_exchanged", reason=str(error))
-        answers = tuple(self._answers.values())
-        last_s = asyncio.get_running_loop().time() + _LATE_S
+        try:
+            return self._unserved(resource, len(ids), held)
+        except Conflict:
+            last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
         while True:
-            dues = self.dues()
-            holding = served(dues, held, ())
-            for answered in (served(dues, held, answers), holding):
-                with contextlib.suppress(Conflict):
-                    return pick(dues, resource, len(ids), answered)
-            if asyncio.get_running_loop().time() > last_s:
-                return pick(dues, resource, len(ids), holding)
+            try:
+                return self._unserved(resource, len(ids), held)
+            except Conflict:
+                if asyncio.get_running_loop().time() >= last_s:
+                    raise
             await asyncio.sleep(_AGAIN_S)
+
+    def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> Due:
+        """Return the due of this size that nobody was given yet; else one that was, and holds nothing after all."""
+        dues, answers = self.dues(), tuple(self._answers.values())
+        with contextlib.suppress(Conflict):
+            return pick(dues, resource, units, served(dues, held, answers))
+        return pick(dues, resource, units, served(dues, held, ()))
+
+    async def _refreshed_s(self) -> float:
+        """Read the pods anew, and return for how long an assignment may be waited for.
+
+        What the kubelet allocates for is in the API server's list. So whoever is not there with an assignment never
+        will be, and nobody waits for it: the kubelet admits no other pod meanwhile. Only where the API server does not
+        answer the watch may still show it.
+        """
+        try:
+            await self._view.refresh()
+        except (TesseraError, TimeoutError) as error:
+            self._log.warning("look_again", what="pods", reason=str(error))
+            return _LATE_S
+        return 0.0
 
     def _forget(self, held: tuple[Held, ...], ids: frozenset[str]) -> None:
         """Forget answers for ids that are given anew, and those that nobody holds and whose pod is gone."""
@@ -217,20 +243,26 @@ class ShareDesk:
             if each.ids & ids or (each.ids not in known and each.key not in waiting):
                 del self._answers[each.ids]
 
-    async def _own(self, who: Held) -> Due:
-        last_s = asyncio.get_running_loop().time() + _LATE_S
-        while True:
-            due = next((each for each in self.dues() if each.key == who.key), None)
-            if due is not None and due.units == len(who.device_ids):
-                return due
-            if asyncio.get_running_loop().time() > last_s:
-                raise Conflict(
-                    str(who.key),
-                    found="no assignment" if due is None else f"an assignment to {due.units} units",
-                    wanted=f"an assignment to {len(who.device_ids)} units of {who.resource}",
-                    accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
-                )
-            await asyncio.sleep(_AGAIN_S)
+    async def _own(self, holder: Allocation, units: int) -> Due:
+        """Return what a container is due."""
+        due = self._due_of(holder)
+        if due is None or due.units != units:
+            last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
+            while (due := self._due_of(holder)) is None or due.units != units:
+                if asyncio.get_running_loop().time() >= last_s:
+                    raise Conflict(
+                        f"pod {holder.pod}, container {holder.container}",
+                        found="no assignment by Tessera" if due is None else f"an assignment to {due.units} units",
+                        wanted=f"an assignment to {units} units of {holder.resource}",
+                        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+                    )
+                await asyncio.sleep(_AGAIN_S)
+        return due
+
+    def _due_of(self, holder: Allocation) -> Due | None:
+        namespace, _, pod = holder.pod.partition("/")
+        key = DueKey(namespace, pod, holder.container, holder.resource)
+        return next((each for each in self.dues() if each.key == key), None)
 
     async def _exchange(self, due: Due, held: tuple[Held, ...]) -> Due:
         """Return the due with what its container was given in fact; assignments say so when this returns."""
@@ -265,18 +297,6 @@ class ShareDesk:
             msgspec.structs.replace(due, shares=self._exchanges[due.key].shares) if due.key in self._exchanges else due
             for due in self._pods.dues()
         )
-
-    def _check_room(self, due: Due, held: tuple[Held, ...]) -> None:
-        """Refuse a container with which more memory of a device would be held than it has."""
-        dues, capacity_mib = self.dues(), self._world.capacity()
-        full = overfull(dues, served(dues, held, ()) | {due.key}, capacity_mib)
-        for gpu, start in sorted({(share.gpu, share.start) for share in due.shares} & set(full)):
-            raise Conflict(
-                f"{due.key}, GPU {gpu}{'' if start is None else f', instance at {start}'}",
-                found="more memory assigned than the device has",
-                wanted=f"assignments to at most {capacity_mib.get((gpu, start), 0)} MiB",
-                accepted="one of the pods on it deleted and made anew",
-            )
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         visible = ("TESSERA_GPU_UUIDS", ",".join(prepared.visible))

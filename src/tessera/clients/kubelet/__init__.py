@@ -7,6 +7,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # What happens to a connection is told by the errors of its calls.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+from tessera.clients.kubelet.devicecheckpoint import DeviceCheckpoint
 from tessera.clients.kubelet.memory import Container, MemoryKubelet
 from tessera.clients.kubelet.plugin import DevicePlugin, PluginOptions, PluginServer, register, serve
 from tessera.clients.kubelet.podresources import Held, PodResources
@@ -14,6 +15,7 @@ from tessera.clients.kubelet.sockets import socket_path
 
 __all__ = [
     "Container",
+    "DeviceCheckpoint",
     "DevicePlugin",
     "Held",
     "MemoryKubelet",

@@ -8,13 +8,14 @@ import asyncio
 import random
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import grpc
 import msgspec
 
+from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.dial import Endpoint
 from tessera.clients.kubelet.plugin import VERSION
@@ -32,7 +33,7 @@ _RESOURCE_NAME = re.compile(
 )
 """Source: kubernetes `pkg/apis/core/v1/helper` `IsExtendedResourceName`."""
 _PRE_START_S = 30.0
-_KEPT = "kubelet_internal_checkpoint"
+_NO_GRANT = Grant()
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 class _Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one resource that a container holds, and what the plugin answered."""
 
+    uid: str
     namespace: str
     pod: str
     container: str
@@ -74,6 +76,9 @@ class MemoryKubelet:
         """So many of the next calls of PodResources are answered as one too many."""
         self.registrations: list[str] = []
         """Resource names, in the order of their registrations since the kubelet started last."""
+        self.forgotten: set[str] = set()
+        """Device ids that it believes to be free whoever holds them, as a kubelet does after a race of its own
+        (docs/kubelet-races.md)."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
         self._endpoints: dict[str, Endpoint] = {}
         self._holdings: list[_Holding] = []
@@ -94,7 +99,7 @@ class MemoryKubelet:
         self.plugins.mkdir(parents=True, exist_ok=True)
         self.pod_resources.parent.mkdir(parents=True, exist_ok=True)
         for path in self.plugins.iterdir():
-            if path.name != _KEPT and stat.S_ISSOCK(path.lstat().st_mode):
+            if path.name != DEVICE_CHECKPOINT and stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
         self.registrations.clear()
         unary = grpc.unary_unary_rpc_method_handler
@@ -104,9 +109,24 @@ class MemoryKubelet:
             pods_wire.ListPodResourcesRequest.FromString,
             pods_wire.ListPodResourcesResponse.SerializeToString,
         )
+        get_pod = unary(
+            self._get,
+            pods_wire.GetPodResourcesRequest.FromString,
+            pods_wire.GetPodResourcesResponse.SerializeToString,
+        )
+        allocatable = unary(
+            self._allocatable,
+            pods_wire.AllocatableResourcesRequest.FromString,
+            pods_wire.AllocatableResourcesResponse.SerializeToString,
+        )
+        record: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "List": list_pods,
+            "Get": get_pod,
+            "GetAllocatableResources": allocatable,
+        }
         for path, service, handlers in (
             (self.socket, "v1beta1.Registration", {"Register": register}),
-            (self.pod_resources, "v1.PodResourcesLister", {"List": list_pods}),
+            (self.pod_resources, "v1.PodResourcesLister", record),
         ):
             server = grpc.aio.server()
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -150,8 +170,8 @@ class MemoryKubelet:
             found = f"{self.allocatable(resource)} healthy devices after {deadline_s:g} s"
             raise Unavailable(f"resource {resource}", found=found, wanted=str(count)) from error
 
-    async def admit(self, namespace: str, pod: str, *containers: Container) -> None:
-        """Let the plugins allocate what a pod asks.
+    async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
+        """Let the plugins allocate what a pod asks; without a UID it is known by its name.
 
         Raises:
             Conflict: the pod is refused (`UnexpectedAdmissionError`), with the reason; it holds nothing then.
@@ -162,19 +182,46 @@ class MemoryKubelet:
                 for resource, count in container.limits:
                     ids = await self._choose(resource, count)
                     one = Container(name=container.name, limits=((resource, count),))
-                    await self.allocate(namespace, pod, one, ids)
+                    await self.allocate(namespace, pod, one, ids, uid=uid)
         except Conflict:
             self.remove(namespace, pod)
             raise
 
-    async def allocate(self, namespace: str, pod: str, container: Container, ids: tuple[str, ...]) -> Grant:
+    async def allocate(
+        self, namespace: str, pod: str, container: Container, ids: tuple[str, ...], *, uid: str = ""
+    ) -> Grant:
         """Return what the plugin gives a container of one resource with just these devices, and note who holds them."""
         (resource, _), *_ = container.limits
-        grant = await self._endpoints[resource].allocate(ids)
-        self._holdings.append(
-            _Holding(namespace=namespace, pod=pod, container=container.name, resource=resource, ids=ids, grant=grant)
-        )
+        try:
+            grant = await self._endpoints[resource].allocate(ids)
+        except Conflict:
+            self.forgotten.clear()  # an error makes it count anew what is held
+            raise
+        self.record(namespace, pod, container, ids, grant, uid=uid)
         return grant
+
+    def record(
+        self,
+        namespace: str,
+        pod: str,
+        container: Container,
+        ids: tuple[str, ...],
+        grant: Grant = _NO_GRANT,
+        *,
+        uid: str = "",
+    ) -> None:
+        """Note who holds devices of one resource, and write the checkpoint, whatever the plugin thinks of it."""
+        held = _Holding(
+            uid=uid or f"{namespace}/{pod}",
+            namespace=namespace,
+            pod=pod,
+            container=container.name,
+            resource=container.limits[0][0],
+            ids=ids,
+            grant=grant,
+        )
+        self._holdings.append(held)
+        self._write_checkpoint()
 
     async def ping(self, resource: str) -> None:
         """Ask a plugin its options again: a call in which nothing is done."""
@@ -213,6 +260,7 @@ class MemoryKubelet:
         if not healthy:
             raise Conflict(f"resource {resource}", found="no healthy device", wanted=f"{count} devices")
         used = {each for holding in self._holdings if holding.resource == resource for each in holding.ids}
+        used -= self.forgotten
         available = [each for each in healthy if each not in used]
         if len(available) < count:
             found = f"{len(available)} available devices"
@@ -252,20 +300,65 @@ class MemoryKubelet:
     async def _list(
         self, _: pods_wire.ListPodResourcesRequest, context: _Context
     ) -> pods_wire.ListPodResourcesResponse:
+        await self._limit(context)
+        answer = pods_wire.ListPodResourcesResponse()
+        for (namespace, pod), holdings in self._by_pod():
+            _fill(answer.pod_resources.add(name=pod, namespace=namespace), holdings)
+        return answer
+
+    async def _get(
+        self, request: pods_wire.GetPodResourcesRequest, context: _Context
+    ) -> pods_wire.GetPodResourcesResponse:
+        await self._limit(context)
+        namespace, pod = request.pod_namespace, request.pod_name
+        holdings = dict(self._by_pod()).get((namespace, pod))
+        if holdings is None:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"pod {pod} in namespace {namespace} not found")
+        answer = pods_wire.GetPodResourcesResponse()
+        answer.pod_resources.name, answer.pod_resources.namespace = pod, namespace
+        _fill(answer.pod_resources, holdings or ())
+        return answer
+
+    async def _allocatable(
+        self, _: pods_wire.AllocatableResourcesRequest, context: _Context
+    ) -> pods_wire.AllocatableResourcesResponse:
+        await self._limit(context)
+        answer = pods_wire.AllocatableResourcesResponse()
+        for resource in self._endpoints:
+            answer.devices.add(resource_name=resource, device_ids=self._healthy(resource))
+        return answer
+
+    async def _limit(self, context: _Context) -> None:
         if self.refused_lists > 0:
             self.refused_lists -= 1
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        answer = pods_wire.ListPodResourcesResponse()
-        for (namespace, pod), holdings in self._by_pod():
-            record = answer.pod_resources.add(name=pod, namespace=namespace)
-            for each in holdings:
-                container = next((found for found in record.containers if found.name == each.container), None)
-                container = container or record.containers.add(name=each.container)
-                container.devices.add(resource_name=each.resource, device_ids=each.ids)
-        return answer
+
+    def _write_checkpoint(self) -> None:
+        entries = [
+            {
+                "PodUID": each.uid,
+                "ContainerName": each.container,
+                "ResourceName": each.resource,
+                "DeviceIDs": {"-1": list(each.ids)},
+                "AllocResp": "",
+            }
+            for each in self._holdings
+        ]
+        healthy = {resource: self._healthy(resource) for resource in self._endpoints}
+        file = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": healthy}, "Checksum": 0}
+        scratch = self.plugins / f".{DEVICE_CHECKPOINT}"
+        scratch.write_bytes(msgspec.json.encode(file))
+        scratch.rename(self.plugins / DEVICE_CHECKPOINT)
 
     def _by_pod(self) -> Iterator[tuple[tuple[str, str], list[_Holding]]]:
         pods: dict[tuple[str, str], list[_Holding]] = {}
         for each in self._holdings:
             pods.setdefault((each.namespace, each.pod), []).append(each)
         yield from pods.items()
+
+
+def _fill(record: pods_wire.PodResources, holdings: Iterable[_Holding]) -> None:
+    for each in holdings:
+        container = next((found for found in record.containers if found.name == each.container), None)
+        container = container or record.containers.add(name=each.container)
+        container.devices.add(resource_name=each.resource, device_ids=each.ids)

@@ -1,21 +1,30 @@
 """Which containers hold which devices, by the kubelet's own record."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import grpc
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
 from tessera.core.matching import Held
-from tessera.errors import Unavailable
+from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["POD_RESOURCES", "Held", "PodResources"]
 
+_Answer = TypeVar("_Answer")
+
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 """Where the kubelet answers, unless it was started with another root folder."""
-_LIST = "/v1.PodResourcesLister/List"
+_SERVICE = "/v1.PodResourcesLister"
+_UNKNOWN = "not found"
+_DISABLED = "disabled"
+"""Words of the kubelet's answers; their code says nothing.
+
+Source: kubernetes `pkg/kubelet/apis/podresources/server_v1.go`.
+"""
 _AGAIN_S = 0.05
 """The kubelet answers 100 calls a second. Source: kubernetes `pkg/kubelet/apis/grpc/ratelimit.go`."""
 
@@ -47,6 +56,9 @@ class PodResources:
     async def list(self) -> tuple[Held, ...]:
         """Return all devices of device plugins that running and starting pods hold, sorted.
 
+        Listing makes the kubelet forget what it is allocating at that moment, where a pod has just ended, so that it
+        may allocate it twice (docs/kubelet-races.md): whoever knows the pods uses `get`.
+
         A kubelet that is asked too often is asked again until the deadline. One that has just started shows none of the
         pods until it has read them: that a running pod is missing means that, not that its devices are free.
 
@@ -54,10 +66,52 @@ class PodResources:
             Unavailable: no answer within the deadline.
 
         """
+        answer = await self._ask("List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
+        return _held(answer.pod_resources)
+
+    async def get(self, namespace: str, pod: str) -> tuple[Held, ...]:
+        """Return the devices that one pod holds, sorted; none of a pod that the kubelet does not know, or not yet.
+
+        Raises:
+            Unsupported: a kubelet older than 1.34, where a feature gate is off that this needs.
+            Unavailable: no answer within the deadline.
+
+        """
+        request = wire.GetPodResourcesRequest(pod_name=pod, pod_namespace=namespace)
+        try:
+            answer = await self._ask("Get", request, wire.GetPodResourcesResponse)
+        except Unavailable as error:
+            if _UNKNOWN in error.found:
+                return ()
+            if _DISABLED in error.found:
+                raise Unsupported(
+                    "the kubelet's PodResources",
+                    found=error.found,
+                    wanted="the call Get",
+                    accepted="a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
+                ) from error
+            raise
+        return _held((answer.pod_resources,))
+
+    async def allocatable(self) -> frozenset[str]:
+        """Return the ids of all healthy devices that the kubelet knows, allocated or not.
+
+        What a plugin took back and is not among them will not be chosen any more.
+
+        Raises:
+            Unavailable: no answer within the deadline.
+
+        """
+        answer = await self._ask(
+            "GetAllocatableResources", wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
+        )
+        return frozenset(name for each in answer.devices for name in each.device_ids)
+
+    async def _ask(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
         wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
-                return _held(await self._answer())
+                return await self._answer(method, request, kind)
         except grpc.aio.AioRpcError as error:
             raise sockets.in_our_terms(error, self._socket, wanted) from error
         except TimeoutError as error:
@@ -68,47 +122,50 @@ class PodResources:
         if channel is not None:
             await channel.close()
 
-    async def _answer(self) -> wire.ListPodResourcesResponse:
+    async def _answer(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
         """Return the kubelet's answer, on a new connection when the one that was kept has broken since."""
         kept = False
         try:
-            answer = await self._ask_again()
+            answer = await self._again(method, request, kind)
             kept = self._keep
         finally:
             if not kept:
                 await self._disconnect()
         return answer
 
-    async def _ask_again(self) -> wire.ListPodResourcesResponse:
+    async def _again(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
         if self._channel is not None:
             try:
-                return await self._ask(self._channel)
+                return await _call(self._channel, method, request, kind)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
             await self._disconnect()
         self._channel = sockets.channel(self._socket)
-        return await self._ask(self._channel)
-
-    async def _ask(self, channel: grpc.aio.Channel) -> wire.ListPodResourcesResponse:
-        call = channel.unary_unary(
-            _LIST,
-            request_serializer=wire.ListPodResourcesRequest.SerializeToString,
-            response_deserializer=wire.ListPodResourcesResponse.FromString,
-        )
-        while True:
-            try:
-                return await call(wire.ListPodResourcesRequest())
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    raise
-            await asyncio.sleep(_AGAIN_S)
+        return await _call(self._channel, method, request, kind)
 
 
-def _held(answer: wire.ListPodResourcesResponse) -> tuple[Held, ...]:
+async def _call(channel: grpc.aio.Channel, method: str, request: Any, kind: type[_Answer]) -> _Answer:
+    call = channel.unary_unary(
+        f"{_SERVICE}/{method}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=kind.FromString,  # type: ignore[attr-defined]  # generated messages have it
+    )
+    while True:
+        try:
+            answer: _Answer = await call(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        else:
+            return answer
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _held(pods: Iterable[wire.PodResources]) -> tuple[Held, ...]:
     """Return the record with one entry for each container and resource; the kubelet writes one for each NUMA node."""
     ids: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
-    for pod in answer.pod_resources:
+    for pod in pods:
         for container in pod.containers:
             for devices in container.devices:
                 key = (pod.namespace, pod.name, container.name, devices.resource_name)

@@ -1,0 +1,180 @@
+"""What an agent observes of its node's pods: the API server's objects, the kubelet's record, running processes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+
+from tessera.api.containerlimits import holds_devices, lasting_containers
+from tessera.api.devicecheckpoint import Checkpointed
+from tessera.clients.kube import Listing, Object, name_of, version_of
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.matching import Held
+from tessera.errors import Unavailable, Unsupported
+
+__all__ = ["NodeView", "is_ended", "is_ending", "uid_of"]
+
+_FRESH_S = 5.0
+"""How long a list stands in for the watch, which shows the same before that."""
+_LEAST_UID = 8
+"""Characters of a UID that is looked for among control groups; every real one has 36."""
+
+
+class NodeView:
+    """The pods of this node.
+
+    Args:
+        watched: returns the Pod objects of this node as the watch shows them.
+        relist: returns them as the API server has them now (a quorum read).
+        checkpoint: the kubelet's record of devices.
+        resources: the kubelet's PodResources, for where the checkpoint cannot be read.
+        proc: the host's process table.
+
+    """
+
+    def __init__(
+        self,
+        watched: Callable[[], Iterable[Object]],
+        relist: Callable[[], Awaitable[Listing]],
+        checkpoint: DeviceCheckpoint,
+        resources: PodResources,
+        *,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._watched = watched
+        self._relist = relist
+        self._checkpoint = checkpoint
+        self._resources = resources
+        self._proc = proc
+        self._listed: dict[str, Object] = {}
+        self._moment = 0
+        self._until_s = 0.0
+
+    # Pods
+
+    def pods(self) -> tuple[Object, ...]:
+        """Return the pods that are bound to this node, as late as the watch or the last `refresh`."""
+        watched = tuple(self._watched())
+        if not self._listed and not self._moment:
+            return watched
+        if asyncio.get_running_loop().time() > self._until_s:
+            self._listed, self._moment = {}, 0
+            return watched
+        return tuple(self._merged(watched))
+
+    def _merged(self, watched: Iterable[Object]) -> Iterator[Object]:
+        """Yield each pod in its later version; one that the list lacked is gone, unless it is newer than the list."""
+        left = dict(self._listed)
+        for pod in watched:
+            listed = left.pop(uid_of(pod), None)
+            if listed is not None:
+                yield listed if _version(listed) > _version(pod) else pod
+            elif _version(pod) > self._moment:
+                yield pod
+        yield from left.values()
+
+    def find(self, uid: str) -> Object | None:
+        """Return the pod of this UID."""
+        return next((pod for pod in self.pods() if uid_of(pod) == uid), None)
+
+    async def refresh(self) -> None:
+        """Read the pods of this node from the API server, so that `pods` shows all that the kubelet can know.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        listing = await self._relist()
+        self._listed = {uid_of(pod): pod for pod in listing.objects}
+        self._moment = int(listing.resource_version or 0)
+        self._until_s = asyncio.get_running_loop().time() + _FRESH_S
+
+    # What the kubelet allocated
+
+    def allocated(self) -> tuple[Checkpointed, ...]:
+        """Return what the kubelet allocated to which container, also of pods that have ended.
+
+        Raises:
+            Unavailable: its checkpoint cannot be read.
+
+        """
+        return self._checkpoint.read()
+
+    async def held(self) -> tuple[Held, ...]:
+        """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
+
+        Raises:
+            Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
+
+        """
+        pods = {uid_of(pod): pod for pod in self.pods() if not is_ended(pod)}
+        try:
+            recorded = self.allocated()
+        except Unavailable:
+            return await self._asked(pods.values())
+        found = []
+        for each in recorded:
+            pod = pods.get(each.uid)
+            if pod is not None and each.container in lasting_containers(pod):
+                namespace, name = name_of(pod)
+                held = Held(
+                    namespace=namespace,
+                    pod=name,
+                    container=each.container,
+                    resource=each.resource,
+                    device_ids=each.device_ids,
+                )
+                found.append(held)
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    async def _asked(self, pods: Iterable[Object]) -> tuple[Held, ...]:
+        """Ask the kubelet about each pod that has devices, without making it forget any."""
+        try:
+            answers = [await self._resources.get(*name_of(pod)) for pod in pods if holds_devices(pod)]
+        except Unsupported:
+            return await self._resources.list()
+        return tuple(sorted((each for held in answers for each in held), key=lambda each: each.key))
+
+    # Processes
+
+    def running(self, uids: Iterable[str]) -> frozenset[str]:
+        """Return those of these pods of which processes run, whatever API server and kubelet say of them.
+
+        The control groups of a pod carry its UID, whichever version and driver of them the node has. An agent that does
+        not see the host's processes finds none.
+        """
+        wanted = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
+        found: set[str] = set()
+        if not wanted:
+            return frozenset()
+        for process in self._proc.iterdir() if self._proc.is_dir() else ():
+            if process.name.isdecimal():
+                text = _text(process / "cgroup")
+                found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
+        return frozenset(found)
+
+
+def uid_of(pod: Object) -> str:
+    """Return a pod's UID."""
+    return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def is_ended(pod: Object | None) -> bool:
+    """Return whether a pod is gone, or has run to its end."""
+    return pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ending(pod: Object | None) -> bool:
+    """Return whether a pod is gone, has run to its end, or is being deleted."""
+    return is_ended(pod) or bool(((pod or {}).get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _version(pod: Object) -> int:
+    version = version_of(pod)
+    return int(version) if version.isdecimal() else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # it has ended since

@@ -1,0 +1,71 @@
+"""The kubelet's device checkpoint: which container of which pod, by UID, was allocated which device ids.
+
+The kubelet writes the file when `Allocate` has been answered and before the container is created. Unlike its
+PodResources API it names pods by UID, shows init containers, has no limit on how often it is read, and reading it
+changes nothing in the kubelet (docs/kubelet-races.md). It may still show pods that have ended.
+
+Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`; the format is that of 1.20 and later.
+"""
+
+import msgspec
+
+from tessera.errors import InvalidInput
+
+__all__ = ["DEVICE_CHECKPOINT", "Checkpointed", "read_checkpoint"]
+
+DEVICE_CHECKPOINT = "kubelet_internal_checkpoint"
+"""Name of the file in the kubelet's folder of device plugins."""
+
+
+class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that the kubelet allocated to one container."""
+
+    uid: str
+    """Of the pod."""
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, tuple[str, ...] | None] | None = msgspec.field(name="DeviceIDs", default=None)
+    """By NUMA node."""
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    pod_device_entries: tuple[_Entry, ...] | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    data: _Data
+
+
+_DECODER = msgspec.json.Decoder(_File)
+
+
+def read_checkpoint(source: str, content: bytes) -> tuple[Checkpointed, ...]:
+    """Return what the kubelet's device checkpoint records, in its order.
+
+    Raises:
+        InvalidInput: the file is not a device checkpoint of a form that is known.
+
+    """
+    try:
+        file = _DECODER.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            source, found=str(error), wanted="a device checkpoint as kubelets 1.20 and later write it"
+        ) from error
+    return tuple(
+        Checkpointed(
+            uid=each.pod_uid,
+            container=each.container_name,
+            resource=each.resource_name,
+            device_ids=tuple(sorted({name for ids in (each.device_ids or {}).values() for name in ids or ()})),
+        )
+        for each in file.data.pod_device_entries or ()
+    )

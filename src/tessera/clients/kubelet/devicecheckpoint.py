@@ -1,0 +1,54 @@
+"""The kubelet's device checkpoint, read where it lies: in the folder of device plugins."""
+
+import os
+from pathlib import Path
+
+from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT, Checkpointed, read_checkpoint
+from tessera.errors import InvalidInput, Unavailable
+
+__all__ = ["DeviceCheckpoint"]
+
+_LARGEST = 64 << 20
+"""Bytes; 110 pods with a thousand units each take 5 MiB."""
+
+
+class DeviceCheckpoint:
+    """What the kubelet allocated to which container; the file is read again only when it was written.
+
+    Args:
+        folder: the kubelet's folder of device plugins.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DEVICE_CHECKPOINT
+        self._known: tuple[object, tuple[Checkpointed, ...]] = (None, ())
+
+    def read(self) -> tuple[Checkpointed, ...]:
+        """Return what is recorded; nothing where the kubelet has not allocated anything yet.
+
+        Raises:
+            Unavailable: the file cannot be read, or has a form that is not known.
+
+        """
+        try:
+            with self._path.open("rb") as file:
+                found = _stat(file.fileno())
+                if self._known[0] != found:
+                    content = file.read(_LARGEST)
+                    self._known = found, read_checkpoint(str(self._path), content) if content else ()
+        except FileNotFoundError:
+            self._known = None, ()
+        except (OSError, InvalidInput) as error:
+            raise Unavailable(
+                f"kubelet's checkpoint {self._path}",
+                found=str(error),
+                wanted="a device checkpoint",
+                accepted="the kubelet's folder of device plugins, mounted into the agent",
+            ) from error
+        return self._known[1]
+
+
+def _stat(number: int) -> tuple[int, int, int]:
+    found = os.fstat(number)
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,41 @@
+"""The pods of a node as an agent observes them, said by a test."""
+
+from collections.abc import Iterable
+
+from tessera.agent.nodeview import uid_of
+from tessera.api.devicecheckpoint import Checkpointed
+from tessera.clients.kube import Object
+from tessera.core.matching import Held
+
+
+class SaidPods:
+    """What `NodeView` observes, kept in this process."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self.recorded: list[Checkpointed] = []
+        self.processes: set[str] = set()
+
+    def pods(self) -> Iterable[Object]:
+        return self.objects.values()
+
+    def find(self, uid: str) -> Object | None:
+        return next((pod for pod in self.objects.values() if uid_of(pod) == uid), None)
+
+    async def refresh(self) -> None:
+        return None
+
+    def allocated(self) -> tuple[Checkpointed, ...]:
+        return tuple(self.recorded)
+
+    async def held(self) -> tuple[Held, ...]:
+        return ()
+
+    def running(self, uids: Iterable[str]) -> frozenset[str]:
+        return frozenset(uids) & self.processes
+
+    def record(self, name: str, resource: str, *ids: str) -> None:
+        """Let the kubelet record devices of a pod that the API server has."""
+        self.objects[name] = {"metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"}}
+        recorded = Checkpointed(uid=f"uid-{name}", container="main", resource=resource, device_ids=tuple(sorted(ids)))
+        self.recorded.append(recorded)
