@@ -36,6 +36,10 @@ GOOD: dict[str, dict[str, Any]] = {
             {"sharing": {"mode": "memory-share"}},
         ]
     },
+    "a layout by the scheduler": shared(mode="mig", layout=LAYOUT, allocator="scheduler"),
+    "replicas by the scheduler": shared(mode="mps", replicas=4, allocator="scheduler"),
+    "whole by the kubelet": shared(mode="whole", allocator="kubelet"),
+    "conflicts only reported": {"disruption": {"evictConflicts": False}},
     "a budget in GPUs": {"disruption": {"budget": 2}},
     "a budget of all": {"disruption": {"budget": "100%"}},
     "no repartition": {"repartition": {"allowed": False}},
@@ -101,6 +105,26 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         shared(mode="whole", renamed=True),
         "renamed is about replicas",
         "renamed is about replicas",
+    ),
+    "an allocator of what is left to Tessera": (
+        shared(mode="auto", allocator="kubelet"),
+        "take it out for auto, memory-share and recut",
+        "take it out for auto, memory-share and recut",
+    ),
+    "an allocator of amounts": (
+        shared(mode="memory-share", allocator="scheduler"),
+        "take it out for auto, memory-share and recut",
+        "take it out for auto, memory-share and recut",
+    ),
+    "an allocator of what may be recut": (
+        shared(mode="mig", layout=LAYOUT, recut=True, allocator="scheduler"),
+        "take it out for auto, memory-share and recut",
+        "take it out for auto, memory-share and recut",
+    ),
+    "another allocator": (
+        shared(mode="whole", allocator="nobody"),
+        'supported values: "kubelet", "scheduler"',
+        "Invalid enum value 'nobody'",
     ),
     "one replica": (shared(mode="mps", replicas=1), "should be greater than or equal to 2", "`int` >= 2"),
     "an unknown mode": (shared(mode="fast"), 'Unsupported value: "fast"', "Invalid enum value 'fast'"),

@@ -139,6 +139,26 @@ SHARING = {
     "some modes": ("{modes: [mps, whole]}", Sharing(modes=(Mode.WHOLE, Mode.MPS))),
     "time-slicing": ("{time-slicing: 14}", Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),))),
     "renamed MPS": ("{mps: 2, renamed: true}", Sharing(modes=(Mode.MPS,), replicas=(("", 2),), renamed=True)),
+    "whole, said with its allocator": (
+        "{whole: true, allocator: scheduler}",
+        Sharing(modes=(Mode.WHOLE,), allocator="scheduler"),
+    ),
+    "time-slicing by the scheduler": (
+        "{time-slicing: 14, allocator: scheduler}",
+        Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),), allocator="scheduler"),
+    ),
+    "MIG off by name, by the scheduler": (
+        "{mig: all-disabled, allocator: scheduler}",
+        Sharing(modes=(Mode.WHOLE,), allocator="scheduler"),
+    ),
+    "MIG by name, by the scheduler": (
+        "{mig: all-1g.5gb, allocator: scheduler}",
+        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False, allocator="scheduler"),
+    ),
+    "MIG by name, by the kubelet as ever": (
+        "{mig: all-1g.5gb, allocator: kubelet}",
+        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False),
+    ),
     "MIG off by name": ("{mig: all-disabled}", Sharing(modes=(Mode.WHOLE,))),
     "MIG on without instances": ("{mig: all-enabled}", Sharing(modes=(Mode.MIG,), layout=(), recut=False)),
     "MIG by name": ("{mig: all-balanced}", Sharing(modes=(Mode.MIG,), layout=BALANCED, recut=False)),
@@ -193,7 +213,17 @@ def test_every_layout_read_is_legal(counts: dict[str, int]) -> None:
 SHARING_REFUSED = {
     "an unknown word": ("half", "sharing: found 'half', wanted one of the words accepted"),
     "a list": ("[whole]", "sharing: found a list, wanted one of the words accepted"),
-    "no way": ("{}", "wanted one way to share; accepted: modes, mig, time-slicing or mps"),
+    "no way": ("{}", "wanted one way to share; accepted: modes, whole, mig, time-slicing or mps"),
+    "not whole": ("{whole: false}", "sharing.whole: found false, wanted true"),
+    "an allocator that is none": ("{whole: true, allocator: nobody}", "sharing.allocator: found 'nobody'"),
+    "an allocator of what is left to Tessera": (
+        "{modes: [mig, mps], allocator: kubelet}",
+        "several modes leave the GPU to Tessera, so that the scheduler allocates there",
+    ),
+    "an allocator of what may be recut": (
+        "{mig: all-1g.5gb, recut: true, allocator: scheduler}",
+        "recut leaves the GPU to Tessera, so that the scheduler allocates there",
+    ),
     "two ways": ("{mps: 2, time-slicing: 2}", "found time-slicing and mps, wanted one way to share"),
     "an unknown field": ("{mps: 2, replicas: 2}", "sharing.replicas: found an unknown field"),
     "one client": ("{time-slicing: 1}", "sharing.time-slicing: found 1, wanted an integer from 2 to 4096"),

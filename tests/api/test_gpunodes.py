@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.gpunodes import claims_field, new_object, read_gpu_node, status_fields, wanted_field
+from tessera.api.gpunodes import (
+    claims_field,
+    new_object,
+    offered_field,
+    read_gpu_node,
+    status_fields,
+    wanted_field,
+)
 from tessera.core.gpumodels import CATALOGUE, GpuModel, Profile, model
 from tessera.core.gpunodestate import Claim, GpuNodeState, Sick, Used, Wanted
 from tessera.core.mig import Layout, Placement, all_layouts
@@ -48,7 +55,8 @@ def written(state: GpuNodeState) -> dict[str, Any]:
     spec = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
     if state.policy:
         spec["policy"] = {"name": state.policy, "document": {"kind": "NodePolicy"}}  # type: ignore[assignment]
-    each = {"metadata": metadata, "spec": spec, "status": status_fields(state, observed_generation=3)}
+    status = status_fields(state, observed_generation=3) | {"offered": offered_field(state.offered)}
+    each = {"metadata": metadata, "spec": spec, "status": status}
     sent: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(each))
     return sent
 
@@ -75,6 +83,7 @@ def sharings(known: GpuModel) -> st.SearchStrategy[Sharing]:
         strategy=st.sampled_from(("none", "single", "mixed")),
         offers=st.lists(offers, max_size=2).map(tuple),
         single_request=st.sampled_from((None, True, False)),
+        allocator=st.sampled_from(("kubelet", "scheduler")),
     )
 
 
@@ -103,6 +112,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         driver="580.1",
         reported=True,
         wanted=wanted,
+        offered=draw(st.sampled_from((wanted, ()))),
         claims=(Claim(uid="u", pod=PodKey("a/b"), shares=(SHARE,), attempt="r/1"),),
         policy=draw(st.sampled_from(("", "default"))),
         version="7",
@@ -146,6 +156,34 @@ def test_a_wish_for_a_gpu_that_is_not_there_is_passed_over() -> None:
     """A GPU may be gone since the controller wrote its wish."""
     each = written(GpuNodeState(name=NodeName("n"), wanted=(Wanted(gpu="GPU-9", whole=True),)))
     assert read_gpu_node(each).wanted == ()
+
+
+def test_what_is_offered_is_never_passed_over() -> None:
+    """Of a GPU that is lost for now, and in each other's place: what the kubelet has is nobody else's."""
+    gpus = (Gpu(index=0, model=A100, memory_mib=40_000, uuid="GPU-0"),)
+    small, large = Placement(0, 1, "1g.5gb"), Placement(0, 4, "3g.20gb")
+    offered = (
+        Wanted(gpu="GPU-0", whole=True, instances=(small, large)),
+        Wanted(gpu="GPU-9", instances=(small,)),
+    )
+    each = written(GpuNodeState(name=NodeName("n"), gpus=gpus, offered=offered))
+    assert read_gpu_node(each).offered == offered
+    del each["status"]["offered"][0]["instances"][1]["size"]
+    assert read_gpu_node(each).offered == offered
+
+
+def test_a_report_leaves_alone_what_is_offered() -> None:
+    """It is a field of its own, so that a report never writes back what was read long before."""
+    state = GpuNodeState(name=NodeName("n"), offered=(Wanted(gpu="GPU-0", whole=True),))
+    assert "offered" not in status_fields(state)
+
+
+def test_the_kubelet_is_the_allocator_where_nothing_is_said() -> None:
+    sharing = Sharing(modes=(Mode.WHOLE,))
+    state = GpuNodeState(
+        name=NodeName("n"), gpus=(Gpu(index=0, model=A100, memory_mib=40_000, uuid="GPU-0", sharing=sharing),)
+    )
+    assert "allocator" not in written(state)["status"]["gpus"][0]["sharing"]
 
 
 def test_the_size_of_an_instance_may_be_left_out() -> None:

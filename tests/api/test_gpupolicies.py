@@ -100,7 +100,7 @@ def test_how_gpus_are_shared(case: str) -> None:
     assert [each.sharing for each in on_node(spec).policies] == want
 
 
-MODES = {
+MODES: dict[str, tuple[dict[str, Any], tuple[Mode, ...]]] = {
     "whole": ({"mode": "whole"}, (Mode.WHOLE,)),
     "memory-share": ({"mode": "memory-share"}, (Mode.MEMORY_SHARE,)),
     "time-slicing": ({"mode": "time-slicing", "replicas": 4}, (Mode.TIME_SLICING,)),
@@ -126,6 +126,28 @@ def test_every_mode_says_what_the_node_policy_means(case: str) -> None:
     found = on_node({"gpus": [{"devices": ["0"], "sharing": sharing}]}).policies[0].sharing
     assert found is not None
     assert found.modes == want
+
+
+@pytest.mark.parametrize("case", MODES)
+def test_every_fixed_mode_says_who_allocates(case: str) -> None:
+    sharing, _ = MODES[case]
+    if sharing.get("recut") or sharing["mode"] == "memory-share":
+        return
+    for allocator in ("kubelet", "scheduler"):
+        found = on_node({"gpus": [{"devices": ["0"], "sharing": sharing | {"allocator": allocator}}]}).policies[0]
+        assert found.sharing is not None
+        assert found.sharing.allocator == allocator
+
+
+def test_an_agent_of_before_reads_a_policy_that_says_nothing_new() -> None:
+    document = node_policy(read_gpu_policy(gpu_policy(GOOD["whole by the kubelet"])).spec)
+    assert document["gpus"] == [{"sharing": "whole", "isolation": "none"}]
+    assert "evict-conflicts" not in document
+
+
+def test_whether_conflicts_end_reaches_the_node() -> None:
+    assert on_node({}).evict_conflicts
+    assert not on_node({"disruption": {"evictConflicts": False}}).evict_conflicts
 
 
 def test_power_clocks_unit_and_strategy_reach_the_node() -> None:

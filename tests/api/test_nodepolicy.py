@@ -55,6 +55,11 @@ READ = {
         "gpus: [{devices: [1], power-limit-watts: 5}]\n",
         NodeSharing(policies=(GpuPolicy(uuid="GPU-1", power_limit_watts=5),)),
     ),
+    "conflicts are only reported": ("evict-conflicts: false\n", NodeSharing(evict_conflicts=False)),
+    "who allocates is kept where isolation is said": (
+        "gpus: [{devices: [1], sharing: {whole: true, allocator: scheduler}, isolation: hardware}]\n",
+        NodeSharing(policies=policies((1, Sharing(modes=(Mode.WHOLE,), allocator="scheduler")))),
+    ),
     "isolation takes away what enforces less": (
         "gpus: [{devices: [0], isolation: driver}]\n",
         NodeSharing(policies=policies((0, Sharing(modes=(Mode.WHOLE, Mode.MIG, Mode.MPS))))),

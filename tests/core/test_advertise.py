@@ -70,6 +70,18 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
         [(facts(0), WHOLE), (facts(1, layout=SEVEN), cut(SEVEN)), (facts(2, "T4"), MEMORY)],
         {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 7} | dict.fromkeys(SHARE_RESOURCES, T4_MIB // 1024),
     ),
+    "MIG on demand alone has units for needs": (
+        [(facts(0), Sharing(modes=(Mode.MIG,)))],
+        {"tessera.dev/gpu-memory": A100_MIB // 1024},
+    ),
+    "a fixed layout of the scheduler's has units for needs, and no names": (
+        [(facts(0, layout=SEVEN), cut(SEVEN, allocator="scheduler"))],
+        {"tessera.dev/gpu-memory": A100_MIB // 1024},
+    ),
+    "whole GPUs, of which the scheduler allocates one": (
+        [(facts(0, "T4"), WHOLE), (facts(1, "T4"), msgspec.structs.replace(WHOLE, allocator="scheduler"))],
+        {"nvidia.com/gpu": 1, "tessera.dev/gpu-memory": T4_MIB // 1024},
+    ),
     "a GPU smaller than a unit has none": ([(msgspec.structs.replace(facts(0, "T4"), memory_mib=1000), MEMORY)], {}),
     "whole under strategy none though it is cut": (
         [(facts(0, layout=SEVEN), msgspec.structs.replace(WHOLE, strategy="none"))],

@@ -336,5 +336,9 @@ def test_what_is_withheld_while_a_layout_changes() -> None:
 def test_a_gpu_left_to_tessera_keeps_its_units_while_its_layout_changes() -> None:
     auto = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=AUTO),))
     (got,) = withheld(effective(node(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
-    assert got.sharing.modes == (Mode.MPS, Mode.MEMORY_SHARE)
-    assert (got.devices, got.sharing.open) == ((), True)
+    assert Mode.WHOLE not in got.sharing.modes
+    assert (got.devices, got.sharing.undecided) == ((), True)
+    isolated = Sharing(modes=(Mode.WHOLE, Mode.MIG))
+    hardware = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=isolated),))
+    (got,) = withheld(effective(node(gpu(0, "A100-40GB")), hardware), {"GPU-0": ()})
+    assert (got.devices, got.sharing.undecided) == ((), True)

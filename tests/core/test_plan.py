@@ -1,5 +1,6 @@
 """Plans: laws over random fleets, the order of planning, layouts, reasons and warnings."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -319,7 +320,8 @@ def test_every_policy_plans_every_fleet(policy: str) -> None:
 
 
 def test_the_optimum_names_existing_devices_as_policies_do() -> None:
-    before = only((gpu(0, A100, CUT),), pods(amount(9000), 1))
+    pooled = msgspec.structs.replace(CUT, allocator="scheduler")
+    before = only((gpu(0, A100, pooled),), pods(amount(9000), 1))
     packed, best = plan(before).assignments, plan(before, exact=True).assignments
     assert [share.resource for share in packed[0].shares] == ["nvidia.com/mig-2g.10gb"]
     assert packed == best

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from tessera.core.gpumodels import GpuModel, Profile, model
@@ -124,6 +125,11 @@ AUTO = Sharing()
 MPS4 = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), recut=False)
 
+
+def by_scheduler(sharing: Sharing) -> Sharing:
+    return msgspec.structs.replace(sharing, allocator="scheduler")
+
+
 # Keyed by a sentence; wanted are mode, profile and whether the device exists.
 WAYS = {
     "a GPU by name is a whole GPU": (Ask(resource="nvidia.com/gpu"), AUTO, [(Mode.WHOLE, None, False)]),
@@ -158,16 +164,42 @@ WAYS = {
     ),
     "a share is never an instance": (SHARE, AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
     "a share does not fit devices": (SHARE, SLICED, []),
-    "a fixed layout serves a need with its smallest sufficient device": (
-        need(4, Isolation.NONE),
+    "a fixed layout is the kubelet's, and serves no need": (need(4, Isolation.NONE), SLICED, []),
+    "a fixed layout of the kubelet's serves those who name its devices": (
+        Ask(resource="nvidia.com/mig-1g.5gb"),
         SLICED,
+        [(Mode.MIG, "1g.5gb", True)],
+    ),
+    "a fixed layout of the scheduler's serves nobody who names its devices": (
+        Ask(resource="nvidia.com/mig-1g.5gb"),
+        by_scheduler(SLICED),
+        [],
+    ),
+    "a layout that Tessera may recut serves both, and is cut anew for both": (
+        need(4, Isolation.HARDWARE),
+        Sharing(layout=BALANCED[:1]),
+        [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "1g.5gb", False), (Mode.WHOLE, None, False)],
+    ),
+    "a fixed layout of the scheduler's serves a need with its smallest sufficient device": (
+        need(4, Isolation.NONE),
+        by_scheduler(SLICED),
         [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "2g.10gb", True), (Mode.MIG_TIME_SLICING, "3g.20gb", True)],
     ),
-    "time-sliced instances isolate nothing": (need(9, Isolation.HARDWARE), SLICED, [(Mode.MIG, "2g.10gb", True)]),
-    "replicas of a fixed number are not amounts": (need(20, Isolation.DRIVER), MPS4, []),
+    "time-sliced instances isolate nothing": (
+        need(9, Isolation.HARDWARE),
+        by_scheduler(SLICED),
+        [(Mode.MIG, "2g.10gb", True)],
+    ),
+    "replicas of a fixed number are not amounts": (need(20, Isolation.DRIVER), by_scheduler(MPS4), []),
+    "a replica of the scheduler's serves a need that it is enough for": (
+        need(9, Isolation.DRIVER),
+        by_scheduler(MPS4),
+        [(Mode.MPS, None, True)],
+    ),
+    "a whole-only GPU is the kubelet's": (need(4, Isolation.HARDWARE), Sharing(modes=(Mode.WHOLE,)), []),
     "a whole-only GPU is one device": (
         need(4, Isolation.NONE),
-        Sharing(modes=(Mode.WHOLE,)),
+        by_scheduler(Sharing(modes=(Mode.WHOLE,))),
         [(Mode.WHOLE, None, True)],
     ),
     "where only MIG is allowed the full-size instance serves": (
@@ -218,3 +250,22 @@ def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
     for (resource, gpu, sharing), want in cases.items():
         got = options(Ask(resource=resource), gpu, gpu.memory_mib, sharing)
         assert [way.profile for way in got] == ([want] if want else []), resource
+
+
+# sentence: sharing, whether it is left to Tessera, whether the scheduler allocates there
+WHOSE = {
+    "several modes": (AUTO, True, True),
+    "MIG alone, cut on demand": (Sharing(modes=(Mode.MIG,)), True, True),
+    "MIG alone under strategy single, which cuts nothing": (Sharing(modes=(Mode.MIG,), strategy="single"), False, True),
+    "amounts": (Sharing(modes=(Mode.MEMORY_SHARE,)), False, True),
+    "whole": (Sharing(modes=(Mode.WHOLE,)), False, False),
+    "whole, by the scheduler": (by_scheduler(Sharing(modes=(Mode.WHOLE,))), False, True),
+    "a fixed layout": (SLICED, False, False),
+    "a fixed layout, by the scheduler": (by_scheduler(SLICED), False, True),
+}
+
+
+@pytest.mark.parametrize("sentence", WHOSE)
+def test_whose_a_gpu_is(sentence: str) -> None:
+    sharing, undecided, pooled = WHOSE[sentence]
+    assert (sharing.undecided, sharing.pooled) == (undecided, pooled)

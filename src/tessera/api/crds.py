@@ -69,6 +69,10 @@ _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
     (fields.Status, "driver"): {"maxLength": 64},
     (fields.Status, "unitMiB"): {"minimum": 1, "maximum": 1 << 24},
     (fields.Status, "gpus"): {"maxItems": 256},
+    # Written whole by the agent, with the version that was read.
+    (fields.Status, "offered"): {"maxItems": 256},
+    (fields.OfferedFields, "gpu"): _UUID,
+    (fields.OfferedFields, "instances"): {"maxItems": 128},
     (fields.WantedFields, "gpu"): _UUID,
     (fields.WantedFields, "instances"): {"maxItems": 64},
     (fields.ShareFields, "gpu"): {"minimum": 0, "maximum": 255},

@@ -12,6 +12,7 @@ import msgspec
 from tessera.api.conditions import Condition
 from tessera.core.gpumodels import model
 from tessera.core.need import Isolation, Requirement, SelectorTerm
+from tessera.core.sharing import Allocator
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -44,6 +45,7 @@ Strategy = Literal[
 """Packing policies that decide alike each time."""
 SharingMode = Literal["auto", "whole", "memory-share", "time-slicing", "mps", "mig", "mig-time-slicing", "mig-mps"]
 _FIXED_LAYOUT: Final = ("mig", "mig-time-slicing", "mig-mps")
+_OPEN: Final = ("auto", "memory-share")
 _REPLICATED: Final = ("time-slicing", "mps", "mig-time-slicing", "mig-mps")
 
 _Label = Annotated[str, msgspec.Meta(max_length=317)]
@@ -117,6 +119,9 @@ class SharingFields(
     """Clients of each MIG instance by its profile, in place of `replicas`."""
     renamed: bool = False
     """Whether replicas are advertised with the suffix `.shared`."""
+    allocator: Allocator | None = None
+    """Who allocates the devices of a fixed mode: `kubelet` (the default), to pods that ask for them by name, or
+    `scheduler`, to pods that ask for an amount of GPU memory; then none is advertised by name."""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -163,10 +168,13 @@ class Repartition(
 class Disruption(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How much may be changed at once. No pod is evicted for it; `tessera defrag` does that for people."""
+    """How much may be changed at once. No pod is evicted for a change; `tessera defrag` does that for people."""
 
     budget: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent = "10%"
     """GPUs of this policy that may be changing at once: a number, or a percentage of them, rounded up."""
+    evict_conflicts: bool = True
+    """Whether, where two pods hold one device by a defect, the later is evicted, within its PodDisruptionBudget; false
+    only reports it."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -295,6 +303,12 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
             "renamed is about replicas: mode time-slicing, mps, mig-time-slicing or mig-mps",
             lambda each: not each.renamed or each.mode in _REPLICATED,
         ),
+        Rule(
+            "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.recut)",
+            "allocator goes with a mode that fixes devices; take it out for auto, memory-share and recut, where the "
+            "scheduler allocates anyway and devices are offered by name on demand",
+            lambda each: each.allocator is None or not (each.mode in _OPEN or each.recut),
+        ),
     ),
     Clocks: (
         Rule(
@@ -388,6 +402,7 @@ def node_policy(spec: Spec) -> dict[str, Any]:
         "strategy": spec.mig_strategy,
         "unit": spec.unit,
         "gpus": [_entry(each, spec) for each in spec.gpus or (Entry(sharing=SharingFields()),)],
+        **({} if spec.disruption.evict_conflicts else {"evict-conflicts": False}),
     }
 
 
@@ -409,18 +424,22 @@ def _entry(entry: Entry, spec: Spec) -> dict[str, Any]:
 def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
     replicas = dict(sharing.replicas_by_profile) if sharing.replicas_by_profile else sharing.replicas
     layout = sharing.layout or LayoutFields()
+    # Said only where it is not the default, which agents of before have too.
+    allocator = {"allocator": sharing.allocator} if sharing.allocator == "scheduler" else {}
     match sharing.mode:
         case "auto":
             return {"modes": list(sharing.modes)} if sharing.modes else "auto"
+        case "whole" if allocator:
+            return {"whole": True, **allocator}
         case "whole" | "memory-share":
             return sharing.mode
         case "time-slicing" | "mps":
-            return {sharing.mode: replicas, "renamed": sharing.renamed}
+            return {sharing.mode: replicas, "renamed": sharing.renamed, **allocator}
         case "mig":
-            return {"mig": _layout(layout), "recut": sharing.recut}
+            return {"mig": _layout(layout), "recut": sharing.recut, **allocator}
         case _:
             shared = sharing.mode.removeprefix("mig-")
-            return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed}
+            return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed, **allocator}
 
 
 def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:

@@ -1,6 +1,7 @@
 """The `sharing` field of a fleet file: what an administrator fixed about a GPU, or what is left to Tessera.
 
-`auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `mig`, `time-slicing`, `mps`; see docs/fleet.md.
+`auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `whole`, `mig`, `time-slicing`, `mps`; see
+docs/fleet.md.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Literal, TypeVar
 from tessera.api.fields import Field
 from tessera.core.gpumodels import GpuModel, model, profile
 from tessera.core.mig import Layout, Placement, named_layouts, place, why_illegal
-from tessera.core.sharing import AUTO, NO_MPS_LIMITS, Mode, Sharing
+from tessera.core.sharing import AUTO, NO_MPS_LIMITS, Allocator, Mode, Sharing
 from tessera.errors import InvalidInput
 
 __all__ = ["auto", "fixed_layout", "in_place", "profile_counts", "read_model", "read_sharing"]
@@ -68,16 +69,35 @@ def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
                 return auto(gpu_model)
             case word:
                 return Sharing(modes=(Mode(word),))
-    ways = [key for key in ("modes", "mig", "time-slicing", "mps") if key in field.value]
+    ways = [key for key in ("modes", "whole", "mig", "time-slicing", "mps") if key in field.value]
     if "mig" in ways:
         return _mig(field, gpu_model)
     if len(ways) != 1:
-        raise field.refuse("one way to share", "modes, mig, time-slicing or mps", found=" and ".join(ways))
+        found = " and ".join(ways)
+        raise field.refuse("one way to share", "modes, whole, mig, time-slicing or mps", found=found)
     if "modes" in ways:
+        _check_no_allocator(field, "several modes leave the GPU to Tessera")
         return _modes(field.only("modes").get("modes"))
-    field.only(*ways, "renamed")
+    if "whole" in ways:
+        if not field.only("whole", "allocator").get("whole").boolean():
+            raise field.get("whole").refuse("true", "another way to share, or auto")
+        return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
+    field.only(*ways, "renamed", "allocator")
     replicas = field.get(ways[0]).integer(least=2, most=_MAX_REPLICAS)
-    return Sharing(modes=(Mode(ways[0]),), replicas=(("", replicas),), renamed=_renamed(field))
+    return Sharing(
+        modes=(Mode(ways[0]),), replicas=(("", replicas),), renamed=_renamed(field), allocator=_allocator(field)
+    )
+
+
+def _allocator(field: Field) -> Allocator:
+    """Return who allocates the devices of a fixed sharing."""
+    allocator: Allocator = field.get("allocator").choice("kubelet", "scheduler", default="kubelet")
+    return allocator
+
+
+def _check_no_allocator(field: Field, reason: str) -> None:
+    if "allocator" in field.mapping():
+        raise field.get("allocator").refuse(f"no such field: {reason}, so that the scheduler allocates there")
 
 
 def _renamed(field: Field) -> bool:
@@ -96,16 +116,18 @@ def _modes(field: Field) -> Sharing:
 
 
 def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
-    field.only("mig", "strategy", "recut", "time-slicing", "mps", "renamed")
+    field.only("mig", "strategy", "recut", "time-slicing", "mps", "renamed", "allocator")
     layout = _layout(field.get("mig"), gpu_model)
     if layout is None:
-        return Sharing(modes=(Mode.WHOLE,))
+        return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
     recut = field.get("recut").boolean(default=False)
     shared = [(key, mode) for key, mode in _MIG_SHARED if key in field.mapping()]
     if len(shared) > 1:
         raise field.refuse("one of time-slicing and mps", found="both")
     if recut and shared:
         raise field.get("recut").refuse("a fixed layout where its instances have replicas")
+    if recut:
+        _check_no_allocator(field, "recut leaves the GPU to Tessera")
     strategy: _Strategy = field.get("strategy").choice("mixed", "single", default="mixed")
     if strategy == "single" and len({placement.profile for placement in layout}) > 1:
         raise field.get("strategy").refuse("mixed where instances have several profiles", "mixed")
@@ -116,6 +138,7 @@ def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
         replicas=_replicas(field.get(shared[0][0]), gpu_model, layout) if shared else (),
         renamed=_renamed(field),
         strategy=strategy,
+        allocator=_allocator(field),
     )
 
 

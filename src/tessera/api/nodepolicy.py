@@ -34,7 +34,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
         InvalidInput: another kind, an unknown field, a sharing its GPU cannot have, a limit out of the GPU's range.
 
     """
-    root = Field(document, document.data).only("apiVersion", "kind", "strategy", "unit", "gpus")
+    root = Field(document, document.data).only("apiVersion", "kind", "strategy", "unit", "gpus", "evict-conflicts")
     root.get("apiVersion").choice(_API)
     root.get("kind").choice(_KIND)
     strategy: Strategy = root.get("strategy").choice("none", "single", "mixed", default="mixed")
@@ -50,6 +50,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
         strategy=strategy if root.get("strategy").given else None,
         policies=tuple(policies[facts.uuid] for facts in gpus if facts.uuid in policies),
         unit_mib=_UNITS_MIB[root.get("unit").choice(*_UNITS_MIB, default="GiB")],
+        evict_conflicts=root.get("evict-conflicts").boolean(default=True),
         ignored=tuple(f"node policy: this node has no GPU {name}" for name in unknown),
     )
 

@@ -29,7 +29,8 @@ __all__ = [
 DeviceKey: TypeAlias = str | tuple[str, Placement]
 """A GPU by its UUID, or a MIG instance by its GPU's UUID and its placement."""
 
-SHARE_RESOURCES = ("aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
+_NEEDS = "tessera.dev/gpu-memory"
+SHARE_RESOURCES = ("aliyun.com/gpu-mem", _NEEDS)
 """Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
 LONGEST_ID = 63
 """Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
@@ -37,6 +38,7 @@ MOST_DEVICES = 40_000
 """Devices of one resource that fit the 4 MiB which the kubelet accepts in one message, at 100 bytes a device."""
 
 _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
+_DEVICES = (Mode.WHOLE, Mode.MIG)
 
 
 class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +105,8 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
     scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
-    GPU left to Tessera has units of all its memory, whatever it is cut into; its assignments say what is free of it.
+    GPU left to Tessera has units of all its memory, whatever it is cut into; its assignments say what is free of it. So
+    has one whose devices the scheduler allocates, none of which is offered by name.
     """
     facts_of = {facts.uuid: facts for facts in inventory.gpus}
     found: dict[str, list[PluginDevice]] = {}
@@ -118,11 +121,12 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         wanted = _chosen(gpu, options)
         able = [device for device in wanted if _offered(device, facts, options)]
         withheld += _missing(gpu, facts, [device for device in wanted if device not in able], options)
-        single |= {device.resource for device in able if device.single_request}
-        for device in able:
-            found.setdefault(device.resource, []).extend(_clients(device, facts, options))
-        for resource in SHARE_RESOURCES if _has_units(gpu, options) else ():
+        for resource in _counted(gpu, able, options):
             found.setdefault(resource, []).extend(_units(gpu, facts, options))
+        by_name = () if gpu.sharing.allocator == "scheduler" else able
+        single |= {device.resource for device in by_name if device.single_request}
+        for device in by_name:
+            found.setdefault(device.resource, []).extend(_clients(device, facts, options))
     kept = []
     for name, members in sorted(found.items()):
         problem = _problem(members)
@@ -196,14 +200,19 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
         )
 
 
-def _has_units(gpu: Gpu, options: OfferOptions) -> bool:
-    return gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS)
+def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, ...]:
+    """Return the resources under which a GPU's memory is counted: both for amounts, that of needs for devices alone."""
+    if gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
+        return SHARE_RESOURCES
+    made = gpu.sharing.undecided and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
+    return (_NEEDS,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
 
 
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
     """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
     memory_mib = min(gpu.memory_mib, facts.memory_mib)
-    mode = next(mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
+    able = (mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
+    mode = next(able, gpu.sharing.modes[0])
     for number in range(memory_mib // options.unit_mib):
         yield PluginDevice(
             id=f"{facts.uuid}-_-{number}",

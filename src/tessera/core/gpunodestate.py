@@ -11,12 +11,12 @@ __all__ = ["Claim", "GpuNodeState", "Sick", "Used", "Wanted"]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one GPU left to Tessera that shall exist and be advertised for pods with exact requests."""
+    """Devices of one GPU for pods with exact requests: that shall exist and be advertised, or that are."""
 
     gpu: str
     """UUID."""
     whole: bool = False
-    """Whether the GPU is wanted as one whole device; then there are no instances."""
+    """Whether the GPU is wanted as one whole device; then no instances are wanted."""
     instances: Layout = ()
 
 
@@ -66,6 +66,9 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     reported: bool = False
     """Whether an agent has written the GPUs; before it has, nothing can be granted."""
     wanted: tuple[Wanted, ...] = ()
+    offered: tuple[Wanted, ...] = ()
+    """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
+    are nobody else's until the agent takes them out."""
     claims: tuple[Claim, ...] = ()
     policy: str = ""
     """Name of the GPUPolicy that applies; empty for none."""

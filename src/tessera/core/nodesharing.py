@@ -40,7 +40,6 @@ ListStrategy: TypeAlias = Literal["envvar", "volume-mounts", "cdi-annotations", 
 
 _MIG_MODES = {Mode.TIME_SLICING: Mode.MIG_TIME_SLICING, Mode.MPS: Mode.MIG_MPS}
 _MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
-_AMOUNTS = frozenset({Mode.MPS, Mode.MEMORY_SHARE})
 _AS_GPU = frozenset({Mode.WHOLE, Mode.TIME_SLICING, Mode.MPS})
 """Modes in which a GPU without MIG is advertised as `nvidia.com/gpu`."""
 _VOLTA = (7, 0)
@@ -102,6 +101,8 @@ class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
     unit_mib: int = 1024
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     plugin: PluginOptions = PluginOptions()
+    evict_conflicts: bool = True
+    """Whether of two pods that hold one device by a defect the later is evicted; otherwise it is only reported."""
     ignored: tuple[str, ...] = ()
     """What a file says that has no effect."""
 
@@ -114,6 +115,7 @@ def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = F
         policies=policy.policies,
         memory_share=memory_share,
         unit_mib=policy.unit_mib,
+        evict_conflicts=policy.evict_conflicts,
         ignored=(*config.ignored, *policy.ignored),
     )
 
@@ -164,7 +166,7 @@ def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]
 
 def _only(sharing: Sharing, kept: Layout) -> Sharing:
     if sharing.layout is None and sharing.undecided:
-        return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode in _AMOUNTS))
+        return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode is not Mode.WHOLE))
     if sharing.layout is None:
         return _nothing(None)
     return _without(sharing, (each for each in sharing.layout if each not in kept))

@@ -5,7 +5,7 @@ Modes belong to a GPU (or to one MIG instance of it), never to a node.
 
 import enum
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "AUTO",
     "GPU_RESOURCE",
     "NO_MPS_LIMITS",
+    "Allocator",
     "Device",
     "Mode",
     "Offer",
@@ -66,6 +67,10 @@ NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
 """Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
 
 
+Allocator: TypeAlias = Literal["kubelet", "scheduler"]
+"""Who gives devices to pods: the kubelet to those that ask by name, the scheduler to needs and shares."""
+
+
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """How one device of a GPU is offered, where the administrator said so of that device."""
 
@@ -100,6 +105,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Devices offered otherwise than the other fields say, each device at most once."""
     single_request: bool | None = None
     """Whether a container may ask for one shared device at most; None for the default: yes under MPS, else no."""
+    allocator: Allocator = "kubelet"
+    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and GPUs left to Tessera, are the
+    scheduler's."""
 
     @property
     def open(self) -> bool:
@@ -109,8 +117,13 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def undecided(self) -> bool:
-        """Whether the GPU is left to Tessera: several modes to choose from, and what is cut may be cut anew."""
-        return self.open and self.recut and len(self.modes) > 1
+        """Whether the GPU is left to Tessera: several modes to choose from, or MIG, and instances may be made anew."""
+        return self.cuttable or (self.open and self.recut and len(self.modes) > 1)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the scheduler allocates what is here to needs and shares; otherwise all is the kubelet's."""
+        return self.allocator == "scheduler" or (self.open and self.modes != (Mode.WHOLE,))
 
     @property
     def cuttable(self) -> bool:
@@ -256,10 +269,14 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     GPU. Among devices the smallest comes first. Of the profiles that could be cut for a need only the smallest is
     offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
     once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
-    for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`.
+    for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is
+    fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
     """
     ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
-    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
+    allocator = "kubelet" if ask.form is Form.EXACT else "scheduler"
+    allocated = sharing.undecided or sharing.allocator == allocator
+    there = devices(model, memory_mib, sharing) if allocated else ()
+    existing = [device.option for device in there if _serves(ask, device)]
     made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
     return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
 

@@ -1,5 +1,7 @@
 """How the scheduler sees a node: no layout on GPUs left to Tessera, and what is reserved there."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -7,7 +9,7 @@ from fleets import A30, T4, amount, gpu, node, slices
 from tessera.core.gpunodestate import GpuNodeState, Sick, Wanted
 from tessera.core.ledger import Holder, Ledger, seen
 from tessera.core.mig import Placement
-from tessera.core.need import Ask, Need, PodKey
+from tessera.core.need import Ask, Isolation, Need, PodKey
 from tessera.core.sharing import Mode, Offer, Sharing
 from tessera.core.snapshot import Gpu, Node, NodeName
 
@@ -20,10 +22,8 @@ def card(index: int = 0, sharing: Sharing | None = None) -> Gpu:
     return msgspec.structs.replace(gpu(index, A30, sharing or Sharing()), uuid=f"GPU-{index}")
 
 
-def state(
-    *gpus: Gpu, sick: tuple[Sick, ...] = (), wanted: tuple[Wanted, ...] = (), reported: bool = True
-) -> GpuNodeState:
-    return GpuNodeState(name=NodeName("n"), gpus=gpus, sick=sick, wanted=wanted, reported=reported)
+def state(*gpus: Gpu, **more: Any) -> GpuNodeState:
+    return GpuNodeState(name=NodeName("n"), gpus=gpus, **{"reported": True} | more)
 
 
 def ledger_of(observed: GpuNodeState, guess: Node | None = None) -> Ledger:
@@ -47,6 +47,85 @@ def test_a_gpu_left_to_tessera_is_seen_without_its_layout() -> None:
 def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
     ledger = ledger_of(state(reported=False))
     assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU here can give 1 MiB"}
+
+
+def offered(*instances: Placement, whole: bool = False) -> dict[str, Any]:
+    return {"offered": (Wanted(gpu="GPU-0", whole=whole, instances=instances),)}
+
+
+BY_SCHEDULER = msgspec.structs.replace(FIXED, allocator="scheduler")
+SHARED_BY_SCHEDULER = msgspec.structs.replace(REPLICAS, allocator="scheduler")
+WHOLE_BY_SCHEDULER = Sharing(modes=(Mode.WHOLE,), allocator="scheduler")
+HALF, QUARTER = amount(11_000), amount(5_000)
+GRADED = amount(11_000, Isolation.HARDWARE)
+
+# sentence: what is observed, what a pod needs, and how many such pods fit
+BY_NAME: dict[str, tuple[GpuNodeState, Need, int]] = {
+    "a GPU left to Tessera": (state(card()), GRADED, 2),
+    "an instance is offered by name": (state(card(), **offered(FIRST)), GRADED, 1),
+    "an instance is offered, and wanted as well": (
+        state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
+        GRADED,
+        1,
+    ),
+    "an instance is offered in the place of one that is wanted": (
+        state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
+        amount(5_000, Isolation.HARDWARE),
+        2,
+    ),
+    "an instance is offered of which nobody knows the profile": (
+        state(card(), **offered(Placement(0, 1, "9g.99gb"))),
+        GRADED,
+        0,
+    ),
+    "the whole GPU is offered": (state(card(), **offered(whole=True)), GRADED, 0),
+    "a GPU is offered that is not there": (state(card(1), **offered(whole=True)), GRADED, 2),
+    "amounts of a GPU that is offered": (
+        state(card(0, Sharing(modes=(Mode.MEMORY_SHARE,))), **offered(whole=True)),
+        QUARTER,
+        0,
+    ),
+    "a fixed layout": (state(card(0, FIXED)), HALF, 0),
+    "a fixed layout, offered as ever": (state(card(0, FIXED), **offered(FIRST, SECOND)), HALF, 0),
+    "a fixed layout of the scheduler's": (state(card(0, BY_SCHEDULER)), HALF, 2),
+    "a fixed layout that the kubelet still has half of": (state(card(0, BY_SCHEDULER), **offered(FIRST)), HALF, 1),
+    "a fixed layout on a GPU that the kubelet still has": (
+        state(card(0, BY_SCHEDULER), **offered(whole=True)),
+        HALF,
+        0,
+    ),
+    "replicas that the kubelet still has": (state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST)), QUARTER, 2),
+    "a whole GPU of the kubelet's": (state(card(0, Sharing(modes=(Mode.WHOLE,)))), HALF, 0),
+    "a whole GPU of the scheduler's": (state(card(0, WHOLE_BY_SCHEDULER)), HALF, 1),
+    "a whole GPU that the kubelet still has": (state(card(0, WHOLE_BY_SCHEDULER), **offered(whole=True)), HALF, 0),
+}
+
+
+@pytest.mark.parametrize("sentence", BY_NAME)
+def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
+    observed, need, want = BY_NAME[sentence]
+    ledger, placed = ledger_of(observed), 0
+    while not isinstance(shares := ledger.choose(need, "n"), str):
+        ledger.put_pod(Holder(f"p{placed}", PodKey(f"default/p{placed}"), NodeName("n"), need, shares))
+        placed += 1
+    assert placed == want
+    assert list(ledger.conflicts) == []
+
+
+def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None:
+    ledger = ledger_of(state(card(0, SHARED_BY_SCHEDULER)))
+    shares = ledger.choose(QUARTER, "n")
+    assert not isinstance(shares, str)
+    spec, reserved = seen(node("n"), state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
+    ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
+    ledger.put_node(spec, reserved=reserved)
+    assert list(ledger.conflicts) == []
+    assert not ledger.fits(QUARTER, "n")
+
+
+def test_a_gpu_that_is_wholly_the_kubelet_s_serves_by_name_what_is_offered() -> None:
+    ledger = ledger_of(state(card(0, Sharing(modes=(Mode.WHOLE,))), **offered(whole=True)))
+    assert ledger.fits(WHOLE, "n")
 
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))

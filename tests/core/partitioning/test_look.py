@@ -73,6 +73,7 @@ class World:
         self.limits = limits
         self.sharings = [sharing] * gpus
         self.wanted: tuple[Wanted, ...] = ()
+        self.offered: tuple[Wanted, ...] = ()
         self.running: list[Running] = []
         self.pending: list[Pod] = []
         self.sick: tuple[Sick, ...] = ()
@@ -92,7 +93,11 @@ class World:
         name = NodeName("n")
         return Observed(
             nodes=(Node(name=name, cpu_milli=1 << 20, memory_mib=1 << 30, gpus=gpus),),
-            states=(GpuNodeState(name=name, gpus=gpus, wanted=self.wanted, sick=self.sick, reported=True),),
+            states=(
+                GpuNodeState(
+                    name=name, gpus=gpus, wanted=self.wanted, offered=self.offered, sick=self.sick, reported=True
+                ),
+            ),
             running=tuple(self.running),
             pending=tuple(self.pending),
             fixed=frozenset((name,)) if self.fixed else frozenset(),
@@ -341,6 +346,51 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     world.look()
     assert len(world.wanted[0].instances) == 2
     assert world.wanted[1] == wish(1, "gpu")
+
+
+def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
+    """The kubelet gave it away before it was told that it is wanted no more."""
+    world = World(2)
+    world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
+    world.run("one", asks=(exact("1g.5gb"),))
+    world.look()
+    assert world.wanted == (wish(0, "1g.5gb@6"),)
+
+
+def test_what_is_wanted_is_guessed_before_what_is_being_taken_back() -> None:
+    world = World(2)
+    world.offered = (wish(0, "1g.5gb@6"),)
+    world.want(wish(1, "1g.5gb@0"))
+    world.run("one", asks=(exact("1g.5gb"),))
+    world.look(later_s=1000)
+    assert world.wanted == (wish(1, "1g.5gb@0"),)
+
+
+def test_what_a_server_claims_is_wanted_no_more_at_once() -> None:
+    """Neither the rest of what is new nor the budget of changes keeps it wanted, on whatever GPU it is."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
+    world.pending = [pod("one", exact("1g.5gb")), pod("two", exact("7g.40gb"))]
+    world.look()
+    world.cut()
+    world.look()
+    assert len(world.wanted) == 2
+    world.pending = []
+    for gpu in range(2):
+        world.run(f"claim-{gpu}", share(gpu, "4096"))
+    world.look(later_s=1)
+    assert not world.wanted
+
+
+def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
+    world.offered = (wish(0, "gpu"),)
+    world.run("need", share(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
+    world.pending = [pod("one", exact("gpu"))]
+    world.look()
+    assert not world.wanted
+    world.offered = ()
+    world.look()
+    assert world.wanted == (wish(1, "gpu"),)
 
 
 def test_at_most_so_many_gpus_change_at_once() -> None:

@@ -1,12 +1,21 @@
 """GPUNode objects (tessera.dev/v1alpha1): one for each GPU node, where agent, controller and server meet.
 
-The status is the agent's: GPUs, layouts, health. `spec.wanted` and `spec.policy` are the controller's, `spec.claims`
-the servers'; see docs/decisions/0010-claims-on-the-gpunode.md.
+The status is the agent's: GPUs, layouts, health, and in `offered` what is the kubelet's to give. `spec.wanted` and
+`spec.policy` are the controller's, `spec.claims` the servers'; see docs/decisions/0010-claims-on-the-gpunode.md and
+0013-one-allocator-for-a-device.md.
 """
 
 from tessera.api.gpunodes.fields import Spec, Status
 from tessera.api.gpunodes.reading import read_gpu_node
-from tessera.api.gpunodes.writing import API_VERSION, KIND, claims_field, new_object, status_fields, wanted_field
+from tessera.api.gpunodes.writing import (
+    API_VERSION,
+    KIND,
+    claims_field,
+    new_object,
+    offered_field,
+    status_fields,
+    wanted_field,
+)
 
 __all__ = [
     "API_VERSION",
@@ -15,6 +24,7 @@ __all__ = [
     "Status",
     "claims_field",
     "new_object",
+    "offered_field",
     "read_gpu_node",
     "status_fields",
     "wanted_field",

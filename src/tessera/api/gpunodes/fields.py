@@ -5,12 +5,13 @@ from typing import Any, Literal
 import msgspec
 
 from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
+from tessera.core.sharing import Allocator, Mode
 
 __all__ = [
     "ClaimFields",
     "GpuFields",
     "OfferFields",
+    "OfferedFields",
     "PlaceFields",
     "PolicyFields",
     "ProductFields",
@@ -68,6 +69,8 @@ class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     strategy: Literal["none", "single", "mixed"] = "mixed"
     offers: tuple[OfferFields, ...] = ()
     single_request: bool | None = None
+    allocator: Allocator = "kubelet"
+    """Who allocates the devices of a fixed sharing."""
 
 
 class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -140,6 +143,16 @@ class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """MIG instances that exist, with how many of each profile."""
 
 
+class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Devices of one GPU that the kubelet may give away: advertised to it by name, or held by pods that named them."""
+
+    gpu: str
+    """UUID."""
+    whole: bool = False
+    """Whether it is the GPU as a whole."""
+    instances: tuple[PlaceFields, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the agent reports of its node."""
 
@@ -150,6 +163,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: tuple[GpuFields, ...] = ()
     summary: SummaryFields = SummaryFields()
+    offered: tuple[OfferedFields, ...] = ()
+    """Devices that are the kubelet's: written before they are advertised, taken out when the kubelet has let go of
+    them. Needs and shares get nothing that overlaps them."""
 
 
 class WantedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

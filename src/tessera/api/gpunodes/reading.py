@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpunodes.fields import GpuFields, PlaceFields, ShareFields, Spec, Status, WantedFields
+from tessera.api.gpunodes.fields import GpuFields, OfferedFields, PlaceFields, ShareFields, Spec, Status, WantedFields
 from tessera.api.gpusharing import in_place
 from tessera.core.gpumodels import GpuModel, Profile, model
 from tessera.core.gpunodestate import Claim, GpuNodeState, Sick, Used, Wanted
@@ -75,6 +75,7 @@ def _state(found: _Object) -> GpuNodeState:
         driver=status.driver,
         reported=found.status is not None,
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
+        offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
         claims=tuple(
             Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)), attempt=each.attempt)
             for each in found.spec.claims
@@ -112,6 +113,7 @@ def _gpu(each: GpuFields) -> Gpu:
                 for part in each.sharing.offers
             ),
             single_request=each.sharing.single_request,
+            allocator=each.sharing.allocator,
         ),
         uuid=each.uuid,
     )
@@ -177,6 +179,15 @@ def _wanted(known: GpuModel, each: WantedFields) -> Wanted:
             f"GPU {each.gpu} in spec.wanted", found="the whole GPU and instances of it", wanted="one of the two"
         )
     return Wanted(gpu=each.gpu, whole=each.whole, instances=instances)
+
+
+def _offered(known: GpuModel | None, each: OfferedFields) -> Wanted:
+    """Return the devices; also those that lie across each other while one takes the other's place, or of a lost GPU."""
+    instances = (
+        Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
+        for place in each.instances
+    )
+    return Wanted(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
 
 
 def _share(each: ShareFields) -> Share:

@@ -8,6 +8,7 @@ import msgspec
 from tessera.api.gpunodes.fields import (
     ClaimFields,
     GpuFields,
+    OfferedFields,
     OfferFields,
     PlaceFields,
     ProductFields,
@@ -29,7 +30,7 @@ from tessera.core.sharing import Sharing
 from tessera.core.snapshot import Gpu, Share
 from tessera.errors import InvalidInput
 
-__all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "status_fields", "wanted_field"]
+__all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field", "status_fields", "wanted_field"]
 
 API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
@@ -42,7 +43,10 @@ def new_object(node: str, uid: str) -> dict[str, Any]:
 
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
-    """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it."""
+    """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
+
+    What is offered by name is not in it: that is written on its own, with the version that was read.
+    """
     told = summary(state)
     status = Status(
         observed_generation=observed_generation,
@@ -60,6 +64,15 @@ def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
     fields = (
         WantedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
         for each in wanted
+    )
+    return [msgspec.to_builtins(each) for each in fields]
+
+
+def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
+    """Return `status.offered` as JSON."""
+    fields = (
+        OfferedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
+        for each in offered
     )
     return [msgspec.to_builtins(each) for each in fields]
 
@@ -113,6 +126,7 @@ def _sharing_fields(sharing: Sharing) -> SharingFields:
             for each in sharing.offers
         ),
         single_request=sharing.single_request,
+        allocator=sharing.allocator,
     )
 
 

@@ -356,8 +356,10 @@ class Ledger:
         self._fleet.clear(column, row)
         taken = dict(held)
         for i, share in enumerate(reserved):
-            more = {**taken, f"{_RESERVED}{i}": (share,)}
-            taken = more if problem(gpu_type, more) is None else taken
+            # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+            beside = taken if gpu_type.kept else held
+            if problem(gpu_type, {**beside, f"{_RESERVED}{i}": (share,)}) is None:
+                taken[f"{_RESERVED}{i}"] = (share,)
         for shares in taken.values():
             for share in shares:
                 self._fleet.hold(column, share)

@@ -1,11 +1,12 @@
 """A node as the scheduler sees it: GPUs left to Tessera without their layout, and what is kept from new pods there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from tessera.core.byname import named_share
 from tessera.core.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.mig import Placement
 from tessera.core.sharing import Sharing
 from tessera.core.snapshot import Gpu, Node, Share
 
@@ -18,7 +19,8 @@ def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
     """Return the node with the GPUs its agent reported, and the shares of them that are reserved.
 
     A GPU left to Tessera is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
-    anew. Reserved are devices that `state` wants to exist, for pods with exact requests, and devices that are sick.
+    anew. Reserved are devices that `state` wants to exist, for pods with exact requests, those that the kubelet may
+    still give away (`offered`), and devices that are sick.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
     reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
 
@@ -29,8 +31,7 @@ def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
     sick = (share for each in state.sick if each.gpu in gpus for share in _sick(gpus[each.gpu], each))
-    wanted = (share for each in state.wanted if each.gpu in gpus for share in _wanted(gpus[each.gpu], each))
-    reserved = (*sick, *wanted)
+    reserved = (*sick, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
 
@@ -55,11 +56,39 @@ def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
         yield Share.of_device(gpu.index, device, device.resource)
 
 
-def _wanted(gpu: Gpu, wanted: Wanted) -> Iterator[Share]:
-    """Yield what is kept for pods with exact requests; nothing of a GPU that is not left to Tessera."""
-    if not gpu.sharing.open:
-        return
-    if wanted.whole:
-        yield named_share(gpu, None)
-    for placement in wanted.instances:
-        yield named_share(gpu, placement)
+def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
+    """Yield what is the kubelet's of GPUs from which needs and shares are served: what it has, and what it shall get.
+
+    Of a GPU that is the kubelet's wholly nothing need be reserved.
+    """
+    wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.open}
+    offered = {(gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.pooled}
+    for uuid, place in sorted(wanted | offered, key=_order):
+        gpu = gpus[uuid]
+        known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
+        if gpu.sharing.open:
+            yield named_share(gpu, place if known else None)
+        else:
+            yield from _overlapping(gpu, place)
+
+
+def _places(devices: Iterable[Wanted]) -> Iterator[tuple[str, Placement | None]]:
+    for each in devices:
+        if each.whole:
+            yield each.gpu, None
+        for placement in each.instances:
+            yield each.gpu, placement
+
+
+def _order(device: tuple[str, Placement | None]) -> tuple[str, Placement]:
+    gpu, place = device
+    return gpu, place or Placement(-1, 0, "")
+
+
+def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
+    """Yield every client of the devices of a fixed layout that have something in common with one that is offered."""
+    for device in gpu.devices:
+        place = device.placement
+        if place is None or offered is None or place.mask & offered.mask:
+            for _ in range(device.clients):
+                yield Share.of_device(gpu.index, device, device.resource)

@@ -24,6 +24,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """With the layout that exists."""
     present: frozenset[Device]
     """What is wanted now."""
+    offered: frozenset[Device] = frozenset()
+    """What the kubelet may give away, wanted or not any more; of a fixed GPU, which is always its own, nothing."""
     held: frozenset[Device] = frozenset()
     """Devices that pods hold for exact requests."""
     other: tuple[Share, ...] = ()
@@ -33,6 +35,16 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     def idle(self) -> frozenset[Device]:
         """What is wanted and held by nobody."""
         return self.present - self.held
+
+    @property
+    def disputed(self) -> bool:
+        """Whether something is wanted that lies across what pods hold, or a server claims for them."""
+        return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
+
+    @property
+    def leaving(self) -> frozenset[Device]:
+        """What is wanted no more and may still be given away: its agent is taking it back."""
+        return self.offered - self.present - self.held
 
     @property
     def lacking(self) -> frozenset[Device]:
@@ -64,8 +76,10 @@ def cards_of(observed: Observed) -> Iterator[Card]:
         if state is None or node.name in observed.fixed:
             continue
         wanted = {each.gpu: each for each in state.wanted}
+        offered = {each.gpu: each for each in state.offered}
         for gpu in filter(is_open, node.gpus):
-            card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)))
+            by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.undecided else frozenset()
+            card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
             held = shares.get((node.name, gpu.index))
             yield _held(card, held) if held else card
 
@@ -89,7 +103,7 @@ def _held(card: Card, shares: Iterable[Share]) -> Card:
 def is_open(gpu: Gpu) -> bool:
     """Return whether devices may be made on a GPU for exact requests."""
     sharing = gpu.sharing
-    return sharing.open and (sharing.cuttable or Mode.WHOLE in sharing.modes)
+    return sharing.open and (sharing.cuttable or (Mode.WHOLE in sharing.modes and sharing.allocator == "kubelet"))
 
 
 def device_of(gpu: Gpu, share: Share) -> Device:
@@ -114,21 +128,35 @@ def wanted_of(gpu: str, devices: Iterable[Device]) -> Wanted:
 
 def reserved(card: Card) -> tuple[Share, ...]:
     """Return the idle wanted devices of a GPU as shares, where they agree with what pods hold."""
+    return _beside(card, card.idle)
+
+
+def _beside(card: Card, devices: Iterable[Device]) -> tuple[Share, ...]:
     return tuple(
         named_share(card.gpu, place)
-        for _, place in sorted(card.idle, key=_order)
+        for _, place in sorted(devices, key=_order)
         if card.agrees((*card.held, (card.gpu.uuid, place)), card.other)
     )
 
 
 def with_guesses(observed: Observed) -> Observed:
-    """Return what was observed, pods whose devices are not recorded yet holding idle wanted devices of their nodes."""
+    """Return what was observed, pods whose devices are not recorded yet holding idle devices of their nodes.
+
+    The kubelet gave them what is wanted, or what is being taken back from it at the same time.
+    """
     idle: dict[tuple[NodeName, str], list[Share]] = defaultdict(list)
-    for card in cards_of(observed):
-        for share in reserved(card):
-            idle[card.node, share.resource].append(share)
+    cards = tuple(cards_of(observed))
+    for shares in (reserved, _leaving):
+        for card in cards:
+            for share in shares(card):
+                idle[card.node, share.resource].append(share)
     running = tuple(each if each.assignment.shares else _guessed(each, idle) for each in observed.running)
     return msgspec.structs.replace(observed, running=running)
+
+
+def _leaving(card: Card) -> tuple[Share, ...]:
+    """Return the devices that are being taken back, where they agree with what pods hold."""
+    return _beside(card, card.leaving)
 
 
 def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:

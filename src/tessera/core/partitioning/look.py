@@ -70,7 +70,9 @@ class _Look:
         planned, waiting = self._planned() if over else ({}, None)
         after = {gpu: self._after(card, planned.get(gpu, _Planned())) for gpu, card in self.cards.items()}
         new = {gpu: devices for gpu, devices in after.items() if devices != self.cards[gpu].present}
-        changed = self._limited(self._rested(new, {gpu for gpu, each in planned.items() if each.urgent}))
+        urgent = {gpu for gpu, each in planned.items() if each.urgent}
+        disputed = {gpu for gpu, card in self.cards.items() if card.disputed}
+        changed = self._limited(self._rested(new, urgent | disputed), disputed)
         self._tell(changed)
         since = {each: self.since.get(each, self.now_s) for gpu in self.cards for each in self._now(changed, gpu)}
         memory = Memory(
@@ -223,14 +225,14 @@ class _Look:
                 self.again.append(rest_s)
         return rested
 
-    def _limited(self, new: Mapping[str, frozenset[Device]]) -> dict[str, frozenset[Device]]:
+    def _limited(self, new: Mapping[str, frozenset[Device]], disputed: set[str]) -> dict[str, frozenset[Device]]:
         """Return as many of the changes as may be under way at once, those that add most first.
 
-        A GPU that is changing anyway may change further.
+        A GPU that is changing anyway may change further, and what pods hold is given up at once.
         """
         if not self.limits.most_changing:
             return dict(new)
-        changing = {gpu for gpu, card in self.cards.items() if card.lacking}
+        changing = {gpu for gpu, card in self.cards.items() if card.lacking or card.leaving} | disputed
         room = max(0, self.limits.most_changing - len(changing))
         others = sorted(new.keys() - changing, key=lambda gpu: (-len(new[gpu] - self.cards[gpu].present), gpu))
         if len(others) > room:

@@ -1,0 +1,193 @@
+"""One allocator for a device at a time: what is whose, and that a handover never gives anything twice."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunodes import at, facts, identity, sevenths, shared
+from tessera.core.advertise import DeviceKey, NodeOffer, offer
+from tessera.core.advertise import OfferOptions as Options
+from tessera.core.allocators import (
+    Handover,
+    as_keys,
+    as_wanted,
+    by_name,
+    claimed_keys,
+    handover,
+    overlapping,
+    restricted,
+)
+from tessera.core.gpumodels import model
+from tessera.core.gpunodestate import Claim, Wanted
+from tessera.core.inventory import Inventory
+from tessera.core.mig import Placement, placements
+from tessera.core.need import Isolation, PodKey
+from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.snapshot import Share
+
+A100 = model("A100-40GB")
+FIRST, SECOND = identity("GPU", 0), identity("GPU", 1)
+SEVEN = sevenths()
+(HALF,) = at("A100-40GB", ("3g.20gb", 0))
+(OTHER,) = at("A100-40GB", ("3g.20gb", 4))
+MODELS = {FIRST: A100, SECOND: A100}
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
+CUT = Sharing(modes=(Mode.MIG,), layout=SEVEN, recut=False)
+
+
+def node_offer() -> NodeOffer:
+    """Return what a node offers with replicas of one GPU, instances of another, and units of a third."""
+    seen = (facts(0), facts(1, layout=SEVEN), facts(2))
+    gpus = [shared(each, sharing) for each, sharing in zip(seen, (SLICED, CUT, AUTO), strict=True)]
+    return offer(gpus, Inventory(gpus=seen), Options())
+
+
+def test_what_is_offered_by_name() -> None:
+    assert by_name(node_offer()) == {FIRST, *((SECOND, place) for place in SEVEN)}
+
+
+def test_an_offer_without_some_devices() -> None:
+    before = node_offer()
+    kept = restricted(before, frozenset({(SECOND, SEVEN[3]), identity("GPU", 9)}))
+    assert {each.name: len(each.devices) for each in kept.resources} == {
+        "aliyun.com/gpu-mem": 40,
+        "nvidia.com/mig-1g.5gb": 1,
+        "tessera.dev/gpu-memory": 40,
+    }
+    assert by_name(kept) == {(SECOND, SEVEN[3])}
+    assert restricted(before, by_name(before)) == before
+
+
+OVERLAPS: dict[str, tuple[DeviceKey, DeviceKey, bool]] = {
+    "a GPU with itself": (FIRST, FIRST, True),
+    "two GPUs": (FIRST, SECOND, False),
+    "a GPU with an instance on it": (FIRST, (FIRST, HALF), True),
+    "instances of two GPUs": ((FIRST, HALF), (SECOND, HALF), False),
+    "an instance with one in its place": ((FIRST, HALF), (FIRST, SEVEN[3]), True),
+    "an instance with its neighbour": ((FIRST, HALF), (FIRST, OTHER), False),
+    "the places of two instances without size": (
+        (FIRST, Placement(0, 0, "3g.20gb")),
+        (FIRST, Placement(3, 0, "1g.5gb")),
+        True,
+    ),
+    "an instance of a profile that the GPU does not have": ((FIRST, HALF), (FIRST, Placement(6, 0, "9g.9gb")), True),
+    "instances of a GPU that nobody knows": (("GPU-x", HALF), ("GPU-x", OTHER), False),
+    "an instance without size of a GPU that nobody knows": (
+        ("GPU-x", HALF),
+        ("GPU-x", Placement(6, 0, "1g.5gb")),
+        True,
+    ),
+    "what nobody knows, with itself": (("GPU-x", Placement(6, 0, "y")), ("GPU-x", Placement(6, 0, "y")), True),
+}
+
+
+@pytest.mark.parametrize("sentence", OVERLAPS)
+def test_overlapping(sentence: str) -> None:
+    a, b, want = OVERLAPS[sentence]
+    assert overlapping(MODELS, a, b) is want
+    assert overlapping(MODELS, b, a) is want
+
+
+def share(gpu: int, profile: str | None = None, start: int | None = None) -> Share:
+    return Share(
+        gpu=gpu,
+        mode=Mode.MIG if profile else Mode.MPS,
+        profile=profile,
+        start=start,
+        memory_mib=1,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource="tessera.dev/gpu-memory",
+    )
+
+
+def test_what_claims_name() -> None:
+    """Also an instance that is not made yet, one that only the driver knows, and what cannot be."""
+    strange = Placement(6, 1, "1g.9gb+x")
+    seen = (facts(0), facts(1))
+    gpus = (shared(seen[0]), shared(seen[1], msgspec.structs.replace(CUT, layout=(strange,))))
+    shares = (share(0, "3g.20gb", 4), share(1, "1g.9gb+x", 6), share(1, "7g.nothing", 0), share(7))
+    claims = (
+        Claim(uid="u", pod=PodKey("a/b"), shares=shares),
+        Claim(uid="v", pod=PodKey("a/c"), shares=(share(0),)),
+    )
+    assert claimed_keys(claims, gpus) == {(FIRST, OTHER), (SECOND, strange), SECOND, FIRST}
+
+
+def test_devices_by_gpu_and_one_by_one() -> None:
+    """The same devices are the same fields, in whatever order they come."""
+    keys: list[DeviceKey] = [(SECOND, HALF), FIRST, (SECOND, OTHER)]
+    want = tuple(
+        sorted((Wanted(gpu=FIRST, whole=True), Wanted(gpu=SECOND, instances=(HALF, OTHER))), key=lambda each: each.gpu)
+    )
+    assert as_wanted(keys) == as_wanted(reversed(keys)) == want
+    assert as_keys(want) == frozenset(keys)
+    assert (as_wanted(()), as_keys(())) == ((), frozenset())
+
+
+PLACES = placements(A100)
+KEYS: st.SearchStrategy[DeviceKey] = st.one_of(
+    st.sampled_from((FIRST, SECOND)), st.tuples(st.sampled_from((FIRST, SECOND)), st.sampled_from(PLACES))
+)
+SETS = st.frozensets(KEYS, max_size=8)
+
+
+@given(SETS)
+def test_devices_written_are_read_again(keys: frozenset[DeviceKey]) -> None:
+    assert as_keys(as_wanted(keys)) == keys
+
+
+@given(KEYS, KEYS)
+def test_overlapping_is_symmetric_and_every_device_overlaps_itself(a: DeviceKey, b: DeviceKey) -> None:
+    assert overlapping(MODELS, a, b) is overlapping(MODELS, b, a)
+    assert overlapping(MODELS, a, a)
+
+
+# sentence: desired, committed, held, taken, what the kubelet lists, and what follows
+A, B = frozenset({FIRST}), frozenset({SECOND})
+NONE: frozenset[DeviceKey] = frozenset()
+STEPS: dict[str, Any] = {
+    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, Handover(add=A)),
+    "what is written is advertised": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
+    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, Handover()),
+    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, Handover()),
+    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, Handover(advertise=A)),
+    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, Handover(withdrawing=A)),
+    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, Handover(withdrawing=A, release=A)),
+    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, Handover(withdrawing=A)),
+    "what a pod holds stays": (NONE, A, A, NONE, NONE, Handover()),
+    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
+    "one goes and another comes": (B, A, NONE, NONE, NONE, Handover(add=B, withdrawing=A, release=A)),
+}
+
+
+@pytest.mark.parametrize("sentence", STEPS)
+def test_steps(sentence: str) -> None:
+    *given_, want = STEPS[sentence]
+    assert handover(*given_) == want
+
+
+@given(SETS, SETS, SETS, SETS, st.none() | SETS)
+def test_laws(
+    desired: frozenset[DeviceKey],
+    committed: frozenset[DeviceKey],
+    held: frozenset[DeviceKey],
+    taken: frozenset[DeviceKey],
+    listed: frozenset[DeviceKey] | None,
+) -> None:
+    """Whatever is so: advertised is what is written, and let go is what nobody has or shall get."""
+    made = handover(desired, committed, held, taken, listed)
+    assert made.advertise <= committed & desired
+    assert made.release <= made.withdrawing <= committed
+    assert not made.release & (made.advertise | desired | held | (listed or NONE))
+    assert not made.add & (committed | taken)
+    assert not made.advertise & taken - held
+    after = (committed - made.release) | made.add
+    assert made.advertise <= after
+    assert held & committed <= after
+    again = handover(desired, after, held, taken, listed)
+    assert not again.add
+    assert not again.release
