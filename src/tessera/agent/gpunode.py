@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpunodes import new_object, read_gpu_node, status_fields
+from tessera.api.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
+from tessera.core.advertise import DeviceKey
+from tessera.core.allocators import as_keys, as_wanted
 from tessera.core.gpunodestate import GpuNodeState, Wanted
-from tessera.errors import Conflict, InvalidInput, Unsupported
+from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Logger
 
 __all__ = ["Asked", "GpuNodeLink"]
@@ -106,6 +108,58 @@ class GpuNodeLink:
             self._read = (found, asked)
         return asked
 
+    @property
+    def installed(self) -> bool:
+        """Whether the cluster has the kind; where it has not, no server allocates anything of this node."""
+        return self._installed
+
+    def offered(self) -> frozenset[DeviceKey]:
+        """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last."""
+        found = self._latest()
+        try:
+            return frozenset() if found is None else as_keys(read_gpu_node(found).offered)
+        except InvalidInput:
+            return frozenset()  # nothing is offered that is not written down first
+
+    def _latest(self) -> Object | None:
+        """Return the object as it was seen or stored last; the watch is late."""
+        found = self._object
+        return self._after if found is not None and _is_later(self._after, found) else found
+
+    async def fresh(self, node: Object) -> GpuNodeState:
+        """Return what the object says now, made where it is missing (a quorum read).
+
+        Args:
+            node: the Node object, which owns it.
+
+        Raises:
+            TesseraError: the API refuses or does not answer, or the object cannot be read.
+
+        """
+        found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
+        if found is None:
+            raise Unavailable(f"GPUNode {self._node}", found="none yet", wanted="the one that another process made")
+        return read_gpu_node(found)
+
+    async def write_offered(self, keys: frozenset[DeviceKey], version: str) -> None:
+        """Write which devices are the kubelet's, on the version of the object that this was decided on.
+
+        Raises:
+            Conflict: somebody wrote to it since; decide again.
+            TesseraError: the API refuses or does not answer.
+
+        """
+        body = {"metadata": {"resourceVersion": version}, "status": {"offered": offered_field(as_wanted(keys))}}
+        self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+        if keys and not (self._after.get("status") or {}).get("offered"):
+            raise Unsupported(
+                f"GPUNode {self._node}",
+                found="a kind without the field status.offered",
+                wanted="the kind as this agent knows it, without which nothing is offered by name",
+                accepted="kubectl apply --server-side -f deploy/crds",
+            )
+        self._log.info("offered_written", devices=len(keys))
+
     async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
         """Make the object where it is missing, and write the status where it differs.
 
@@ -123,10 +177,9 @@ class GpuNodeLink:
         """
         if not self._installed:
             return
-        found = self._object or await self._make(node)
+        found = self._latest() or await self._make(node)
         if found is None:
             return
-        found = self._after if _is_later(self._after, found) else found
         present, spec = found.get("status") or {}, found.get("spec") or {}
         concerns = spec.get("policy"), spec.get("wanted")
         news = concerns != self._acted and (found["metadata"].get("generation") or 0) == generation

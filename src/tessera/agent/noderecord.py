@@ -65,6 +65,27 @@ class NodeRecord:
             await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
         return bool(new)
 
+    async def announce(self, node: Object, leaving: Mapping[str, int]) -> bool:
+        """Let the scheduler see fewer devices before the kubelet has fewer; return whether anything was written.
+
+        Otherwise a pod is bound for a device that the kubelet has not any more, and fails (`UnexpectedAdmissionError`).
+        The kubelet writes what it has itself with its next report.
+
+        Args:
+            node: the Node object as last seen.
+            leaving: how many devices of each resource are about to be withdrawn.
+
+        """
+        present = (node.get("status") or {}).get("allocatable") or {}
+        amounts = {
+            name: str(max(0, int(present[name]) - count))
+            for name, count in leaving.items()
+            if count and str(present.get(name, "")).isdecimal() and present[name] != "0"
+        }
+        if amounts:
+            await self._kube.patch(NODES, self._node, {"status": {"allocatable": amounts}}, subresource="status")
+        return bool(amounts)
+
     async def count_gpus(self, node: Object, gpus: int) -> bool:
         """Tell how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
 

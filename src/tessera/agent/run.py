@@ -17,6 +17,7 @@ from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
 from tessera.agent.gpunode import GpuNodeLink
+from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
@@ -34,7 +35,8 @@ from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.advertise import DeviceKey, NodeOffer, OfferOptions, offer
+from tessera.core.allocators import by_name
 from tessera.core.byname import shares_by_id
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
@@ -55,6 +57,10 @@ __all__ = ["Agent"]
 _ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
 _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
+_AGAIN_S = 0.2
+"""Until it is looked again whether the kubelet has let go of a device."""
+_TOLD_TRIES = 5
+"""Pods that are bound for a device already get it before it is withdrawn."""
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "enforcement": "EnforcementImpaired",
@@ -122,6 +128,9 @@ class Agent:
         self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues)
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
+        self._handovers = Handovers(
+            self._gpunode, self._record, self._kubelet, self._plugins.gate, self._pods.assigned, self._log
+        )
 
     def _own_plugins(self) -> Plugins:
         paths = PluginPaths(
@@ -230,7 +239,10 @@ class Agent:
             self._kept.pop(gpu, None)
         else:
             self._kept[gpu] = layout
-        if self._begun and not await self._offered():
+        for _ in range(_TOLD_TRIES if self._begun else 0):
+            if await self._offered():
+                return
+        if self._begun:
             raise Unavailable("kubelet", found="no sign that it has the new list of devices", wanted="one within 5 s")
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
@@ -268,10 +280,23 @@ class Agent:
             )
             offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
-            told = await self._plugins.offer(offered, inventory, said.plugin)
+            look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
+            told = await self._hand_over(look, said.plugin)
             self._note("plugins", self._plugins.problems)
             self._seen = declared, said, gpus
             return told
+
+    async def _hand_over(self, look: Look, options: PluginOptions) -> bool:
+        """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
+        now, plan = await self._handovers.before(look)
+        told = await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing)
+        released = await self._handovers.after(look, plan) if told else frozenset[DeviceKey]()
+        if released:
+            await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing - released)
+            await self._handovers.release(look, released)
+        if plan.withdrawing - released:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
+        return told and by_name(now) <= by_name(look.offered)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
         """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""

@@ -9,13 +9,27 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.advertise import DeviceKey, NodeOffer, PluginDevice
+from tessera.core.advertise import DeviceKey, NodeOffer
 from tessera.core.gpumodels import GpuModel
 from tessera.core.gpunodestate import Claim, Wanted
+from tessera.core.inventory import Inventory
 from tessera.core.mig import Placement, placement_at
 from tessera.core.snapshot import Gpu
 
-__all__ = ["Handover", "as_keys", "as_wanted", "by_name", "claimed_keys", "handover", "overlapping", "restricted"]
+__all__ = [
+    "Handover",
+    "as_keys",
+    "as_wanted",
+    "by_name",
+    "claimed_keys",
+    "existing",
+    "handover",
+    "on_gpus",
+    "overlapping",
+    "restricted",
+    "still_needed",
+    "with_former",
+]
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +48,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
 def by_name(offer: NodeOffer) -> frozenset[DeviceKey]:
     """Return the devices that are offered by name: not units of memory, of which an assignment says what they are."""
     named = (resource for resource in offer.resources if not resource.by_assignment)
-    return frozenset(_key(device) for resource in named for device in resource.devices)
+    return frozenset(device.key for resource in named for device in resource.devices)
 
 
 def restricted(offer: NodeOffer, keys: frozenset[DeviceKey]) -> NodeOffer:
@@ -42,14 +56,56 @@ def restricted(offer: NodeOffer, keys: frozenset[DeviceKey]) -> NodeOffer:
     kept = (
         resource
         if resource.by_assignment
-        else msgspec.structs.replace(resource, devices=tuple(each for each in resource.devices if _key(each) in keys))
+        else msgspec.structs.replace(resource, devices=tuple(each for each in resource.devices if each.key in keys))
         for resource in offer.resources
     )
     return msgspec.structs.replace(offer, resources=tuple(resource for resource in kept if resource.devices))
 
 
-def _key(device: PluginDevice) -> DeviceKey:
-    return device.gpu_uuid if device.placement is None else (device.gpu_uuid, device.placement)
+def with_former(offer: NodeOffer, former: NodeOffer, keys: frozenset[DeviceKey]) -> NodeOffer:
+    """Return the offer and, of a former one, the devices by name that are in `keys` and not offered any more."""
+    resources = {resource.name: resource for resource in offer.resources}
+    missing = keys - by_name(offer)
+    for each in former.resources:
+        kept = tuple(device for device in each.devices if device.key in missing)
+        if kept and not each.by_assignment:
+            now = resources.get(each.name, msgspec.structs.replace(each, devices=()))
+            resources[each.name] = msgspec.structs.replace(now, devices=(*now.devices, *kept))
+    return msgspec.structs.replace(offer, resources=tuple(resources[name] for name in sorted(resources)))
+
+
+def still_needed(
+    leaving: Mapping[DeviceKey, str], free: Mapping[str, int], awaited: Mapping[str, int]
+) -> frozenset[DeviceKey]:
+    """Return devices that must not be withdrawn yet, because a pod is on its way to the node for one of them.
+
+    Args:
+        leaving: devices that are to be withdrawn, with their resource.
+        free: how many devices of a resource would be offered without them that no pod has.
+        awaited: how many the pods ask that are bound to the node and do not have theirs yet.
+
+    """
+    lacking = {name: count - free.get(name, 0) for name, count in awaited.items()}
+    kept = set()
+    for key, resource in leaving.items():
+        if lacking.get(resource, 0) > 0:
+            lacking[resource] -= 1
+            kept.add(key)
+    return frozenset(kept)
+
+
+def on_gpus(inventory: Inventory, ids: Iterable[str]) -> frozenset[DeviceKey]:
+    """Return the devices that these ids of the kubelet's stand for; units of memory stand for none."""
+    devices: dict[str, DeviceKey] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus}
+    devices |= {each.uuid: (gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
+    uuids = (name.partition("::")[0] for name in ids)
+    return frozenset(devices[uuid] for uuid in uuids if uuid in devices)
+
+
+def existing(inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return the GPUs on which MIG is off, and the MIG instances that there are."""
+    whole = frozenset[DeviceKey](gpu.uuid for gpu in inventory.gpus if gpu.layout is None)
+    return whole | {(gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
 
 
 def overlapping(model_of: Mapping[str, GpuModel], a: DeviceKey, b: DeviceKey) -> bool:

@@ -87,8 +87,11 @@ class Gate:
         return tuple(self._entries)
 
     def taken(self, resource: str) -> frozenset[str]:
-        """Return the ids of a resource that pods have; a kubelet that offers one of them has forgotten them."""
-        return frozenset(name for each in self._entries if each.resource == resource and each.uid for name in each.ids)
+        """Return the ids of a resource that pods have or are being given.
+
+        A kubelet that offers one of them has forgotten it, or never used it.
+        """
+        return frozenset(name for each in self._entries if each.resource == resource for name in each.ids)
 
     @property
     def by_name(self) -> frozenset[DeviceKey]:

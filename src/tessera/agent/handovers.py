@@ -1,0 +1,188 @@
+"""Devices that change hands between the kubelet and the scheduler, one step at a time, so that one has each.
+
+To the kubelet: what is to be offered by name is written to `status.offered` of the GPUNode first, on a version on which
+no claim and no pod has it; servers claim nothing of it from then on. Then it is advertised.
+
+To the scheduler: the Node shows fewer devices, so that nobody is bound for them; then the kubelet is offered them no
+more; when it does not know them any more and no pod has them, they are taken out of `status.offered`.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from tessera.agent.deviceplugin import Gate
+from tessera.agent.gpunode import GpuNodeLink
+from tessera.agent.noderecord import NodeRecord
+from tessera.agent.nodeview import is_ended
+from tessera.api.containerlimits import asks_of, lasting_containers
+from tessera.clients.kube import Object
+from tessera.clients.kubelet import PodResources
+from tessera.core.advertise import DeviceKey, NodeOffer
+from tessera.core.allocators import (
+    Handover,
+    as_keys,
+    by_name,
+    claimed_keys,
+    existing,
+    handover,
+    on_gpus,
+    overlapping,
+    restricted,
+    still_needed,
+    with_former,
+)
+from tessera.core.gpunodestate import Claim
+from tessera.core.inventory import Inventory
+from tessera.core.snapshot import Gpu
+from tessera.errors import Conflict, TesseraError
+from tessera.log import Logger
+
+__all__ = ["Handovers", "Look"]
+
+_SCHEDULER_S = 0.5
+"""How long the scheduler may take to see that a node has fewer devices."""
+_TRIES = 4
+"""Servers write claims to the same object."""
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered, and decided from, in one look."""
+
+    offered: NodeOffer
+    """What the node would offer if all of it were the kubelet's."""
+    gpus: tuple[Gpu, ...]
+    inventory: Inventory
+    node: Object
+
+
+class Handovers:
+    """Keeps `status.offered` and what is advertised in step.
+
+    Args:
+        gpunode: the node's GPUNode.
+        record: the Node object.
+        kubelet: tells what the kubelet knows.
+        gate: tells what pods were allocated by name; observes the pods of this node.
+        assigned: returns the devices that assignments of pods name.
+        log: where it is logged what could not be done.
+
+    """
+
+    def __init__(
+        self,
+        gpunode: GpuNodeLink,
+        record: NodeRecord,
+        kubelet: PodResources,
+        gate: Gate,
+        assigned: Callable[[Inventory], frozenset[DeviceKey]],
+        log: Logger,
+    ) -> None:
+        self._gpunode = gpunode
+        self._record = record
+        self._kubelet = kubelet
+        self._gate = gate
+        self._view = gate.view
+        self._assigned = assigned
+        self._log = log
+        self._last = NodeOffer(resources=())
+        """What was advertised last."""
+
+    async def before(self, look: Look) -> tuple[NodeOffer, Handover]:
+        """Return what to advertise now and what changes hands, with everything written down that must be before.
+
+        What cannot be written down is not advertised, until the next look.
+        """
+        if not self._gpunode.installed:
+            return look.offered, Handover(advertise=by_name(look.offered))
+        offered = with_former(look.offered, self._last, await self._bound_for(look))
+        desired = by_name(offered)
+        taken = self._taken(look, desired, claims=())
+        if desired - self._gpunode.offered() - taken:
+            try:
+                await self._commit(look, desired)
+            except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
+                self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
+        plan = handover(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
+        self._last = restricted(offered, plan.advertise)
+        return self._last, plan
+
+    async def after(self, look: Look, plan: Handover) -> frozenset[DeviceKey]:
+        """Return the devices of which the kubelet has let go, taken out of `status.offered` from when this returns.
+
+        Call it when the kubelet was given the new lists; whoever comes for one of these afterwards is refused.
+
+        Raises:
+            TesseraError: the kubelet or the API server does not answer, or somebody wrote meanwhile; call again.
+
+        """
+        if not plan.withdrawing:
+            return frozenset()
+        known = on_gpus(look.inventory, await self._kubelet.allocatable())
+        desired, held = by_name(self._last), self._gate.by_name
+        return handover(desired, self._gpunode.offered(), held, frozenset(), known).release
+
+    async def release(self, look: Look, keys: frozenset[DeviceKey]) -> None:
+        """Take devices out of `status.offered` that nobody can get from the kubelet any more."""
+        state = await self._gpunode.fresh(look.node)
+        await self._gpunode.write_offered(as_keys(state.offered) - keys, state.version)
+
+    # To the kubelet
+
+    async def _commit(self, look: Look, desired: frozenset[DeviceKey]) -> None:
+        """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has."""
+        for _ in range(_TRIES):
+            state = await self._gpunode.fresh(look.node)
+            await self._view.refresh()  # after it: the pod of a claim that is gone from it is bound by now
+            committed = as_keys(state.offered)
+            taken = self._taken(look, desired, state.claims)
+            add = handover(desired, committed, self._gate.by_name, taken, None).add
+            if not add:
+                return
+            with contextlib.suppress(Conflict):
+                await self._gpunode.write_offered(committed | add, state.version)
+                return
+
+    def _taken(self, look: Look, desired: frozenset[DeviceKey], claims: Iterable[Claim]) -> frozenset[DeviceKey]:
+        """Return which of the desired devices have something in common with what claims and assignments name."""
+        models = {gpu.uuid: gpu.model for gpu in look.gpus}
+        names = claimed_keys(claims, look.gpus) | self._assigned(look.inventory)
+        return frozenset(key for key in desired if any(overlapping(models, key, name) for name in names))
+
+    # To the scheduler
+
+    async def _bound_for(self, look: Look) -> frozenset[DeviceKey]:
+        """Return which devices stay for pods that are bound to this node for them already.
+
+        Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
+        """
+        resources = {each.key: named.name for named in self._last.resources for each in named.devices}
+        gone = by_name(self._last) - by_name(look.offered) - self._gate.by_name
+        leaving = {key: resources[key] for key in sorted(gone & existing(look.inventory), key=str)}
+        if not leaving:
+            return frozenset()
+        try:
+            if await self._record.announce(look.node, Counter(leaving.values())):
+                await asyncio.sleep(_SCHEDULER_S)
+            await self._view.refresh()
+        except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
+            self._log.warning("not_announced", reason=str(error) or type(error).__name__)
+        given = {each.name: self._gate.taken(each.name) for each in (*look.offered.resources, *self._last.resources)}
+        free = {
+            resource.name: sum(device.id not in given[resource.name] for device in resource.devices)
+            for resource in look.offered.resources
+        }
+        awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
+        return still_needed(leaving, free, awaited)
+
+    def _bound(self) -> Counter[str]:
+        """Return how many devices of each resource the pods ask that are bound to this node."""
+        bound = Counter[str]()
+        for pod in self._view.pods():
+            for container, resource, quantity in () if is_ended(pod) else asks_of(pod):
+                if quantity.isdecimal() and container in lasting_containers(pod):
+                    bound[resource] += int(quantity)
+        return bound
