@@ -165,6 +165,24 @@ REASONS: dict[str, tuple[Snapshot, list[str]]] = {
         only((gpu(0, T4, SHARED),), pods(WHOLE, 1)),
         ["needs nvidia.com/gpu; 1 node cannot serve it in any way (n: 1 x T4 shared as memory-share)"],
     ),
+    "a need where all that would serve is allocated by name": (
+        only((gpu(0, T4, Sharing(modes=(Mode.WHOLE,))),), pods(amount(9000, Isolation.HARDWARE), 1)),
+        [
+            (
+                "needs 9000 MiB, hardware isolation; 1 node with devices that are allocated by name: ask for one, or "
+                "set allocator: scheduler (n: 1 x T4 offering nvidia.com/gpu)"
+            )
+        ],
+    ),
+    "a name where all that has it is the scheduler's": (
+        only((gpu(0, T4, Sharing(modes=(Mode.WHOLE,), allocator="scheduler")),), pods(WHOLE, 1)),
+        [
+            (
+                "needs nvidia.com/gpu; 1 node with devices that are allocated by the scheduler: ask for an amount of "
+                "GPU memory (n: 1 x T4 offering nvidia.com/gpu)"
+            )
+        ],
+    ),
     "more devices than the node ever has": (
         only((gpu(0, T4), gpu(1, T4)), pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=4),)), 1)),
         ["needs 4 x nvidia.com/gpu; 1 node with too few devices for one such pod (n: 2 at most)"],

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpunodes import sevenths
 from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.core.cluster import Phase, Record
@@ -20,6 +21,7 @@ from tessera.core.whereabouts import Whereabouts, whereabouts
 
 NEED = "tessera.dev/gpu-memory"
 SHARES = Sharing(modes=(Mode.MEMORY_SHARE,))
+SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), recut=False)
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
@@ -95,9 +97,46 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "amounts that nobody advertises": (
         [node(), gpunode("a", gpu(0)), me({NEED: 4})],
-        [f"no node advertises {NEED}: no agent runs on a node whose GPUs may be shared by amounts"],
+        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent says so; see whether it runs there"],
         [],
         [""],
+    ),
+    "amounts that no GPU could serve": (
+        [node(), gpunode("a", gpu(0)), me({NEED: 4000})],
+        [f"no node advertises {NEED}, and no GPU of the cluster could serve it"],
+        [],
+        ["no GPU here can give 4000 GiB"],
+    ),
+    "a need where all devices are allocated by name": (
+        [
+            node("a", EXACT),
+            gpunode("a", gpu(0, sharing=SEVENTHS), policy="slices"),
+            me({NEED: 4}, annotations=grade("hardware")),
+        ],
+        [
+            (
+                f"no node advertises {NEED}: a: its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one "
+                "by name, or set allocator: scheduler in GPUPolicy slices"
+            )
+        ],
+        [],
+        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one by name, or set allocator: scheduler"],
+    ),
+    "a need where no policy applies": (
+        [machine(), gpunode("a", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,)))), me({NEED: 4})],
+        [],
+        [],
+        ["allocated by name (nvidia.com/gpu): ask for one by name, or set allocator: scheduler in a GPUPolicy"],
+    ),
+    "a name where all devices are the scheduler's": (
+        [
+            machine(),
+            gpunode("a", gpu(0, sharing=msgspec.structs.replace(SEVENTHS, allocator="scheduler"))),
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
+        [],
+        ["its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of nvidia"],
     ),
     "the scheduler's word and foreign names": (
         [

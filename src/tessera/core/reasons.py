@@ -10,7 +10,7 @@ from tessera.core.foreignnames import foreign_names
 from tessera.core.mig import Placement, placements, placements_of, remaining
 from tessera.core.need import Ask, Form, Need
 from tessera.core.occupancy import Occupancy, occupancy
-from tessera.core.sharing import Mode, Option, mig_resource
+from tessera.core.sharing import Mode, Option, mig_resource, of_other_allocator
 from tessera.core.snapshot import Node, NodeName, Running, Snapshot
 
 __all__ = ["Verdict", "describe", "describe_need", "reason", "verdicts"]
@@ -75,6 +75,8 @@ def _tell(what: str, nodes: Sequence[Verdict]) -> str:
 
 _FULL = "could serve it but every place is held"
 _LACKS = "cannot serve it in any way"
+_BY_NAME = "with devices that are allocated by name: ask for one, or set allocator: scheduler"
+_BY_SCHEDULER = "with devices that are allocated by the scheduler: ask for an amount of GPU memory"
 _FEW = "with too few devices for one such pod"
 _TOGETHER = "with a place for each ask alone, but none for all together"
 _REFUSALS = {
@@ -85,7 +87,7 @@ _REFUSALS = {
     Refusal.AFFINITY: "outside the pod's required node affinity",
 }
 _CPU, _MEMORY, _PODS = "short of cpu", "short of memory", "full of pods"
-_ORDER = (_FULL, _CPU, _MEMORY, _PODS, _FEW)
+_ORDER = (_FULL, _CPU, _MEMORY, _PODS, _FEW, _BY_NAME, _BY_SCHEDULER)
 
 
 def _rank(what: str) -> int:
@@ -109,11 +111,18 @@ def _verdict(need: Need, node: Node, running: Sequence[Running], gpus: Sequence[
 def _device_obstacle(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, str, int] | None:
     able = [gpu for gpu in gpus if gpu.gpu.options(ask)]
     if not able:
-        return _LACKS, _offers(ask, gpus), 0
+        others = any(_of_other(ask, held) for held in gpus)
+        other = _BY_SCHEDULER if ask.form is Form.EXACT else _BY_NAME
+        return other if others else _LACKS, _offers(ask, gpus), 0
     most = _room(ask, [Occupancy(gpu=gpu.gpu) for gpu in able])
     if most < ask.count:
         return _FEW, f"{most} at most", most
     return (_FULL, *_nearest(ask, able)) if _room(ask, able) < ask.count else None
+
+
+def _of_other(ask: Ask, held: Occupancy) -> bool:
+    gpu = held.gpu
+    return bool(of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing))
 
 
 def _node_obstacle(need: Need, node: Node, running: Sequence[Running]) -> tuple[()] | tuple[str, str, int]:

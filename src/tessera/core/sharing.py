@@ -25,6 +25,7 @@ __all__ = [
     "Sharing",
     "devices",
     "mig_resource",
+    "of_other_allocator",
     "options",
     "without_mps",
 ]
@@ -273,12 +274,23 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
     """
     ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
-    allocator = "kubelet" if ask.form is Form.EXACT else "scheduler"
-    allocated = sharing.undecided or sharing.allocator == allocator
-    there = devices(model, memory_mib, sharing) if allocated else ()
-    existing = [device.option for device in there if _serves(ask, device)]
+    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
+    existing = existing if _allocates(ask, sharing) else []
     made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
     return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
+
+
+def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
+    """Return the existing devices of a GPU that are enough for an ask, and are not for it: the other allocator's."""
+    if _allocates(ask, sharing):
+        return ()
+    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
+    return tuple(device for device in devices(model, memory_mib, sharing) if _serves(ask, device))
+
+
+def _allocates(ask: Ask, sharing: Sharing) -> bool:
+    """Return whether who allocates the existing devices of a GPU serves such asks."""
+    return sharing.undecided or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
 
 
 def _own_resource(resource: str, model: GpuModel) -> str:

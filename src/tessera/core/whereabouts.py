@@ -14,12 +14,13 @@ from tessera.core.fit.admission import Refusal, refusal
 from tessera.core.foreignnames import foreign_names
 from tessera.core.inspection import Tenant, inspect
 from tessera.core.ledger import Holder, Ledger, seen
+from tessera.core.ledger.obstacles import allocated_by_name
 from tessera.core.mps import Level
 from tessera.core.need import Ask, Form, Need, PodKey
 from tessera.core.occupancy import Occupancy, occupancy
 from tessera.core.preempt import victims
 from tessera.core.reasons import describe_need
-from tessera.core.sharing import Mode
+from tessera.core.sharing import Mode, of_other_allocator
 from tessera.core.snapshot import Node, NodeName, Share
 
 __all__ = ["Answer", "HeldDevice", "Whereabouts", "share_words", "whereabouts"]
@@ -149,7 +150,9 @@ class _Desk:
         if each.problem and self.need.asks:
             return Answer(node=name, reason="its GPUs cannot be told; tessera inspect says why", lasting=True)
         if name in hopeless:
-            return Answer(node=name, reason=hopeless[name], lasting=True)
+            reason = hopeless[name]
+            told = next((told for ask in self.need.asks for known, told in _by_name(each, ask) if known == reason), "")
+            return Answer(node=name, reason=told or reason, lasting=True)
         refused = self.refused[name]
         if refused is not None:
             return Answer(node=name, reason=_ADMISSION[refused[0]].format(refused[1]), lasting=True)
@@ -296,12 +299,33 @@ def _unadvertised(desk: _Desk) -> Iterator[str]:
 
 def _who_would(desk: _Desk, ask: Ask) -> str:
     if ask.form is not Form.EXACT:
-        return ": no agent runs on a node whose GPUs may be shared by amounts"
+        return _who_would_serve(desk, ask)
     gpus = [gpu for each in desk.cluster.nodes for gpu in each.node.gpus]
     able = sum(bool(gpu.options(ask)) for gpu in gpus)
     if able:
         return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could give it, once the controller has it made there"
     return ", and no GPU of the cluster could give it"
+
+
+def _who_would_serve(desk: _Desk, ask: Ask) -> str:
+    able = [node.name for node in desk.seen if any(gpu.options(ask) for gpu in node.gpus)]
+    if able:
+        return f": GPUs of {_named(able)} could serve it, and no agent says so; see whether it runs there"
+    told = [(each.node.name, told) for each in desk.cluster.nodes for _, told in _by_name(each, ask)]
+    return f": {told[0][0]}: {told[0][1]}" if told else ", and no GPU of the cluster could serve it"
+
+
+def _by_name(each: SeenNode, ask: Ask) -> Iterator[tuple[str, str]]:
+    """Yield for GPUs with an agent that a need would be served there if the kubelet did not allocate by name.
+
+    First as the ledger says it, then with the policy that would have to change.
+    """
+    if each.state is None or ask.form is Form.EXACT:
+        return
+    for gpu in each.state.gpus:
+        devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
+        if devices:
+            yield allocated_by_name(devices), allocated_by_name(devices, each.state.policy)
 
 
 # What would make it fit

@@ -144,6 +144,33 @@ REASONS = {
         "failed",
         "needs nvidia.com/gpu, every GPU that could give it is in use, in use in another mode, or closed",
     ),
+    "the kubelet allocates what would serve": (
+        node("n", gpu(0, T4), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
+        (),
+        amount(12_000, Isolation.HARDWARE, count=2),
+        "hopeless",
+        "needs 2 x 11.8 GiB with hardware isolation, the node can give 1 at most",
+    ),
+    "the kubelet allocates all that would serve": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.MEMORY_SHARE,))), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
+        (),
+        amount(12_000, Isolation.HARDWARE),
+        "hopeless",
+        (
+            "its devices are allocated by name (nvidia.com/gpu): ask for one by name, or set allocator: scheduler in a "
+            "GPUPolicy"
+        ),
+    ),
+    "the scheduler allocates all that has the name": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.WHOLE,), allocator="scheduler"))),
+        (),
+        WHOLE,
+        "hopeless",
+        (
+            "its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of "
+            "nvidia.com/gpu"
+        ),
+    ),
     "each alone, but not together": (
         node("n", gpu(0, A30)),
         (),

@@ -1,6 +1,6 @@
 """Why a pod's devices do not fit a node, for thousands of nodes at once, in few and short texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from tessera.core.fit import Demand, Fleet
 from tessera.core.fit.demand import Devices
-from tessera.core.fit.gputypes import MODE_BIT, Ints
+from tessera.core.fit.gputypes import MODE_BIT, GpuType, Ints
 from tessera.core.fit.rooms import profile_of, rooms
 from tessera.core.fit.ways import Amount, Cut, Way, Whole
 from tessera.core.need import Ask, Form
-from tessera.core.sharing import Mode
+from tessera.core.sharing import Device, Mode, of_other_allocator
 
-__all__ = ["Obstacle", "Obstacles", "size"]
+__all__ = ["Obstacle", "Obstacles", "allocated_by_name", "size"]
 
 _GIB: Final = 1024
 _TEXTS: Final = (
@@ -22,6 +22,8 @@ _TEXTS: Final = (
     "the node has no GPU",
     "no GPU of model {models}",
     "no GPU here can give {one}",
+    "{by_name}",
+    "its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of {one}",
     "needs {count} x {one}, the node can give {value} at most",
     "needs {one}, every GPU that could give it is in use, in use in another mode, or closed",
     "needs {count} x {one}, {value} free",
@@ -29,8 +31,21 @@ _TEXTS: Final = (
     "needs {compute} % compute on one GPU, at most {value} % is left where the memory is enough (GPU {gpu})",
     "needs a place for {profile}, at most {value} MIG units are free, in pieces (GPU {gpu})",
 )
-_TOGETHER, _NO_GPU, _NO_MODEL, _UNABLE, _FEW_ABLE, _BUSY, _FEW_FREE, _MEMORY, _COMPUTE, _UNITS = range(len(_TEXTS))
-_HOPELESS: Final = frozenset({_NO_GPU, _NO_MODEL, _UNABLE, _FEW_ABLE})
+(
+    _TOGETHER,
+    _NO_GPU,
+    _NO_MODEL,
+    _UNABLE,
+    _BY_NAME,
+    _BY_SCHEDULER,
+    _FEW_ABLE,
+    _BUSY,
+    _FEW_FREE,
+    _MEMORY,
+    _COMPUTE,
+    _UNITS,
+) = range(len(_TEXTS))
+_HOPELESS: Final = frozenset({_NO_GPU, _NO_MODEL, _UNABLE, _BY_NAME, _BY_SCHEDULER, _FEW_ABLE})
 """What stays in the way even if nothing runs on the node."""
 _GPU_BITS: Final = 16
 _VALUE_BITS: Final = 32
@@ -54,6 +69,10 @@ class Obstacles:
         self._demand = demand
         self._models = np.array([_allowed(demand, t.model.name) for t in fleet.types])
         self._most = [np.array(_most(fleet, devices), dtype=np.int64) for devices in demand.devices]
+        self._others = [
+            np.array([bool(_other_s(each, devices.ask)) for each in fleet.types]) & self._models
+            for devices in demand.devices
+        ]
         self._told: dict[int, Obstacle] = {}
 
     def codes(self, nodes: Ints) -> Ints:
@@ -64,7 +83,7 @@ class Obstacles:
         _put(codes, np.logical_and.reduce(~self._models[kinds]), _code(_NO_MODEL))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             able = most[kinds].sum(axis=0)
-            _put(codes, able == 0, _code(_UNABLE, number))
+            _put(codes, able == 0, self._unable(number, devices.ask, kinds))
             _put(codes, able < devices.ask.count, _code(_FEW_ABLE, number, able))
         for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
             left = (codes < 0).nonzero()[0]
@@ -78,6 +97,12 @@ class Obstacles:
         if code not in self._told:
             self._told[code] = self._tell(code)
         return self._told[code]
+
+    def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
+        """Return that no GPU serves an ask, or a type of GPU whose devices would if their allocator did."""
+        other = np.where(self._others[number][kinds], kinds, 0).max(axis=0, initial=0)
+        what = _BY_SCHEDULER if ask.form is Form.EXACT else _BY_NAME
+        return np.where(other, _code(what, number, 0, other), _code(_UNABLE, number))
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
         """Return what is short for one ask on nodes that could serve it if they were free; -1 where nothing is."""
@@ -148,7 +173,21 @@ class Obstacles:
             value=value,
             left=size(value),
             gpu=gpu,
+            by_name=allocated_by_name(_other_s(self._fleet.types[gpu], ask)) if what == _BY_NAME else "",
         )
+
+
+def allocated_by_name(devices: Iterable[Device], policy: str = "") -> str:
+    """Return that a need is not served by devices which are the kubelet's, and what to do; names the first two.
+
+    Args:
+        devices: those that would serve it.
+        policy: name of the GPUPolicy that applies; empty where that is not known.
+
+    """
+    names = " or ".join(list(dict.fromkeys(device.resource for device in devices))[:2])
+    where = f"GPUPolicy {policy}" if policy else "a GPUPolicy"
+    return f"its devices are allocated by name ({names}): ask for one by name, or set allocator: scheduler in {where}"
 
 
 def size(memory_mib: int, *, up: bool = False) -> str:
@@ -157,6 +196,10 @@ def size(memory_mib: int, *, up: bool = False) -> str:
         return f"{memory_mib} MiB"
     tenths = -(-10 * memory_mib // _GIB) if up else 10 * memory_mib // _GIB
     return f"{tenths / 10:g} GiB"
+
+
+def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
+    return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
 
 
 def _allowed(demand: Demand, model: str) -> bool:
