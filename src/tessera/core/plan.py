@@ -86,10 +86,12 @@ def plan(snapshot: Snapshot, *, policy: str = "tessera", exact: bool = False, li
     """Return where every pending pod goes; running pods stay where they are, with what they hold.
 
     Pods are placed by priority. All are known, so among equals the largest come first, or, where that places more,
-    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` asks the integer program
-    instead of `policy`, for at most `limit_s` seconds a priority class.
+    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves on that by the
+    integer program, which takes at most `limit_s` seconds in sum.
     """
-    assignments, bound = assign(snapshot, limit_s=limit_s) if exact else (_packed(snapshot, policy), None)
+    assignments, bound = _packed(snapshot, policy), None
+    if exact:
+        assignments, bound = _improved(snapshot, policy, assignments, limit_s)
     held = occupancy(snapshot, assignments)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
@@ -110,6 +112,21 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
     ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
     pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)
     return Snapshot(nodes=snapshot.nodes, running=(*snapshot.running, *ran), pending=pending)
+
+
+def _improved(
+    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], limit_s: float
+) -> tuple[tuple[Assignment, ...], Bound]:
+    """Return what the integer program makes of a plan; what it left open when its time was up is packed around it."""
+    found, bound = assign(snapshot, start, limit_s=limit_s)
+    if bound.optimal:
+        return found, bound
+    placed = {each.pod for each in found}
+    rest = tuple(pod for pod in snapshot.pending if pod.key not in placed)
+    around = Snapshot(nodes=snapshot.nodes, running=_all_running(snapshot, found), pending=rest)
+    made = {each.pod: each for each in (*found, *_packed(around, policy))}
+    assignments = tuple(made[pod.key] for pod in snapshot.pending if pod.key in made)
+    return assignments, Bound(placed=len(assignments), at_most=bound.at_most)
 
 
 def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
