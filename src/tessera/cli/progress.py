@@ -18,14 +18,17 @@ Report: TypeAlias = Callable[[str, int, int], None]
 def progress_bar(*, wanted: bool = True) -> Iterator[Report]:
     """Give a function that shows progress; it shows nothing where standard error is no terminal, or none is wanted.
 
-    The bar is gone afterwards.
+    Each step has a bar of its own, in the place of the one before; it is gone afterwards.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     shown = wanted and sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=None)
 
         def report(step: str, done: int, total: int) -> None:
-            progress.update(task, description=step, completed=done, total=total or None)
+            if not progress.tasks or progress.tasks[0].description != step:
+                for task in progress.task_ids:
+                    progress.remove_task(task)
+                progress.add_task(step, total=total or None)
+            progress.update(progress.task_ids[0], completed=done, total=total or None)
 
         yield report
