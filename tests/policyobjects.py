@@ -139,7 +139,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing in percent": ({"disruption": {"budget": "0%"}}, "from 1% to 100%", "matching regex"),
     "a budget of none": ({"disruption": {"budget": 0}}, "a number of GPUs from 1 on", "`int` >= 1"),
     "a batch that waits longer than it may": (
-        {"repartition": {"idleSeconds": 61}},
+        {"repartition": {"idleSeconds": 11}},
         "idleSeconds must not be above longestSeconds",
         "idleSeconds must not be above longestSeconds",
     ),

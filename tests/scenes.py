@@ -188,7 +188,7 @@ def replicas_on_halves() -> Scene:
     owner = "Deployment/default/vllm-llama"
     for n in range(16):
         scene.instance((node, n // 2), "3g.40gb", 4 * (n % 2), [scene.pod(f"vllm-llama-{n}", owner)])
-    scene.bound = Bound(placed=16, at_most=16, optimal=True)
+    scene.bound = Bound(placed=16, at_most=16)
     return scene
 
 

@@ -95,7 +95,7 @@ def test_defaults_of_a_policy_are_those_of_its_record() -> None:
     entry = {"sharing": {}, "models": ["A100-40GB"]}
     spec = {"gpus": [entry]}
     full = filled(schema("tessera.dev_gpupolicies.yaml"), {"metadata": {"name": "test"}})
-    assert full["spec"]["repartition"]["idleSeconds"] == 10
+    assert full["spec"]["repartition"]["idleSeconds"] == 1
     assert read_gpu_policy(full).spec == read_gpu_policy({"metadata": {"name": "test"}}).spec
     items = schema("tessera.dev_gpupolicies.yaml")["properties"]["spec"]["properties"]["gpus"]["items"]
     assert filled(items, entry)["sharing"]["mode"] == "auto"

@@ -1,6 +1,10 @@
 """The command `plan` and `explain` on good and bad input: outputs, exit codes, nothing half-written."""
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -283,3 +287,51 @@ def test_explain() -> None:
     wrong = run("explain", "vlm", *vllm[2:])
     assert wrong.exit_code == 2
     assert "Deployment/default/vllm" in wrong.stderr
+
+
+def test_a_limit_that_is_over_soon_keeps_the_plan_and_claims_nothing(tmp_path: Path) -> None:
+    """What no plan exceeds cannot be proved in a moment."""
+    asks = ("nvidia.com/mig-1g.5gb: 1", "nvidia.com/mig-3g.20gb: 2", "tessera.dev/gpu-memory: 11", "nvidia.com/gpu: 1")
+    documents = "---".join(pod(f"{asks[number % 4]}, cpu: {1 + number % 3}", f"p{number}") for number in range(99))
+    (tmp_path / "fleet.yaml").write_text(
+        "nodes:" + "".join(f"\n- {{name: n{n}, cpu: 11, gpus: [{{model: A100-40GB, count: 3}}]}}" for n in range(9))
+    )
+    arguments = ("plan", "--fleet", str(tmp_path / "fleet.yaml"), "-f", "-")
+    packed = json.loads(run(*arguments, "-o", "json", given=documents).stdout)["summary"]["placed"]
+    late = (*arguments, "--exact", "--limit", "0.000001")
+    summary = json.loads(run(*late, "-o", "json", given=documents).stdout)["summary"]
+    table = " ".join(run(*late, given=documents).stdout.split())
+    assert 0 < packed == summary["placed"] < summary["at_most"]
+    assert not summary["optimal"]
+    assert f"{packed} of 99 pods placed" in table
+    assert f"not proved optimal: {packed} placed of at most {summary['at_most']}" in table
+
+
+def on_a_terminal(*arguments: str) -> tuple[str, str]:
+    """Return what a command writes to standard output, and to standard error, which is a terminal."""
+    near, far = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-c", "from tessera.cli import main; main()", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=far, env=environment, text=True) as process:
+        os.close(far)
+        seen = b""
+        with contextlib.suppress(OSError):  # Linux' way to say that nobody writes any more
+            while more := os.read(near, 1 << 16):
+                seen += more
+        os.close(near)
+        assert process.stdout is not None
+        output = process.stdout.read()
+    assert process.returncode == 0
+    return output, seen.decode()
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
+    """Neither to programs, which read JSON, nor in files; and the tables are the same."""
+    arguments = ("plan", "--gpus", "8xH100-80GB", "-f", JOB)
+    output, seen = on_a_terminal(*arguments)
+    assert "finding reasons" in seen, "the last step; the others are shown if they take long"
+    assert "\x1b[2K" in seen, "the bar is taken away"
+    assert on_a_terminal(*arguments, "-o", "json")[1] == ""
+    piped = run(*arguments)
+    assert piped.stderr == ""
+    assert "56 of 60" in " ".join(output.split())

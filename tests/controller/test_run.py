@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+import virtualtime
 from kubeobjects import cut, gpu, gpunode, node, pod
 from policyobjects import gpu_policy
 from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, NODES, PODS, Kind, MemoryKube, Object
@@ -43,8 +45,8 @@ async def report(kube: MemoryKube, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(kube: MemoryKube) -> AsyncIterator[Controller]:
-    controller = Controller(SETTINGS, kube)
+async def running(kube: MemoryKube, settings: Settings = SETTINGS) -> AsyncIterator[Controller]:
+    controller = Controller(settings, kube)
     task = asyncio.create_task(controller.run())
     try:
         yield controller
@@ -218,3 +220,33 @@ AMOUNT = {
     "isolation": "driver",
     "resource": "tessera.dev/gpu-memory",
 }
+
+
+class Inline(ThreadPoolExecutor):
+    """Threads whose work takes no time."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def test_a_lone_pod_is_decided_about_at_once() -> None:
+    """By default the pause between two looks and the wait for more pods go side by side: a quarter of a second."""
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(Inline())
+        kube = MemoryKube()
+        await kube.create(NODES, node("a"))
+        await report(kube, "a")
+        await kube.create(GPU_POLICIES, gpu_policy({}, "all"))
+        async with running(kube, Settings(identity="one")):
+            await until(kube, lambda each: "policy" in each["spec"])
+            await asyncio.sleep(60)
+            began_s = loop.time()
+            await kube.create(PODS, pod("one", SLICE, node=None))
+            await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+            return loop.time() - began_s
+
+    assert virtualtime.run(story()) == pytest.approx(0.25, abs=0.02)

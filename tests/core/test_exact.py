@@ -1,17 +1,20 @@
 """The exact optimum against enumeration on small fleets, and its laws."""
 
 import itertools
+import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
-from tessera.core.exact import assign
+from tessera.core.exact import Bound, assign
 from tessera.core.gpumodels import GpuModel
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.plan import plan
+from tessera.core.sharing import AUTO, Mode, Sharing
 from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 
 FIXED = Sharing(
@@ -102,6 +105,56 @@ def test_higher_priority_goes_first() -> None:
     assert bound.placed == bound.at_most == 1
 
 
+LITTLE_S = 1e-9
+"""A limit that is over before the solver has begun."""
+
+
+def test_what_was_there_before_is_kept_when_the_time_is_up() -> None:
+    """A program that timed out without a point lost the plan, and claimed that it was proved."""
+    pending = (*pods(slices("1g.5gb"), 9, "low"), *pods(slices("3g.20gb"), 9, "high", priority=1))
+    snapshot = Snapshot(nodes=(node("a", gpu(0), gpu(1)),), pending=pending)
+    start = plan(snapshot).assignments
+    assert assign(snapshot, start, limit_s=LITTLE_S) == (start, Bound(placed=4, at_most=18))
+    assert assign(snapshot, start, limit_s=-1) == (start, Bound(placed=4, at_most=18))
+    assert assign(snapshot, start)[1] == Bound(placed=4, at_most=4)
+
+
+def test_all_placed_is_proved_without_solving() -> None:
+    snapshot = Snapshot(nodes=(node("a", gpu(0)),), pending=pods(slices("1g.5gb"), 7))
+    start = plan(snapshot).assignments
+    assert assign(snapshot, start, limit_s=LITTLE_S) == (start, Bound(placed=7, at_most=7))
+
+
+def test_a_start_that_cannot_be_proves_nothing() -> None:
+    """Two pods on one instance: the program does not describe it, so its bound is not one of this plan."""
+    snapshot = Snapshot(nodes=(node("a", gpu(0)),), pending=pods(slices("7g.40gb"), 3))
+    (one,) = plan(snapshot).assignments
+    start = (one, msgspec.structs.replace(one, pod=PodKey("default/p-1")))
+    assert assign(snapshot, start) == (start, Bound(placed=2, at_most=3))
+
+
+def test_an_instance_that_idles_may_serve_a_smaller_need() -> None:
+    """A policy takes the instance that is there where the layout may change; the program can begin with that."""
+    sharing = Sharing(layout=(Placement(4, 4, "3g.20gb"),))
+    need = amount(4000, Isolation.HARDWARE)
+    snapshot = Snapshot(nodes=(node("a", gpu(0, A100, sharing)),), pending=pods(need, 9))
+    start = plan(snapshot).assignments[:1]
+    assert [(share.profile, share.start) for share in start[0].shares] == [("3g.20gb", 4)]
+    assert assign(snapshot, start)[1] == Bound(placed=7, at_most=7)
+    assert assign(msgspec.structs.replace(snapshot, pending=snapshot.pending[:1]), start)[0] == start
+
+
+def test_a_node_that_shrank_takes_nobody_and_stops_nobody() -> None:
+    """Running pods ask more cpu than it has."""
+    old = Pod(key=PodKey("default/old"), need=Need(cpu_milli=9000))
+    running = Running(pod=old, assignment=Assignment(pod=old.key, node=NodeName("a")))
+    nodes = (node("a", gpu(0), cpu_milli=8000), node("b", gpu(0)))
+    pending = (*pods(slices("7g.40gb"), 2), *pods(slices("7g.40gb", cpu_milli=0), 2, "q"))
+    assignments, bound = assign(Snapshot(nodes=nodes, running=(running,), pending=pending))
+    assert [each.node for each in assignments] == ["b"]
+    assert bound == Bound(placed=1, at_most=1)
+
+
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
@@ -163,3 +216,37 @@ def test_adding_a_gpu_never_places_fewer(needs: list[Need], kinds: list[GpuModel
     check(after, many[0])
     assert few[1].placed == len(few[0]) <= few[1].at_most
     assert few[1].placed <= many[1].placed == len(many[0])
+
+
+LAYOUTS = st.sampled_from((AUTO, AUTO, FIXED, Sharing(layout=(Placement(4, 4, "3g.20gb"), Placement(0, 1, "1g.5gb")))))
+
+
+def by_priority(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> tuple[int, ...]:
+    placed = {each.pod for each in assignments}
+    return tuple(sum(p.priority == each and p.key in placed for p in snapshot.pending) for each in (1, 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(ASKS, st.integers(0, 1)), max_size=6),
+    st.lists(LAYOUTS, min_size=1, max_size=3),
+    st.sampled_from((math.inf, 0.005, LITTLE_S)),
+    st.sampled_from(("tessera", "first-fit")),
+)
+def test_laws_of_improving(needs: list[tuple[Need, int]], sharings: list[Sharing], limit_s: float, policy: str) -> None:
+    """However soon the time is up: legal, never below the policy, and called optimal only where it is."""
+    pending = tuple(pod for i, (need, priority) in enumerate(needs) for pod in pods(need, 3, f"p{i}", priority))
+    nodes = (node("a", *(gpu(i, A100, sharing) for i, sharing in enumerate(sharings))), node("b", gpu(0, A30)))
+    snapshot = Snapshot(nodes=nodes, pending=pending)
+    packed, best = plan(snapshot, policy=policy), assign(snapshot)
+    made = plan(snapshot, policy=policy, exact=True, limit_s=limit_s)
+    check(snapshot, made.assignments)
+    assert made.bound is not None
+    assert by_priority(snapshot, packed.assignments) <= by_priority(snapshot, made.assignments)
+    assert by_priority(snapshot, made.assignments) <= by_priority(snapshot, best[0])
+    assert made.bound.placed == len(made.assignments) <= made.bound.at_most <= len(pending)
+    assert best[1].placed <= made.bound.at_most
+    assert made.bound.optimal == (made.bound.placed == made.bound.at_most)
+    if made.bound.optimal:
+        assert made.bound.placed == best[1].placed
+    assert best[1].optimal

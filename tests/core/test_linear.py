@@ -1,6 +1,7 @@
 """Programs with known answers, and integer programs against enumeration."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,26 @@ def test_what_cannot_be_is_not_feasible() -> None:
     got = program.maximise({x: 1})
     assert not got.feasible
     assert not got.optimal
+
+
+def test_what_cannot_be_has_no_bound() -> None:
+    program = Program()
+    program.row({program.variable(high=1, integer=True): 1}, low=2)
+    assert program.maximise({0: 1}).bound == math.inf
+    assert program.minimise({0: 1}).bound == -math.inf
+
+
+def test_a_start_is_kept_where_no_time_is_left() -> None:
+    """One that is not feasible is passed over."""
+    program = Program()
+    taken = [program.variable(high=9, integer=True) for _ in range(3)]
+    program.row(dict.fromkeys(taken, 7.0), high=30)
+    assert set(program.lows) == {0}
+    terms = {v: float(1 + v) for v in taken}
+    got = program.maximise(terms, limit_s=0, start=(1, 1, 0))
+    assert got.feasible
+    assert got.objective >= 3
+    assert program.maximise(terms, start=(9, 9, 9)).objective == pytest.approx(12)
 
 
 def test_an_empty_program_is_met_or_not() -> None:

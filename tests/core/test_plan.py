@@ -93,6 +93,31 @@ def test_no_policy_places_more_than_the_optimum(kinds: list[list[tuple[GpuModel,
         assert len(plan(before, policy=policy).assignments) <= best.bound.at_most
 
 
+# Keyed by a sentence: how many pods of one slice ask for one A100, whether exactly, and the steps that are reported.
+STEPS: dict[str, tuple[int, bool, list[str]]] = {
+    "all are placed": (7, False, ["placing pods"]),
+    "some wait": (600, False, ["placing pods", "trying other orders", "finding reasons"]),
+    "solved exactly": (7, True, ["placing pods", "solving"]),
+}
+
+
+@pytest.mark.parametrize("sentence", STEPS)
+def test_progress_is_reported_step_by_step(sentence: str) -> None:
+    """Within a step it never goes back, nor beyond the end."""
+    count, exact, want = STEPS[sentence]
+    reports: list[tuple[str, int, int]] = []
+    plan(
+        only((gpu(0),), pods(slices("1g.5gb"), count)),
+        exact=exact,
+        progress=lambda step, done, total: reports.append((step, done, total)),
+    )
+    assert list(dict.fromkeys(step for step, _, _ in reports)) == want
+    for step in want:
+        own = [(done, total) for name, done, total in reports if name == step]
+        assert [done for done, _ in own] == sorted({done for done, _ in own})
+        assert all(done <= total for done, total in own)
+
+
 def only(gpus: tuple[Gpu, ...], pending: tuple[Pod, ...], cpu_milli: int = 64_000) -> Snapshot:
     return Snapshot(nodes=(node("n", *gpus, cpu_milli=cpu_milli),), pending=pending)
 

@@ -58,8 +58,8 @@ def test_defaults_are_written_for_people_to_see(plane: Cluster) -> None:
     stored = dry_run(plane, {"apiVersion": "tessera.dev/v1alpha1", "kind": "GPUPolicy", "metadata": {"name": "bare"}})
     assert stored["spec"]["repartition"] == {
         "allowed": True,
-        "idleSeconds": 10,
-        "longestSeconds": 60,
+        "idleSeconds": 1,
+        "longestSeconds": 10,
         "keepIdleSeconds": 600,
     }
     assert (stored["spec"]["unit"], stored["spec"]["strategy"]) == ("GiB", "tessera")

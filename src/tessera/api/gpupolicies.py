@@ -157,9 +157,9 @@ class Repartition(
 
     allowed: bool = True
     """Where it is not, GPUs left to Tessera are offered as they are."""
-    idle_seconds: _Seconds = 10
-    """A batch of waiting pods is planned for when none came for so long."""
-    longest_seconds: _Seconds = 60
+    idle_seconds: _Seconds = 1
+    """A batch of waiting pods is planned for when none came for so long; a lone pod waits a quarter of it."""
+    longest_seconds: _Seconds = 10
     """And at the latest when its first pod has waited for so long."""
     keep_idle_seconds: _Seconds = 600
     """How long a slice that nobody uses is kept for the next pod of its kind, unless others need its place."""

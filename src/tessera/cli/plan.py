@@ -20,6 +20,7 @@ from tessera.cli.options import (
     write_outputs,
 )
 from tessera.cli.printing import trimmed
+from tessera.cli.progress import progress_bar
 from tessera.cli.tables import plan_tables
 from tessera.core import plan as core
 from tessera.errors import InvalidInput
@@ -62,14 +63,14 @@ Examples:
     show_default=True,
     help="How nodes and GPUs are chosen.",
 )
-@click.option("--exact", is_flag=True, help="Solve for the most pods (HiGHS) instead of a policy; small fleets.")
+@click.option("--exact", is_flag=True, help="Improve on policy tessera by solving for the most pods (HiGHS).")
 @click.option(
     "--limit",
     type=Number(min=0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --exact: stop each priority class here and report the bound.",
+    help="With --exact: what the solver may take in all; the best found by then is shown with what is proved.",
 )
 @output_option("table", "json", "yaml")
 @click.option("--draw", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw every GPU with who sits where.")
@@ -87,11 +88,15 @@ def plan(**given: Unpack[_Given]) -> None:
     """
     refuse_beside("--policy", "--exact")
     refuse_without("--limit", "--exact")
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
-    _check_targets(given["draw"], given["write"])
-    if not snapshot.pending and not given["filename"]:
-        click.echo("note: there is nothing to place; -f reads manifests", err=True)
-    made = core.plan(snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"])
+    with progress_bar(wanted=given["output"] == "table") as report:
+        report("reading", 0, 0)
+        snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
+        _check_targets(given["draw"], given["write"])
+        if not snapshot.pending and not given["filename"]:
+            click.echo("note: there is nothing to place; -f reads manifests", err=True)
+        made = core.plan(
+            snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"], progress=report
+        )
     if given["draw"] is not None:
         write_output(given["draw"], svg(made, snapshot, title="Tessera plan"))
     if given["write"] is not None:

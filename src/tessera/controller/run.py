@@ -34,6 +34,9 @@ _MANAGER = "tessera-controller"
 _REST = 3
 """Pause after a look, in times of what the look took: where all changes all the time, it takes a quarter of a core."""
 
+_SURE_S = 0.001
+"""Waited in addition: timers may fire a moment early, and who looks too early pauses once more."""
+
 
 class Controller:
     """Decides for the whole cluster; `run` ends when it is cancelled, and leaves all as it is.
@@ -81,8 +84,9 @@ class Controller:
                     began_s = asyncio.get_running_loop().time()
                     again_s = await self._persistent_look()
                     took_s = asyncio.get_running_loop().time() - began_s
-                    await asyncio.sleep(max(self._settings.least_s, _REST * took_s))
-                    await self._bell.wait(again_s)
+                    pause_s = max(self._settings.least_s, _REST * took_s)
+                    await asyncio.sleep(pause_s)
+                    await self._bell.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
         finally:
             self._log.info("controller_stopped")
 

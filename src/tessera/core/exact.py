@@ -3,18 +3,19 @@
 An integer program over counts, not over pods: equal needs are interchangeable, so variables say how many pods of a need
 run on a node and how many of their devices come from each GPU in each way. For small fleets, and as the yardstick in
 tests. Higher priorities are served first, each class exactly; of the best assignments, one that opens the fewest GPUs.
+It improves on assignments that somebody made before, so that it is never worse than they, however soon its time is up.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from tessera.core.fit.admission import refusal
 from tessera.core.linear import Program, Solution
-from tessera.core.mig import ALL_MEDIA, Placement, placements
+from tessera.core.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.need import Ask, Form, Need, Pod
 from tessera.core.sharing import Mode, Option
 from tessera.core.snapshot import Assignment, Gpu, Node, Share, Snapshot
@@ -29,7 +30,11 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """Pods placed by the solution returned."""
     at_most: int
     """No assignment that serves higher priorities first places more pods than this."""
-    optimal: bool
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proved that no assignment places more pods."""
+        return self.placed == self.at_most
 
 
 class _Key(NamedTuple):
@@ -42,15 +47,20 @@ class _Key(NamedTuple):
     option: Option
 
 
-def assign(snapshot: Snapshot, *, limit_s: float = math.inf) -> tuple[tuple[Assignment, ...], Bound]:
+def assign(
+    snapshot: Snapshot, start: Sequence[Assignment] = (), *, limit_s: float = math.inf
+) -> tuple[tuple[Assignment, ...], Bound]:
     """Return assignments of pending pods, in order of arrival, and what was proved about their number.
 
-    Running pods stay where they are. `limit_s` bounds the solver's time per priority class; what it has found by then
-    is returned with the bound. Cost grows steeply with nodes times needs: tens of nodes, not thousands.
+    Running pods stay where they are. `start` are assignments to improve on: where nothing better is found, they are
+    returned. `limit_s` bounds the solver's time in sum: priority classes share it evenly, highest first, what one
+    leaves goes to the next, and what all leave closes GPUs. Cost grows steeply with nodes times needs: tens of nodes,
+    not thousands.
     """
     model = _Model(snapshot)
-    solution, bound = model.solve(limit_s)
-    return tuple(_read(model, solution)) if solution.feasible else (), bound
+    values, at_most = model.improve(start, limit_s)
+    assignments = tuple(start) if values is None else tuple(_read(model, values))
+    return assignments, Bound(placed=len(assignments), at_most=at_most)
 
 
 class _Model:
@@ -65,6 +75,7 @@ class _Model:
         self.serves: dict[_Key, int] = {}
         self.on_gpu = defaultdict[tuple[int, int], list[_Key]](list)
         self.cuts: dict[tuple[int, int, Placement], int] = {}
+        self.modes: dict[tuple[int, int, Mode], int] = {}
         self.opened: list[int] = []
         self.held = held_shares(snapshot)
         for n, node in enumerate(snapshot.nodes):
@@ -72,35 +83,92 @@ class _Model:
         for k, kind in enumerate(self.kinds):
             self.program.row(self._sum({k}), high=self.wanted[kind])
 
-    def solve(self, limit_s: float) -> tuple[Solution, Bound]:
-        """Serve one priority class after the other, highest first, then close as many GPUs as possible."""
-        at_most, optimal = 0, True
-        for priority in sorted({priority for priority, _ in self.kinds}, reverse=True):
+    def improve(self, start: Sequence[Assignment], limit_s: float) -> tuple[tuple[float, ...] | None, int]:
+        """Serve one priority class after the other, highest first, then close as many GPUs as possible.
+
+        Return the variables' values, None where nothing is better than `start`, and the most pods that can be placed.
+        """
+        values, better, at_most = self._values(start), False, 0
+        priorities = sorted({priority for priority, _ in self.kinds}, reverse=True)
+        for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
-            best = self.program.maximise(mine, limit_s=limit_s)
             asked = sum(count for kind, count in self.wanted.items() if kind[0] == priority)
-            at_most += math.floor(min(best.bound + 1e-6, asked))
-            optimal = optimal and best.optimal
-            self.program.row(mine, low=round(best.objective) if best.feasible else 0)
-        solution = self.program.minimise(dict.fromkeys(self.opened, 1.0), limit_s=limit_s)
-        placed = sum(round(solution.values[v]) for v in self.pods.values()) if solution.feasible else 0
-        return solution, Bound(placed=placed, at_most=at_most, optimal=optimal)
+            have, most = sum(round(values[v]) for v in mine), asked
+            if have < asked and limit_s > 0:
+                part_s = limit_s / (len(priorities) - position)
+                found = self.program.maximise(mine, limit_s=part_s, start=values)
+                limit_s -= found.took_s
+                if found.feasible and round(found.objective) > have:
+                    values, have, better = found.values, round(found.objective), True
+                # A bound below what is placed would be of another problem than this: it proves nothing.
+                most = math.floor(found.bound + 1e-6) if have <= found.bound + 1e-6 < asked else asked
+            at_most += most
+            self.program.row(mine, low=have)
+        if limit_s > 0:
+            found = self.program.minimise(dict.fromkeys(self.opened, 1.0), limit_s=limit_s, start=values)
+            if found.feasible and round(found.objective) < sum(round(values[v]) for v in self.opened):
+                values, better = found.values, True
+        return values if better else None, at_most
+
+    def _values(self, assignments: Sequence[Assignment]) -> tuple[float, ...]:
+        """Return the values of all variables for these assignments beside what running pods hold."""
+        values = list(self.program.lows)
+        pending = {pod.key: pod for pod in self.snapshot.pending}
+        kinds = {kind: k for k, kind in enumerate(self.kinds)}
+        index = {node.name: n for n, node in enumerate(self.snapshot.nodes)}
+        for each in assignments:
+            pod, n = pending[each.pod], index[each.node]
+            k = kinds[pod.priority, pod.need]
+            values[self.pods[k, n]] += 1
+            asks = ((a, ask) for a, ask in enumerate(pod.need.asks) for _ in range(ask.count))
+            for (a, ask), share in zip(asks, each.shares, strict=True):
+                for key in self._served_as(k, a, n, ask, share):
+                    values[self.serves[key]] += 1
+                    for v in self._made_for(key, share):
+                        values[v] = 1
+        return tuple(values)
+
+    def _served_as(self, k: int, a: int, n: int, ask: Ask, share: Share) -> list[_Key]:
+        """Return the one way in which an ask got its share; empty where the program does not have it."""
+        ways = [
+            key
+            for key in self.on_gpu[n, share.gpu]
+            if (key.kind, key.ask, key.option.mode, key.option.profile) == (k, a, share.mode, share.profile)
+        ]
+        return sorted(ways, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
+
+    def _made_for(self, key: _Key, share: Share) -> tuple[int, ...]:
+        """Return the variables of what must be made for a share: the GPU's mode, and the instance."""
+        if key.option.exists:
+            return ()
+        mode = self.modes[key.node, key.gpu, share.mode]
+        if share.start is None:
+            return (mode,)
+        gpu = next(gpu for gpu in self.snapshot.nodes[key.node].gpus if gpu.index == key.gpu)
+        return mode, self.cuts[key.node, key.gpu, placement_at(gpu.model, share.profile or "", share.start)]
 
     def _sum(self, kinds: set[int]) -> dict[int, float]:
         return {variable: 1.0 for (kind, _), variable in self.pods.items() if kind in kinds}
 
     def _node(self, n: int, node: Node) -> None:
         running = [r.pod.need for r in self.snapshot.running if r.assignment.node == node.name]
-        cpu, memory, count = dict[int, float](), dict[int, float](), dict[int, float]()
+        room = (
+            node.cpu_milli - sum(need.cpu_milli for need in running),
+            node.memory_mib - sum(need.memory_mib for need in running),
+            node.max_pods - len(running),
+        )
+        taken: tuple[dict[int, float], ...] = ({}, {}, {})
         for k, (priority, need) in enumerate(self.kinds):
-            if refusal(need, node) is None:
+            takes = (need.cpu_milli, need.memory_mib, 1)
+            if refusal(need, node) is None and all(take <= free for take, free in zip(takes, room, strict=True)):
                 pods = self.program.variable(high=self.wanted[priority, need], integer=True)
                 self.pods[k, n] = pods
-                cpu[pods], memory[pods], count[pods] = float(need.cpu_milli), float(need.memory_mib), 1.0
+                for terms, take in zip(taken, takes, strict=True):
+                    terms[pods] = float(take)
                 self._asks(n, node, k)
-        self.program.row(cpu, high=node.cpu_milli - sum(need.cpu_milli for need in running))
-        self.program.row(memory, high=node.memory_mib - sum(need.memory_mib for need in running))
-        self.program.row(count, high=node.max_pods - len(running))
+        for terms, free in zip(taken, room, strict=True):
+            # Running pods may have more than there is, as where a node shrank: then nobody comes.
+            self.program.row(terms, high=max(0, free))
         for gpu in node.gpus:
             self._gpu(n, gpu)
 
@@ -125,6 +193,7 @@ class _Model:
         for option, free in free_devices(gpu, shares).items():
             self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
         modes = {m: self.program.variable(_holds(shares, m), 1, integer=True) for m in _made(gpu)}
+        self.modes |= {(n, gpu.index, mode): v for mode, v in modes.items()}
         self.program.row(dict.fromkeys(modes.values(), 1.0), high=1)
         if not shares:
             self.opened += modes.values()
@@ -196,7 +265,12 @@ def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
     """Return the ways to serve an ask; where Tessera may recut, instances are chosen anew."""
     if need.models and gpu.model.name not in need.models:
         return ()
-    return tuple(o for o in gpu.options(ask) if not (o.exists and gpu.sharing.cuttable))
+    ways = gpu.options(ask)
+    if not gpu.sharing.cuttable:
+        return ways
+    made = [way for way in ways if not way.exists]
+    kept = [msgspec.structs.replace(way, exists=False, resource="") for way in ways if way.exists]
+    return tuple({(way.mode, way.profile): way for way in (*kept, *made)}.values())
 
 
 def _made(gpu: Gpu) -> tuple[Mode, ...]:
@@ -212,10 +286,47 @@ def _holds(shares: Iterable[Share], mode: Mode) -> int:
     return int(any(share.mode is mode for share in shares))
 
 
+class _Search:
+    """The best point known of a program, and the time left to find a better one."""
+
+    def __init__(self, program: Program, start: tuple[float, ...], limit_s: float) -> None:
+        self.program = program
+        self.values = start
+        self.better = False
+        self.left_s = limit_s
+
+    def serve(self, pods: dict[int, float], asked: int, limit_s: float) -> int:
+        """Place as many of these pods as can be found in time, hold on to them, and return the most there can be."""
+        have, most = self._sum(pods), asked
+        if have < asked and limit_s > 0:
+            found = self._take(self.program.maximise(pods, limit_s=limit_s, start=self.values), pods, 1)
+            have = self._sum(pods)
+            # A bound below what is placed would be one of another problem than this: it proves nothing.
+            most = math.floor(min(found.bound + 1e-6, asked)) if found.bound + 1e-6 >= have else asked
+        self.program.row(pods, low=have)
+        return most
+
+    def close(self, gpus: Iterable[int]) -> None:
+        """Close as many GPUs as can be found in time."""
+        opened = dict.fromkeys(gpus, 1.0)
+        if self.left_s > 0:
+            self._take(self.program.minimise(opened, limit_s=self.left_s, start=self.values), opened, -1)
+
+    def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
+        """Take what was found where it is better than what is known."""
+        self.left_s -= found.took_s
+        if found.feasible and sign * round(found.objective) > sign * self._sum(terms):
+            self.values, self.better = found.values, True
+        return found
+
+    def _sum(self, terms: Iterable[int]) -> int:
+        return sum(round(self.values[v]) for v in terms)
+
+
 class _Supply:
     """Devices the solution takes from each GPU, handed out one by one."""
 
-    def __init__(self, model: _Model, values: tuple[float, ...]) -> None:
+    def __init__(self, model: _Model, values: Sequence[float]) -> None:
         self.snapshot = model.snapshot
         self.left = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
         for key, v in model.serves.items():
@@ -256,10 +367,10 @@ class _Supply:
         return sum(count for key, count in left.items() if key.gpu == gpu)
 
 
-def _read(model: _Model, solution: Solution) -> Iterator[Assignment]:
+def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
     """Yield one assignment a placed pod: nodes in order take the first pods of each kind."""
-    supply = _Supply(model, solution.values)
-    room = Counter({key: round(solution.values[v]) for key, v in model.pods.items()})
+    supply = _Supply(model, values)
+    room = Counter({key: round(values[v]) for key, v in model.pods.items()})
     for pod in model.snapshot.pending:
         k = model.kinds.index((pod.priority, pod.need))
         n = next((n for n in range(len(model.snapshot.nodes)) if room[k, n] > 0), None)

@@ -4,6 +4,7 @@ Values come back as floats; of integer variables they are whole up to HiGHS' tol
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,12 +27,14 @@ class Solution(NamedTuple):
     """One per variable, in order of creation; empty when no feasible point was found."""
     objective: float
     bound: float
-    """No feasible point has a better objective than this."""
+    """No feasible point has a better objective than this; infinite where nothing was proved."""
     optimal: bool
     feasible: bool
     """Whether a feasible point was found."""
     duals: tuple[float, ...]
     """One per row, for programs without integer variables; zeros otherwise."""
+    took_s: float
+    """What the solver took of its time limit, by its own clock."""
 
 
 class Program:
@@ -51,15 +54,24 @@ class Program:
         self._rows.append((low, high, dict(terms)))
         return len(self._rows) - 1
 
-    def maximise(self, objective: dict[int, float], *, limit_s: float = float("inf")) -> Solution:
-        """Return the point with the largest objective, or the best found within `limit_s` seconds."""
-        return self._solve(objective, limit_s, maximise=True)
+    def maximise(
+        self, objective: dict[int, float], *, limit_s: float = float("inf"), start: Sequence[float] = ()
+    ) -> Solution:
+        """Return the point with the largest objective, or the best found within `limit_s` seconds.
 
-    def minimise(self, objective: dict[int, float], *, limit_s: float = float("inf")) -> Solution:
-        """Return the point with the smallest objective, or the best found within `limit_s` seconds."""
-        return self._solve(objective, limit_s, maximise=False)
+        `start` is a feasible point to begin with, one value per variable; one that is not feasible is passed over.
+        """
+        return self._solve(objective, limit_s, start, maximise=True)
 
-    def _solve(self, objective: dict[int, float], limit_s: float, *, maximise: bool) -> Solution:
+    def minimise(
+        self, objective: dict[int, float], *, limit_s: float = float("inf"), start: Sequence[float] = ()
+    ) -> Solution:
+        """Return the point with the smallest objective, or the best found within `limit_s` seconds, from `start`."""
+        return self._solve(objective, limit_s, start, maximise=False)
+
+    def _solve(
+        self, objective: dict[int, float], limit_s: float, start: Sequence[float], *, maximise: bool
+    ) -> Solution:
         import highspy  # noqa: PLC0415 - lazily: a shared library that most commands never need
 
         solver = highspy.Highs()  # type: ignore[no-untyped-call]  # its stub leaves __init__ open
@@ -69,11 +81,17 @@ class Program:
             solver.setOptionValue("time_limit", float(limit_s))
         if not self._bounds:  # HiGHS calls an empty model neither optimal nor infeasible
             met = all(low <= 0 <= high for low, high, _ in self._rows)
-            return Solution((), 0.0, 0.0, optimal=met, feasible=met, duals=(0.0,) * len(self._rows))
+            return Solution((), 0.0, 0.0, optimal=met, feasible=met, duals=(0.0,) * len(self._rows), took_s=0.0)
         self._load(solver, objective)
         solver.changeObjectiveSense(highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize)
+        if start:
+            solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), np.array(start, np.float64))
         solver.run()
-        return self._read(solver, optimal=solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+        found = self._read(solver, optimal=solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+        if found.feasible:
+            return found
+        # Where no point was found, HiGHS may report a bound of a program that it never solved.
+        return found._replace(bound=math.inf if maximise else -math.inf)
 
     def _load(self, solver: "highspy.Highs", objective: dict[int, float]) -> None:
         none, empty = np.array([], np.int32), np.array([], np.float64)
@@ -91,7 +109,12 @@ class Program:
         values = tuple(found.col_value) if feasible else ()
         bound = info.mip_dual_bound if self._whole else info.objective_function_value
         duals = tuple(found.row_dual) if found.dual_valid and not self._whole else (0.0,) * len(self._rows)
-        return Solution(values, info.objective_function_value, bound, optimal, feasible, duals)
+        return Solution(values, info.objective_function_value, bound, optimal, feasible, duals, solver.getRunTime())
+
+    @property
+    def lows(self) -> tuple[float, ...]:
+        """The least value that each variable may have, in order of creation."""
+        return tuple(low for low, _, _ in self._bounds)
 
     @property
     def _whole(self) -> list[int]:

@@ -1,9 +1,10 @@
 """The plan: where every pending pod goes, what each GPU is cut into, what waits and why."""
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,7 +18,7 @@ from tessera.core.reasons import reason
 from tessera.core.sharing import Device, Mode
 from tessera.core.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 
-__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Slice", "Waiting", "applied", "plan"]
+__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Progress", "Slice", "Waiting", "applied", "plan"]
 
 PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
 """The policies a plan may use: not `random`, because equal snapshots have equal plans."""
@@ -77,19 +78,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Set by the exact solver."""
 
 
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is called now and then with the step under way, how much of it is done, and of how much; 0 where nobody knows."""
+
+_PROGRESS_EVERY: Final = 256
 _FIRST: Final = (-math.inf,)
 """Before all others, as `_ease` orders needs."""
 _PUT_FIRST: Final = 4
 
 
-def plan(snapshot: Snapshot, *, policy: str = "tessera", exact: bool = False, limit_s: float = math.inf) -> Plan:
+def plan(
+    snapshot: Snapshot,
+    *,
+    policy: str = "tessera",
+    exact: bool = False,
+    limit_s: float = math.inf,
+    progress: Progress = lambda _step, _done, _total: None,
+) -> Plan:
     """Return where every pending pod goes; running pods stay where they are, with what they hold.
 
     Pods are placed by priority. All are known, so among equals the largest come first, or, where that places more,
-    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` asks the integer program
-    instead of `policy`, for at most `limit_s` seconds a priority class.
+    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves on that by the
+    integer program, which takes at most `limit_s` seconds in sum.
     """
-    assignments, bound = assign(snapshot, limit_s=limit_s) if exact else (_packed(snapshot, policy), None)
+    assignments, bound = _packed(snapshot, policy, progress), None
+    if exact:
+        progress("solving", 0, 0)
+        assignments, bound = _improved(snapshot, policy, assignments, limit_s, progress)
     held = occupancy(snapshot, assignments)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
@@ -97,7 +112,7 @@ def plan(snapshot: Snapshot, *, policy: str = "tessera", exact: bool = False, li
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
-        waiting=tuple(_waiting(snapshot, assignments, left)),
+        waiting=tuple(_waiting(snapshot, assignments, left, progress)),
         layouts=tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus),
         warnings=tuple(_warnings(held)),
         bound=bound,
@@ -112,7 +127,22 @@ def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
     return Snapshot(nodes=snapshot.nodes, running=(*snapshot.running, *ran), pending=pending)
 
 
-def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
+def _improved(
+    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], limit_s: float, progress: Progress
+) -> tuple[tuple[Assignment, ...], Bound]:
+    """Return what the integer program makes of a plan; what it left open when its time was up is packed around it."""
+    found, bound = assign(snapshot, start, limit_s=limit_s)
+    if bound.optimal:
+        return found, bound
+    placed = {each.pod for each in found}
+    rest = tuple(pod for pod in snapshot.pending if pod.key not in placed)
+    around = Snapshot(nodes=snapshot.nodes, running=_all_running(snapshot, found), pending=rest)
+    made = {each.pod: each for each in (*found, *_packed(around, policy, progress))}
+    assignments = tuple(made[pod.key] for pod in snapshot.pending if pod.key in made)
+    return assignments, Bound(placed=len(assignments), at_most=bound.at_most)
+
+
+def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assignment, ...]:
     """Return the best of some plans: the largest pods first, those that the fewest GPUs can serve, the smallest.
 
     The first alone where it places all. On 112 random overloaded fleets of up to four nodes it placed 83 % of the
@@ -127,13 +157,21 @@ def _packed(snapshot: Snapshot, policy: str) -> tuple[Assignment, ...]:
         for gpu in node.gpus
     )
     large = {need: _ease(need, tuple(kinds)) for need in mix}
-    best = _in_order(snapshot, policy, large)
-    if len(best) < len(snapshot.pending):
+    count = len(snapshot.pending)
+    best = _in_order(snapshot, policy, large, lambda done: progress("placing pods", done, count))
+    if len(best) < count:
+        tries = itertools.count()
+
+        def again(ease: Mapping[Need, tuple[float, ...]]) -> tuple[Assignment, ...]:
+            before = next(tries) * count
+            total = (2 + _PUT_FIRST) * count
+            return _in_order(snapshot, policy, ease, lambda done: progress("trying other orders", before + done, total))
+
         scarce = {need: (float(_able(need, kinds)), *large[need]) for need in mix}
         small = {need: tuple(-each for each in large[need]) for need in mix}
-        made = [(best, large), *((_in_order(snapshot, policy, ease), ease) for ease in (scarce, small))]
+        made = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
         best, ease = max(made, key=lambda found: _worth(snapshot, found[0]))
-        others = (_in_order(snapshot, policy, {**ease, need: _FIRST}) for need in _waiting_needs(snapshot, best))
+        others = (again({**ease, need: _FIRST}) for need in _waiting_needs(snapshot, best))
         best = max((best, *others), key=lambda found: _worth(snapshot, found))
     return best
 
@@ -145,12 +183,16 @@ def _waiting_needs(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tup
     return tuple(waiting)[:_PUT_FIRST]
 
 
-def _in_order(snapshot: Snapshot, policy: str, ease: Mapping[Need, tuple[float, ...]]) -> tuple[Assignment, ...]:
+def _in_order(
+    snapshot: Snapshot, policy: str, ease: Mapping[Need, tuple[float, ...]], progress: Callable[[int], None]
+) -> tuple[Assignment, ...]:
     """Return the assignments the packer makes when the needs that are least easy come first."""
     mix = Counter(pod.need for pod in snapshot.pending)
     packer = Packer(Fleet.of(snapshot), policy, mix=tuple(mix.items()))
     chosen: dict[PodKey, Assignment] = {}
-    for pod in sorted(snapshot.pending, key=lambda pod: (-pod.priority, ease[pod.need])):
+    for done, pod in enumerate(sorted(snapshot.pending, key=lambda pod: (-pod.priority, ease[pod.need]))):
+        if done % _PROGRESS_EVERY == 0:
+            progress(done)
         choice = packer.place(packer.intern(pod.need))
         if choice is not None:
             node = snapshot.nodes[choice.node].name
@@ -190,11 +232,15 @@ def _part(ask: Ask, gpu: Gpu) -> float:
     return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
 
 
-def _waiting(snapshot: Snapshot, assignments: Sequence[Assignment], left: Iterable[Pod]) -> Iterator[Waiting]:
+def _waiting(
+    snapshot: Snapshot, assignments: Sequence[Assignment], left: Sequence[Pod], progress: Progress
+) -> Iterator[Waiting]:
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
+    needs = len({pod.need for pod in left})
     known: dict[Need, str] = {}
     for pod in left:
         if pod.need not in known:
+            progress("finding reasons", len(known), needs)
             known[pod.need] = reason(after, pod.need)
         yield Waiting(pod=pod.key, reason=known[pod.need])
 

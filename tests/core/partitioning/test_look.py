@@ -1,5 +1,6 @@
 """Demand-driven partitioning: what is wanted of GPUs for pods that wait, and what never happens."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -211,17 +212,52 @@ def test_devices_that_serve_go_where_that_places_more() -> None:
     assert world.wanted == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
 
 
-def test_a_batch_is_awaited() -> None:
-    """New pods are planned together: so long after the last, at most so long after the first."""
-    world = World(limits=Limits(idle_s=2, longest_s=5, rest_s=0))
-    world.pending = [pod("0", exact("1g.5gb"))]
-    assert world.look().again_s == world.now_s + 2
-    for number in range(1, 5):
-        world.pending.append(pod(str(number), exact("1g.5gb")))
-        assert world.look(later_s=1.2).wanted == () or number == 5
-    decision = world.look(later_s=0.2)
-    assert len(world.wanted[0].instances) == 5
-    assert decision.waiting == ()
+# Keyed by a sentence: when pods come, and when they are planned for, by 2 s without a new one and 5 s in all.
+BATCHES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "a lone pod waits for a quarter of that": ((0,), (0.5,)),
+    "pods that come together are a batch of one moment": ((0, 0, 0), (0.5,)),
+    "each new pod prolongs": ((0, 0.4), (0.9,)),
+    "as long as pods have come, so long the next is awaited": ((0, 0.4, 0.8), (1.6,)),
+    "but not longer than for the idle time": ((0, 0.4, 0.8, 1.2, 1.6, 2.2, 2.6), (4.6,)),
+    "nor longer than in all": (tuple(0.4 * i for i in range(13)), (5.0,)),
+    "who comes after the end opens the next batch": ((0, 0.6), (0.5, 1.1)),
+    "who comes at the end is in it": ((0, 0.5), (1.0,)),
+    "single pods do not wait for each other": ((0, 1, 2, 3), (0.5, 1.5, 2.5, 3.5)),
+    "after a long batch a lone pod is lone again": ((*(0.4 * i for i in range(13)), 9), (5.0, 9.5)),
+}
+
+
+@pytest.mark.parametrize("sentence", BATCHES)
+def test_a_batch_is_awaited(sentence: str) -> None:
+    """New pods are planned together; there is a look at each arrival, and whenever one was announced."""
+    arrivals, want = BATCHES[sentence]
+    world = World(9, limits=Limits(idle_s=2, longest_s=5, rest_s=0))
+    begin_s, left, decided = world.now_s, list(arrivals), []
+    due_s: float | None = None
+    while left or due_s is not None:
+        moment_s = begin_s + left[0] if left else math.inf
+        if due_s is None or moment_s <= due_s:
+            world.pending += [pod(str(len(left)), exact("7g.40gb"))]
+            left.pop(0)
+        world.now_s = min(moment_s, math.inf if due_s is None else due_s)
+        if left and begin_s + left[0] == world.now_s:
+            continue
+        decision = world.look()
+        if decision.waiting is not None:
+            decided.append(round(world.now_s - begin_s, 9))
+        world.cut()
+        world.bind()
+        due_s = decision.again_s if world.pending else None
+    assert tuple(decided) == want
+
+
+def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
+    """What must be made for it is decided within a quarter of a second."""
+    world = World(limits=Limits())
+    world.pending = [pod("one", exact("1g.5gb"))]
+    assert world.look().again_s == world.now_s + 0.25
+    world.look(later_s=0.25)
+    assert world.wanted == (wish(0, "1g.5gb@4"),)
 
 
 def test_who_waits_already_opens_no_batch() -> None:
@@ -278,6 +314,35 @@ def test_devices_rest_before_they_make_way() -> None:
     assert world.wanted == (wish(0, "7g.40gb@0"),)
 
 
+# Keyed by a sentence: GPUs, what has just become wanted and whether its pod is gone, who comes then, what is wanted.
+AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
+    "another shape takes the GPU that is free": (2, "4g.20gb", True, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
+    "or what is free beside it": (1, "4g.20gb", True, ("3g.20gb",), (("3g.20gb@4", "4g.20gb@0"),)),
+    "its own pod keeps it": (2, "4g.20gb", False, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
+    "the next pod of its name takes it": (2, "4g.20gb", True, ("4g.20gb",), (("4g.20gb@0",),)),
+    "who finds no other place waits, and holds up nobody else": (
+        2, "4g.20gb", True, ("7g.40gb", "7g.40gb", "3g.20gb"), (("3g.20gb@4", "4g.20gb@0"), ("7g.40gb@0",)),
+    ),
+    "nothing that serves moves, where it has just become wanted": (
+        1, "7g.40gb", False, ("3g.20gb", "3g.20gb"), (("7g.40gb@0",),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", AROUND)
+def test_what_has_just_become_wanted_is_planned_around(sentence: str) -> None:
+    """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
+    gpus, first, gone, names, want = AROUND[sentence]
+    world = World(gpus, limits=Limits(idle_s=0, longest_s=0, rest_s=30))
+    world.pending = [pod("first", exact(first))]
+    world.look()
+    if gone:
+        world.pending.clear()
+    world.pending += [pod(str(i), exact(name)) for i, name in enumerate(names)]
+    world.look(later_s=1)
+    assert {each.instances for each in world.wanted} == {places(*each) for each in want}
+
+
 def test_a_pod_that_starves_waits_for_no_rest() -> None:
     """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
@@ -291,6 +356,18 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
     world.pending = [*(pod(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
     world.look(later_s=50)
     assert world.wanted == (wish(0, "7g.40gb@0"),)
+
+
+def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
+    """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
+    world.pending = [pod("never", exact("9g.99gb"))]
+    world.look()
+    world.pending.append(pod("one", exact("4g.20gb")))
+    world.look(later_s=100)
+    world.pending[1] = pod("two", exact("7g.40gb"))
+    world.look(later_s=1)
+    assert {each.instances for each in world.wanted} == {places("4g.20gb@0"), places("7g.40gb@0")}
 
 
 def test_priority_goes_before_starvation() -> None:
@@ -431,6 +508,17 @@ def test_sick_gpus_get_nothing_new() -> None:
     assert world.wanted == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
 
 
+@pytest.mark.parametrize("rest_s", [0, 30])
+def test_what_is_wanted_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
+    """Its idle devices are neither offered nor in anybody's way."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
+    world.want(wish(0, "1g.5gb@0"))
+    world.sick = (Sick(gpu="GPU-0", reason="XID 79"),)
+    world.pending = [pod("one", exact("1g.5gb")), pod("need", need(4))]
+    world.look()
+    assert wish(1, "1g.5gb@4") in world.wanted
+
+
 FIXED = {
     "a node whose policy forbids it": (AUTO, True),
     "a layout the administrator fixed": (Sharing(modes=(Mode.MIG,), layout=places("7g.40gb@0"), recut=False), False),
@@ -487,12 +575,14 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_wanted(case: str, resourc
         assert is_legal(A100, wanted.instances)
 
 
-def test_what_cannot_be_held_together_stops_nobody_else() -> None:
+@pytest.mark.parametrize("rest_s", [0, 30])
+def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
     """A node whose pods' records contradict each other is left out of the plan."""
     world = World()
     world.run("one", share(0, "4g.20gb@0"))
     world.run("two", share(0, "3g.20gb@0"))
-    world.pending = [pod("three", exact("1g.5gb"))]
+    world.want(wish(0, "1g.5gb@6"))
+    world.pending = [pod("three", exact("1g.5gb")), pod("need", need(4))]
     other = World()
     gpu = other.observed.nodes[0].gpus[0]
     gpu = msgspec.structs.replace(gpu, uuid="GPU-9")
@@ -500,7 +590,7 @@ def test_what_cannot_be_held_together_stops_nobody_else() -> None:
     state = GpuNodeState(name=NodeName("m"), gpus=(gpu,), reported=True)
     before = world.observed
     observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
-    _, decision = advance(Memory(), observed, 0, SOON)
+    _, decision = advance(Memory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
     assert dict(decision.wanted)[NodeName("m")] == (Wanted(gpu="GPU-9", instances=places("1g.5gb@4")),)
 
 

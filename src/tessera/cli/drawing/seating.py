@@ -247,7 +247,7 @@ def _proof(plan: Plan) -> str:
         return ""
     if bound.optimal:
         return f"proved optimal: no plan places more than {bound.at_most}"
-    return f"no plan places more than {bound.at_most}"
+    return f"not proved optimal: {bound.placed} placed of at most {bound.at_most}"
 
 
 def _queues(plan: Plan, numbers: dict[PodKey, int]) -> tuple[Queue, ...]:

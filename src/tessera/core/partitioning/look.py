@@ -1,7 +1,8 @@
 """One look at the cluster: what is planned for the batch that waits, and what shall be wanted of each GPU then."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -28,6 +29,8 @@ from tessera.errors import InvalidInput
 __all__ = ["advance"]
 
 _CLOSED = Sharing(modes=())
+_LONE = 0.25
+"""Part of the idle time for which a pod that comes alone waits for others."""
 _RESERVED = "wanted devices of GPU {}"
 
 
@@ -90,11 +93,16 @@ class _Look:
     # The batch
 
     def _batch_is_over(self) -> bool:
-        """Return whether to plan now: at once for pods that were planned for before, at the end of a batch for new."""
+        """Return whether to plan now: at once for pods that were planned for before, at the end of a batch for new.
+
+        The next pod is awaited for as long as pods have been coming: a lone one hardly waits for others.
+        """
         new = [since_s for since_s in self.arrived.values() if since_s > self.before.planned_s]
         if not new:
             return bool(self.arrived)
-        over_s = min(max(new) + self.limits.idle_s, min(new) + self.limits.longest_s)
+        first_s, last_s, idle_s = min(new), max(new), self.limits.idle_s
+        next_s = last_s + min(max(last_s - first_s, _LONE * idle_s), idle_s)
+        over_s = min(next_s, first_s + self.limits.longest_s)
         self.again.append(over_s)
         return self.now_s >= over_s
 
@@ -124,39 +132,67 @@ class _Look:
     def _least_changing(self, snapshot: Snapshot) -> Plan:
         """Return a plan in which pods get the devices that are there, where that leaves no more pods waiting.
 
+        What has just become wanted is planned around like what pods hold, so that nobody who can be served elsewhere
+        waits for its rest; it makes way for a pod that starves.
+        """
+        resting = {each: self.since[each] + self.limits.rest_s for card in self.cards.values() for each in card.idle}
+        resting = {each: until_s for each, until_s in resting.items() if until_s > self.now_s}
+        made = self._served_first(snapshot, resting.keys())
+        if not made.waiting or not resting:
+            return made
+        self.again += resting.values()
+        starving = {each.pod for each in made.waiting if self._starves(each.pod)}
+        if starving:
+            at_once = self._served_first(snapshot, frozenset())
+            if not starving.issubset(each.pod for each in at_once.waiting):
+                return at_once
+        return made
+
+    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[Device]) -> Plan:
+        """Return a plan that leaves resting devices where they are.
+
         First come the pods that are served without any change, then the others around them. Where some wait then, and
         planning for all together places more, that is the plan.
         """
-        free = {gpu for gpu in self.cards if gpu not in self.sick and gpu not in self.left_alone}
-        served = served_as_it_is(snapshot, [self.cards[gpu] for gpu in self.cards if gpu in free])
-        pods = {pod.key: pod for pod in snapshot.pending}
-        running = tuple(Running(pod=pods[each.pod], assignment=each) for each in served)
-        names = {each.pod for each in served}
-        rest = tuple(pod for pod in snapshot.pending if pod.key not in names)
-        around = msgspec.structs.replace(snapshot, running=(*snapshot.running, *running), pending=rest)
-        made = plan(around, policy=self.limits.policy)
-        kept = msgspec.structs.replace(made, assignments=(*served, *made.assignments))
-        if not made.waiting or not served:
+        cards = self._usable(snapshot)
+        served = served_as_it_is(snapshot, cards)
+        uuids = {(card.node, card.gpu.index): card.gpu.uuid for card in cards}
+        devices = {
+            each.pod: {device_of(self.cards[uuids[each.node, share.gpu]].gpu, share) for share in each.shares}
+            for each in served
+        }
+        taken = {device for each in devices.values() for device in each}
+        held = (*snapshot.running, *_reservations(cards, resting - taken))
+        kept = self._around(snapshot, held, served)
+        fixed = tuple(each for each in served if devices[each.pod] & resting)
+        if not kept.waiting or len(fixed) == len(served):
             return kept
-        together = plan(snapshot, policy=self.limits.policy)
-        return max(kept, together, key=lambda each: _placed(snapshot, each))
+        return max(kept, self._around(snapshot, held, fixed), key=lambda each: _placed(snapshot, each))
+
+    def _around(self, snapshot: Snapshot, held: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
+        """Return a plan for the pods that are not served yet, with these assignments in it."""
+        pods = {pod.key: pod for pod in snapshot.pending}
+        running = tuple(Running(pod=pods.pop(each.pod), assignment=each) for each in served)
+        rest = Snapshot(nodes=snapshot.nodes, running=(*held, *running), pending=tuple(pods.values()))
+        made = plan(rest, policy=self.limits.policy)
+        return msgspec.structs.replace(made, assignments=(*served, *made.assignments))
 
     def _kept_out(self) -> set[PodKey]:
         """Return the pods without exact requests that do not fit beside all that is wanted."""
-        held = tuple(
-            Running(
-                pod=Pod(key=PodKey(_RESERVED.format(card.gpu.uuid)), need=Need()),
-                assignment=Assignment(pod=PodKey(""), node=card.node, shares=reserved(card)),
-            )
-            for card in self.cards.values()
-            if card.idle and card.gpu.uuid not in self.left_alone
-        )
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
-        if not held or not others:
+        if not others or not any(card.idle for card in self.cards.values()):
             return set()
         alone = self._snapshot(lambda pod: pod.key in others)
+        cards = self._usable(alone)
+        held = _reservations(cards, {device for card in cards for device in card.idle})
         made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
         return others - {assignment.pod for assignment in made.assignments}
+
+    def _usable(self, snapshot: Snapshot) -> list[Card]:
+        """Return the GPUs of a snapshot that are neither sick nor left alone."""
+        names = {node.name for node in snapshot.nodes}
+        closed = self.sick | self.left_alone.keys()
+        return [card for gpu, card in self.cards.items() if card.node in names and gpu not in closed]
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the cluster as it is planned upon, with these pods pending."""
@@ -263,6 +299,15 @@ class _Look:
             else:
                 reason, message = "DevicesReleased", f"GPU {card.gpu.index}: {shown(gone)}, which nobody holds"
             self.told.append(Told(node=card.node, reason=reason, message=message))
+
+
+def _reservations(cards: Iterable[Card], devices: AbstractSet[Device]) -> Iterator[Running]:
+    """Yield what stands for pods that hold these idle wanted devices."""
+    for card in cards:
+        shares = tuple(share for share in reserved(card) if device_of(card.gpu, share) in devices)
+        if shares:
+            key = PodKey(_RESERVED.format(card.gpu.uuid))
+            yield Running(pod=Pod(key=key, need=Need()), assignment=Assignment(pod=key, node=card.node, shares=shares))
 
 
 def _placed(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:

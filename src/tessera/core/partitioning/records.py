@@ -21,14 +21,15 @@ Device: TypeAlias = tuple[str, Placement | None]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How soon, how often and how much may be changed."""
 
-    idle_s: float = 2.0
-    """A batch ends when so long no pod has come."""
+    idle_s: float = 1.0
+    """A batch ends at the latest when so long no pod has come; sooner where pods have come for a shorter time."""
     longest_s: float = 10.0
     """A batch ends in any case so long after its first pod."""
     keep_s: float = 300.0
     """How long a wanted device that nobody holds stays, where nothing else needs its place."""
     rest_s: float = 30.0
-    """How long a device that has just become wanted is kept from pods that need its place; against thrash."""
+    """How long a device that has just become wanted is kept from pods that need its place; against thrash. They are
+    served elsewhere meanwhile, where they can be."""
     starving_s: float = 300.0
     """A pod that has waited so long goes before others of its priority, and no rest holds it up."""
     stuck_s: float = 300.0
