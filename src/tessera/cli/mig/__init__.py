@@ -12,7 +12,7 @@ from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
-from tessera.cli.options import output_option
+from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
@@ -70,7 +70,7 @@ _mode_only_option = click.option(
 )
 _timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
