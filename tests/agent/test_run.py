@@ -122,6 +122,7 @@ async def test_a_mig_file_that_cannot_be_used_fails_the_label(machine: Machine, 
         file.write_bytes(content)
     machine.mig_config = file
     async with machine.agent():
+        assert want in await machine.event("ConfigurationImpaired"), "before any label asks for it"
         await machine.label(config="ours")
         node = await machine.until_state("failed")
         assert want in node["status"]["conditions"][0]["message"]

@@ -54,6 +54,7 @@ _ENFORCED = frozenset({Mode.MPS, Mode.MIG_MPS, Mode.MEMORY_SHARE})
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "enforcement": "EnforcementImpaired",
+    "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
     "policy": "LayoutFailed",
     "wanted": "LayoutFailed",
