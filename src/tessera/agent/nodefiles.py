@@ -4,10 +4,13 @@ from pathlib import Path
 
 from tessera.errors import InvalidInput
 
-__all__ = ["LARGEST_SPEC", "read_file"]
+__all__ = ["LARGEST_SPEC", "UNREADABLE", "read_file"]
 
 LARGEST_SPEC = 8 << 20
 """Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
+UNREADABLE = (OSError, ValueError, RecursionError)
+"""What reading and decoding a file may raise, whatever is in it: msgspec's errors and bytes that are not UTF-8 are
+ValueErrors, nesting without end is a RecursionError."""
 
 
 def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
