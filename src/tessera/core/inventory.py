@@ -64,6 +64,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     pci_device_id: str = ""
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
+    pci_subsystem_ids: tuple[int, ...] = (0,)
+    """Subsystem device and vendor id, as mig-parted's filters may give it: the system's. Where that shows none there is
+    the driver's, and 0, which mig-parted takes then."""
     pci_class: str = ""
     """Device class as the system shows it: `0x030200`; empty where it does not."""
     virtual: bool = False

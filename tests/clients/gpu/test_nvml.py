@@ -100,6 +100,8 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     slot.mkdir(parents=True)
     (slot / "numa_node").write_text("1\n")
     (slot / "class").write_text("0x030200\n")
+    (slot / "subsystem_device").write_text("0x1460\n")
+    (slot / "subsystem_vendor").write_text("0x10de\n")
     (tmp_path / "bus/pci/devices/0000:0f:00.0").mkdir()
     (tmp_path / "bus/pci/devices/0000:0f:00.0/numa_node").write_text("-1\n")
     async with await NvmlDriver.open(sysfs=tmp_path, deadlines=QUICK) as driver:
@@ -110,6 +112,7 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     assert (first.pci_bus_id, first.minor) == ("00000000:07:00.0", 0)
     assert (first.numa, second.numa) == (1, None)
     assert (first.pci_class, second.pci_class) == ("0x030200", "")
+    assert (first.pci_subsystem_ids, second.pci_subsystem_ids) == ((0x146010DE,), (0x145F10DE, 0))
 
 
 @pytest.mark.anyio

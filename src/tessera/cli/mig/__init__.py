@@ -223,6 +223,8 @@ def _bring(means: Means | None, targets_of: Callable[[Inventory], tuple[Target, 
     async def work(outside: Outside) -> tuple[Outcome, ...]:
         seen: Seen = await node.look(outside)
         targets = targets_of(seen.inventory)
+        if not targets:
+            click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
         if given["dry_run"]:
             return node.planned(seen, targets, evict=given["evict"])
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])

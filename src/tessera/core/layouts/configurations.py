@@ -1,5 +1,6 @@
 """Named configurations, from a mig-parted file or by mig-parted's own names, as a target for each GPU of a node."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve"]
 
 _ALL = "all-"
+_DIGITS = re.compile(r"[0-9A-Za-z_]+", re.ASCII)
+_OCTAL = re.compile(r"0[0-9_]+", re.ASCII)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +28,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[tuple[str, int], ...] = ()
     """Instances by profile name; none where MIG is off."""
     filters: tuple[str, ...] = ()
-    """PCI device ids the group is limited to; empty for any."""
+    """PCI ids the group is limited to, `0x20B010DE` or with the subsystem `0x20B010DE:0x145F10DE`; empty for any."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,9 +129,31 @@ def _by_groups(name: str, groups: tuple[Group, ...], inventory: Inventory) -> tu
 
 
 def _matches(group: Group, gpu: GpuFacts) -> bool:
-    own = {each.casefold() for each in ((gpu.pci_device_id,) if gpu.pci_device_id else gpu.model.pci)}
-    wanted = {each.casefold() for each in group.filters}
-    return (not wanted or not own.isdisjoint(wanted)) and (group.devices is None or gpu.index in group.devices)
+    named = group.devices is None or gpu.index in group.devices
+    return named and (not group.filters or any(_passes(gpu, text) for text in group.filters))
+
+
+def _passes(gpu: GpuFacts, text: str) -> bool:
+    """Return whether a GPU has the PCI ids of a filter, compared as numbers; one that is none passes no GPU.
+
+    Source: NVIDIA/mig-parted 0.15, `NewDeviceIDFromString` and `Matches` in pkg/types/device.go.
+    """
+    device, *subsystem = (_number(part) for part in text.split(":"))
+    own = {_number(each) for each in ((gpu.pci_device_id,) if gpu.pci_device_id else gpu.model.pci)}
+    if device is None or device not in own or len(subsystem) > 1:
+        return False
+    return not subsystem or subsystem[0] in gpu.pci_subsystem_ids
+
+
+def _number(text: str) -> int | None:
+    """Return a number of 32 bits as Go's `strconv.ParseUint` reads it with base 0; None for what is none."""
+    if not _DIGITS.fullmatch(text):
+        return None
+    try:
+        number = int(text, 8 if _OCTAL.fullmatch(text) else 0)
+    except ValueError:
+        return None
+    return number if number < 1 << 32 else None
 
 
 def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
