@@ -19,7 +19,7 @@ from tessera.core.inventory import GpuFacts
 from tessera.core.matching import Held
 from tessera.core.sharing import Mode
 from tessera.errors import TesseraError, Unavailable, Unsupported
-from tessera.sim.nvmlsim import create_state, library
+from tessera.sim.nvmlsim import Machine, create_state, library
 from virtualtime import run
 
 A100 = model("A100-40GB")
@@ -418,6 +418,35 @@ def test_it_runs_on_simulated_gpus_and_a_kubelet(tmp_path: Path, monkeypatch: py
     (tmp_path / "kubelet.sock").write_text("no socket")
     shown("apply", "-c", "all-1g.5gb", code=4, socket=str(tmp_path / "kubelet.sock"))
     shown("assert", "-c", "all-balanced")
+
+
+def test_a_gpu_that_was_lost_before_fails_what_is_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctypes.CDLL(str(library()))
+    create_state(tmp_path / "state", ("A100-40GB", "A100-40GB"))
+    monkeypatch.setenv("TESSERA_NVMLSIM_STATE", str(tmp_path / "state"))
+    (tmp_path / "second.yaml").write_text(FILE.replace("[0]", "[1]"))
+    second = ("-f", str(tmp_path / "second.yaml"), "-c", "half-half")
+    file = str(tmp_path / "layouts.json")
+
+    def shown(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, ["mig", *arguments, *NO_KUBELET])
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.split())
+
+    shown("checkpoint", "--checkpoint", file)
+    with Machine(tmp_path / "state") as machine:
+        machine.lose(0)
+    text = shown("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "none"), code=4)
+    assert "0 impossible" in text
+    assert "1 A100-40GB done" in text
+    assert "1 of 2 GPUs: found impossible: the driver has lost GPU 0; reset it or reboot the node" in text
+    assert not (tmp_path / "none").exists(), "it would lack a GPU"
+    assert "0 the GPU is lost" in shown("assert", "-c", "all-1g.5gb", code=1)
+    assert "0 impossible" in shown("apply", "-c", "all-1g.5gb", "--dry-run")
+    assert json.loads(shown("apply", "-c", "all-1g.5gb", "--dry-run", "-o", "json"))["gpus"][0]["index"] == 0
+    assert "lost GPU 0" in shown("restore", "--checkpoint", file, code=4)
+    shown("apply", *second)
+    shown("assert", *second)
 
 
 @pytest.mark.parametrize("command", ["list", "apply", "assert", "export", "checkpoint", "restore"])

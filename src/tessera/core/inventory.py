@@ -109,6 +109,15 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the driver limits memory by cgroup (NVML of driver 615 and later)."""
     notes: tuple[str, ...] = ()
     """Differences between driver and catalogue, one sentence each; the driver's word was taken."""
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that the driver counts and has never shown, because they were lost before it was first asked;
+    nothing else is known of them."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know of these GPUs, one sentence each."""
+        unseen = (f"GPU {index}: lost before Tessera started, so it is not listed" for index in self.unseen)
+        return (*self.notes, *unseen)
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

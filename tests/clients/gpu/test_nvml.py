@@ -62,12 +62,27 @@ async def test_a_driver_that_hangs_is_given_up(machine: Machine) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_gpu_that_was_lost_before_is_told(machine: Machine) -> None:
-    machine.lose(1)
+async def test_a_gpu_that_was_lost_before_is_told_and_taken_up_when_it_is_back(machine: Machine) -> None:
+    machine.lose(0)
     async with await NvmlDriver.open(deadlines=QUICK) as driver:
         inventory = await driver.inventory()
-    assert [each.index for each in inventory.gpus] == [0]
-    assert inventory.notes == ("GPU 1: lost before Tessera started, so it is not listed",)
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([1], (0,))
+        assert inventory.remarks == ("GPU 0: lost before Tessera started, so it is not listed",)
+        machine.clear_faults()
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0, 1], ())
+        assert not any(each.lost for each in inventory.gpus)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetName"])
+async def test_a_gpu_that_never_answered_is_unseen_and_hides_no_other(machine: Machine, function: str) -> None:
+    machine.fault(function, code=pynvml.NVML_ERROR_UNKNOWN, gpu=1, times=FOREVER)
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0], (1,))
+        machine.clear_faults()
+        assert [each.index for each in (await driver.inventory()).gpus] == [0, 1]
 
 
 def failing(code: int) -> Callable[..., NoReturn]:

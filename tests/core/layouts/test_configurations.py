@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cards import at, card, node
 from tessera.core.gpumodels import CATALOGUE, model
 from tessera.core.inventory import Inventory
-from tessera.core.layouts import Group, as_groups, configuration_names, differences, exact, resolve
+from tessera.core.layouts import Group, as_groups, configuration_names, differences, exact, resolve, unseen_gpus
 from tessera.core.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place
 from tessera.errors import InvalidInput
 
@@ -70,6 +70,37 @@ def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogues() -
     group = Group(enabled=False, filters=("0x20B010DE",))
     assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B110DE"))) == {}
     assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B010DE"))) == {0: "off"}
+
+
+UNSEEN = msgspec.structs.replace(node(card(index=1)), unseen=(0, 2))
+ON, OFF = Group(enabled=True, devices=(0, 1)), Group(enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "want"),
+    [
+        pytest.param("all-1g.5gb", (), (0, 2), id="a name that every model has is about all"),
+        pytest.param("mine", (ON,), (0,), id="those of a list"),
+        pytest.param("mine", (ON, OFF), (0, 2), id="all, also to have MIG off, for it may be on"),
+        pytest.param("mine", (Group(enabled=True, filters=("0x1",)),), (0, 2), id="a filter may mean it"),
+        pytest.param("mine", (Group(enabled=True, devices=(1,)),), (), id="none that is meant"),
+    ],
+)
+def test_gpus_that_were_never_shown_are_meant_all_the_same(
+    name: str, groups: tuple[Group, ...], want: tuple[int, ...]
+) -> None:
+    assert unseen_gpus(name, {"mine": groups}, UNSEEN) == want
+
+
+def test_where_every_gpu_was_lost_before_no_name_is_wrong() -> None:
+    nothing = msgspec.structs.replace(node(), unseen=(0,))
+    assert resolve("all-1g.5gb", {}, nothing) == ()
+    with pytest.raises(InvalidInput):
+        resolve("halves", {}, nothing)
+
+
+def test_a_gpu_that_was_never_shown_is_in_no_group() -> None:
+    assert as_groups(UNSEEN) == (Group(devices=(1,), enabled=False),)
 
 
 # sentence: (filter, subsystem ids of a GPU 0x20B010DE, whether it is meant)

@@ -1,6 +1,6 @@
 """`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,18 +11,20 @@ from rich.console import RenderableType
 from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
+from tessera.cli.mig.node import Asked, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
-    Target,
+    Group,
+    Recorded,
     as_groups,
     configuration_names,
     differences,
     record,
     recorded_targets,
     resolve,
+    unseen_gpus,
 )
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
@@ -30,6 +32,7 @@ from tessera.log import configure
 __all__ = ["mig"]
 
 _Result = TypeVar("_Result")
+Configurations = Mapping[str, tuple[Group, ...]]
 _CHECKPOINT = Path("/var/lib/tessera/layouts.json")
 _KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _DIFFERS = 1
@@ -136,9 +139,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
-    _bring(
-        means, lambda inventory: _asked(resolve(name, configurations, inventory), mode_only=given["mode_only"]), given
-    )
+    _bring(means, lambda inventory: _asked(name, configurations, inventory, mode_only=given["mode_only"]), given)
 
 
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
@@ -155,11 +156,11 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
         seen, _ = node.run(node.look, ctx.obj, given["kubelet_socket"])
-        targets = resolve(name, configurations, seen.inventory)
+        asked = _asked(name, configurations, seen.inventory, mode_only=given["mode_only"])
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    told = () if given["valid_config"] else differences(seen.inventory, _asked(targets, mode_only=given["mode_only"]))
+    told = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
     if given["output"] == "json" or told:
         plain = {"configuration": name, "applied": not told, "differences": tables.differences_json(told)}
         _print(given["output"], tables.differences_table(told), plain)
@@ -210,25 +211,33 @@ def restore(means: Means | None, /, **given: Any) -> None:
     if not path.exists():
         raise InvalidInput(str(path), found="no such file", wanted="a checkpoint of MIG layouts")
     recorded = Checkpoint(path).read()
-    _bring(means, lambda inventory: recorded_targets(recorded, inventory), given | {"checkpoint": None, "evict": False})
+    _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
-def _asked(targets: tuple[Target, ...], *, mode_only: bool) -> tuple[Target, ...]:
-    return tuple(msgspec.structs.replace(target, mode_only=mode_only) for target in targets)
+def _asked(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> Asked:
+    targets = (
+        msgspec.structs.replace(target, mode_only=mode_only) for target in resolve(name, configurations, inventory)
+    )
+    return Asked(targets=tuple(targets), unseen=unseen_gpus(name, configurations, inventory))
 
 
-def _bring(means: Means | None, targets_of: Callable[[Inventory], tuple[Target, ...]], given: Any) -> None:
+def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
+    absent = {each.uuid for each in recorded} - {gpu.uuid for gpu in inventory.gpus}
+    return Asked(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
+
+
+def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
     """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
 
     async def work(outside: Outside) -> tuple[Outcome, ...]:
         seen: Seen = await node.look(outside)
-        targets = targets_of(seen.inventory)
-        if not targets:
+        asked = asked_of(seen.inventory)
+        if not asked.targets and not asked.unseen:
             click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
         if given["dry_run"]:
-            return node.planned(seen, targets, evict=given["evict"])
+            return node.planned(seen, asked, evict=given["evict"])
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        wanted = Wanted(targets=targets, timeout_s=given["timeout"], checkpoint=file)
+        wanted = Wanted(asked=asked, timeout_s=given["timeout"], checkpoint=file)
         if not given["evict"]:
             return await node.bring(outside, wanted)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tessera.agent.partition import Checkpoint, Evict, Evictions, Outside, Partitioner
 from tessera.api import documents, migparted
@@ -25,6 +26,7 @@ from tessera.core.layouts import (
     Target,
     User,
     change,
+    lost,
     preview,
     record,
 )
@@ -32,6 +34,7 @@ from tessera.core.mig import Layout
 from tessera.errors import Conflict, InvalidInput, Unavailable
 
 __all__ = [
+    "Asked",
     "Cluster",
     "Means",
     "Outcome",
@@ -65,11 +68,22 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[User, ...]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What GPUs shall be."""
+
+    targets: tuple[Target, ...]
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that are meant, too, and that the driver never showed."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one GPU, or would."""
 
-    gpu: GpuFacts
-    actions: tuple[Action, ...]
+    index: int
+    uuid: str = ""
+    """Empty where the driver never showed the GPU, and so for the model."""
+    model: str = ""
+    actions: tuple[Action, ...] = ()
     result: str
     """`unchanged`, `done`, `planned`, `blocked`, `needs reset`, `impossible`, `failed`."""
     reason: str = ""
@@ -210,34 +224,38 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: Seen, targets: Sequence[Target], *, evict: bool = False) -> tuple[Outcome, ...]:
+def planned(seen: Seen, asked: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
     """Return what would be done to each GPU, and what stands in the way; pods do not where they are evicted."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
-    return tuple(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in targets)
+    return (
+        *(Outcome(index=index, result="impossible", reason=lost(index)) for index in asked.unseen),
+        *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in asked.targets),
+    )
 
 
 def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: bool) -> Outcome:
     actions = preview(gpu, target, users)
+    seen = Outcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
     match change(gpu, target, users):
         case Blocked(reason=reason, users=holding):
             pods = tuple(dict.fromkeys(user.pod for user in holding if user.pod)) if evict else ()
             if pods and all(user.pod for user in holding):
-                return Outcome(gpu=gpu, actions=actions, result="planned", evicts=pods)
-            return Outcome(gpu=gpu, actions=actions, result="blocked", reason=reason, evicts=pods)
+                return replace(seen, result="planned", evicts=pods)
+            return replace(seen, result="blocked", reason=reason, evicts=pods)
         case Impossible(reason=reason):
-            return Outcome(gpu=gpu, actions=(), result="impossible", reason=reason)
+            return replace(seen, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
             what = f"MIG is switched {'on' if on else 'off'} with the next reset"
             reason = f"GPU {gpu.index}: {what}; reboot the node, or reset the GPU once it is idle"
-            return Outcome(gpu=gpu, actions=(), result="needs reset", reason=reason)
+            return replace(seen, actions=(), result="needs reset", reason=reason)
         case _:
-            return Outcome(gpu=gpu, actions=actions, result="planned" if actions else "unchanged")
+            return replace(seen, result="planned" if actions else "unchanged")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the node."""
+    """What is asked of the node, and how."""
 
-    targets: tuple[Target, ...]
+    asked: Asked
     timeout_s: float
     """When what is not done is given up."""
     checkpoint: Checkpoint | None = None
@@ -248,8 +266,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
     """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first."""
-    targets = wanted.targets
-    before = {each.gpu.uuid: each for each in planned(await look(outside), targets, evict=wanted.evict is not None)}
+    targets = wanted.asked.targets
+    before = {each.index: each for each in planned(await look(outside), wanted.asked, evict=wanted.evict is not None)}
     partitioner = Partitioner(outside)
     by_s = asyncio.get_running_loop().time() + wanted.timeout_s
     failures = await partitioner.apply(targets, by_s)
@@ -257,11 +275,11 @@ async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
     if wanted.evict and await _make_way(outside, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
     seen = await look(outside)
-    after = planned(seen, targets)
-    if wanted.checkpoint is not None and not failures:
+    after = planned(seen, wanted.asked)
+    if wanted.checkpoint is not None and not failures and not wanted.asked.unseen:
         await wanted.checkpoint.write(record(seen.inventory))
     refusals = evictions.refusals(seen.users)
-    return tuple(_became(before[each.gpu.uuid], each, failures, refusals) for each in after)
+    return tuple(_became(before[each.index], each, failures, refusals) for each in after)
 
 
 async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
@@ -281,11 +299,11 @@ async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evic
 
 
 def _became(before: Outcome, after: Outcome, failures: Sequence[str], refusals: Sequence[str]) -> Outcome:
-    failed = next((each for each in failures if each.startswith(f"GPU {after.gpu.index}:")), "")
+    failed = next((each for each in failures if each.startswith(f"GPU {after.index}:")), "")
     if failed:
-        return msgspec.structs.replace(before, gpu=after.gpu, result="failed", reason=failed)
+        return replace(before, result="failed", reason=failed)
     if after.result == "unchanged" and before.result != "unchanged":
-        return msgspec.structs.replace(before, gpu=after.gpu, result="done", reason="")
+        return replace(before, result="done", reason="")
     if after.result == "blocked":
-        return msgspec.structs.replace(after, reason="; ".join((after.reason, *refusals)))
+        return replace(after, reason="; ".join((after.reason, *refusals)))
     return after

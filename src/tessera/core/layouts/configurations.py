@@ -11,7 +11,7 @@ from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.mig import Counts, Layout, counts_of, layouts_with, named_layouts, why_illegal
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve"]
+__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve", "unseen_gpus"]
 
 _ALL = "all-"
 _DIGITS = re.compile(r"[0-9A-Za-z_]+", re.ASCII)
@@ -65,6 +65,17 @@ def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventor
     return _by_default(name, configurations, inventory) if groups is None else _by_groups(name, groups, inventory)
 
 
+def unseen_gpus(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[int, ...]:
+    """Return the indices of the GPUs that the configuration of this name is about and the driver never showed.
+
+    Whether they have MIG, or the PCI ids of a filter, is not known, so they are taken to be meant.
+    """
+    groups = configurations.get(name, (Group(enabled=True),))
+    return tuple(
+        index for index in inventory.unseen if any(group.devices is None or index in group.devices for group in groups)
+    )
+
+
 def configuration_names(configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[str, ...]:
     """Return the names of the configurations that this node could have, the file's first."""
     names = dict.fromkeys((*configurations, *_default_names(inventory)))
@@ -84,7 +95,7 @@ def as_groups(inventory: Inventory) -> tuple[Group, ...]:
             alike.setdefault(key, []).append(gpu.index)
     return tuple(
         Group(
-            devices=None if len(indices) == len(inventory.gpus) else tuple(indices),
+            devices=None if len(indices) == len(inventory.gpus) and not inventory.unseen else tuple(indices),
             enabled=enabled,
             instances=instances,
         )
@@ -201,6 +212,8 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
     """Return the targets of a configuration that no file need define, because mig-parted gives it that meaning."""
     cut = [gpu for gpu in inventory.gpus if gpu.mig is not None]
     known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in cut}
+    if not cut and inventory.unseen and name.startswith(_ALL):
+        return ()  # only those that are lost may have it
     if name not in _default_names(inventory) and not any(counts is not None for counts in known.values()):
         raise InvalidInput(
             "MIG configuration",
