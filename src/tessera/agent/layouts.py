@@ -15,6 +15,7 @@ from tessera.agent.partition import (
     Checkpoint,
     Evict,
     Follower,
+    LayoutLocks,
     Outside,
     Partitioner,
     Policy,
@@ -83,7 +84,8 @@ class Layouts:
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
         """The file of configurations as it was last when it was good, and what it says."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
-        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write)
+        locks = LayoutLocks(settings.paths.locks)
+        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write, locks)
         self._follower = self._following()
 
     async def begin(self, labels: Mapping[str, str]) -> None:

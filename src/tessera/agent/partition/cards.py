@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from tessera.agent.partition.carry import Carried, carry_out, resume
+from tessera.agent.partition.locks import LayoutLocks
 from tessera.agent.partition.outside import Outside
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
@@ -42,19 +43,27 @@ async def _forget(_recorded: tuple[Recorded, ...]) -> None:
 
 
 class Partitioner:
-    """The one that changes layouts on a node; calls for one GPU wait for each other.
+    """The one that changes layouts on a node; calls for one GPU wait for each other, and for other processes.
 
     Args:
         outside: the outside world.
         recorded: what was written down when the process before ended.
         remember: how it is written down; nothing is, if it is left out.
+        across: locks against other processes of the node; None where the caller holds them.
 
     """
 
-    def __init__(self, outside: Outside, recorded: tuple[Recorded, ...] = (), remember: Remember = _forget) -> None:
+    def __init__(
+        self,
+        outside: Outside,
+        recorded: tuple[Recorded, ...] = (),
+        remember: Remember = _forget,
+        across: LayoutLocks | None = None,
+    ) -> None:
         self.outside = outside
         self._recorded = recorded
         self._remember = remember
+        self._across = across
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._writing = asyncio.Lock()
         self._unrestored: dict[str, Procedure] = {}
@@ -97,7 +106,7 @@ class Partitioner:
 
         Raises:
             Conflict: a used instance stands in the way, the GPU is used with MIG off or needs a reset, or the former
-                layout was restored because a step failed.
+                layout was restored because a step failed; or another process changes the GPU's layout.
             Unavailable: driver or kubelet does not answer, the GPU is lost or has no MIG, or its layout is being
                 changed until `by_s`.
 
@@ -118,7 +127,8 @@ class Partitioner:
         """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
 
         Raises:
-            Conflict: somebody uses an instance, the GPU needs a reset, or the switch failed.
+            Conflict: somebody uses an instance, the GPU needs a reset, the switch failed, or another process changes
+                the GPU's layout.
             Unavailable: as `add`.
 
         """
@@ -149,18 +159,32 @@ class Partitioner:
         except TimeoutError as error:
             raise Unavailable(f"GPU {gpu}", found="a change of its layout under way", wanted="its end") from error
         try:
-            yield
+            async with self._locked(gpu, by_s):
+                yield
         finally:
             self._locks[gpu].release()
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, gpu: str, by_s: float) -> AsyncIterator[None]:
+        """Keep other processes from changing this GPU; one that does is waited for, but not for long."""
+        if self._across is None:
+            yield
+            return
+        former = self._across.problem
+        async with self._across.hold(gpu, min(by_s, _now() + self.outside.timing.look_s)):
+            if self._across.problem != former:
+                self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
+            yield
 
     async def settle(self, by_s: float) -> None:
         """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""
         for gpu in tuple(self._to_lift):
             await self._lift(gpu)
         for gpu in tuple(self._unrestored):
-            async with self._locks[gpu]:
-                await self._restore(gpu, by_s)
-                await self._lift(gpu)
+            with contextlib.suppress(Conflict):  # another process is at it: the next time
+                async with self._locks[gpu], self._locked(gpu, _now()):
+                    await self._restore(gpu, by_s)
+                    await self._lift(gpu)
 
     async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
         """Write down what these GPUs (UUIDs) are cut into, if it is another than was written down last."""
@@ -192,8 +216,11 @@ class Partitioner:
         return facts, tuple(user for user in users if user.gpu == gpu)
 
     async def _bring_alone(self, target: Target, by_s: float) -> str:
-        async with self._locks[target.gpu]:
-            failed = await self._bring(target, by_s)
+        try:
+            async with self._locks[target.gpu], self._locked(target.gpu, by_s):
+                failed = await self._bring(target, by_s)
+        except Conflict as error:
+            failed = f"GPU {target.index}: {error.found}"
         if failed:
             self._log.warning("layout_failed", gpu=target.index, reason=failed)
         return failed

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Asked, Cluster, Means, Outcome, Seen, Wanted
+from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.core.inventory import Inventory
@@ -71,6 +71,13 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps a
 _mode_only_option = click.option(
     "--mode-only", is_flag=True, help="Only MIG itself, on or off where it shall be; instances stay as they are."
 )
+_state_option = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar=["TESSERA_MIG_STATE_DIR", "TESSERA_AGENT_STATE_DIR"],
+    metavar="DIR",
+    help="The agent's, where GPUs are locked whose layout is being changed.  [default: /var/lib/tessera]",
+)
 _timeout_option = click.option(
     "--timeout",
     type=Seconds(),
@@ -128,6 +135,7 @@ def list_(means: Means | None, /, **given: Any) -> None:
     "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
 )
 @_timeout_option
+@_state_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
@@ -200,6 +208,7 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @click.option("--checkpoint", type=click.Path(path_type=Path), default=_CHECKPOINT, show_default=True)
 @_dry_run_option
 @_timeout_option
+@_state_option
 @_node_option
 @_kubeconfig_option
 @_kubelet_option
@@ -228,25 +237,33 @@ def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
 
 def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
     """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
+    locks = node.locks_in(given["state_dir"])
 
-    async def work(outside: Outside) -> tuple[Outcome, ...]:
+    async def work(outside: Outside) -> Brought:
         seen: Seen = await node.look(outside)
         asked = asked_of(seen.inventory)
         if not asked.targets and not asked.unseen:
             click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
         if given["dry_run"]:
-            return node.planned(seen, asked, evict=given["evict"])
+            return Brought(outcomes=node.planned(seen, asked, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        wanted = Wanted(asked=asked, timeout_s=given["timeout"], checkpoint=file)
+        wanted = Wanted(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
             return await node.bring(outside, wanted)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
             return await node.bring(outside, msgspec.structs.replace(wanted, evict=evict))
 
-    outcomes = _run(work, means, given)
+    brought = _run(work, means, given)
+    if locks.problem:
+        click.echo(f"note: {locks.problem}", err=True)
+    outcomes = brought.outcomes
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
     if not given["dry_run"]:
         _raise_if_short(outcomes)
+    if brought.unwritten is not None:
+        lack = brought.unwritten
+        subject = f"the layout is applied and its checkpoint is not written: {lack.subject}"
+        raise Unavailable(subject, found=lack.found, wanted=lack.wanted, accepted=lack.accepted) from lack
 
 
 def _run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:

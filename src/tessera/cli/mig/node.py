@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +10,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tessera.agent.partition import Checkpoint, Evict, Evictions, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, LayoutLocks, Outside, Partitioner
+from tessera.agent.settings import Paths
 from tessera.api import documents, migparted
 from tessera.cli.inputs import read_bytes
 from tessera.cli.mig.holders import Cluster, Holders, Record
@@ -31,10 +33,11 @@ from tessera.core.layouts import (
     record,
 )
 from tessera.core.mig import Layout
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [
     "Asked",
+    "Brought",
     "Cluster",
     "Means",
     "Outcome",
@@ -44,6 +47,7 @@ __all__ = [
     "configuration_of",
     "configurations_in",
     "evicting",
+    "locks_in",
     "look",
     "planned",
     "run",
@@ -179,6 +183,16 @@ async def _offer(_gpu: str, _layout: Layout | None) -> None:
     """Do nothing: this command offers nothing to pods."""
 
 
+def locks_in(state: Path | None) -> LayoutLocks:
+    """Return the locks below the agent's folder, by default where an agent has them.
+
+    Who is not root has a folder of their own: they may change simulated GPUs alone.
+    """
+    own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tessera"
+    paths = Paths(state=state or (Paths().state if os.geteuid() == 0 else own))
+    return LayoutLocks(paths.locks)
+
+
 async def look(outside: Outside) -> Seen:
     """Return the node as it is.
 
@@ -258,14 +272,36 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     asked: Asked
     timeout_s: float
     """When what is not done is given up."""
+    locks: LayoutLocks
+    """Against other processes of the node."""
     checkpoint: Checkpoint | None = None
     """Where the layouts are written down if nothing failed."""
     evict: Evict | None = None
     """Evicts pods in the way; None leaves them, and what they hold, alone."""
 
 
-async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
-    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first."""
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what was asked."""
+
+    outcomes: tuple[Outcome, ...]
+    unwritten: TesseraError | None = None
+    """Why the checkpoint is not written although it should be."""
+
+
+async def bring(outside: Outside, wanted: Wanted) -> Brought:
+    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first.
+
+    Raises:
+        Conflict: another process changes the layout of one of them; nothing was done.
+
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        for gpu in sorted(target.gpu for target in wanted.asked.targets):
+            await stack.enter_async_context(wanted.locks.hold(gpu, by_s=0.0))
+        return await _bring(outside, wanted)
+
+
+async def _bring(outside: Outside, wanted: Wanted) -> Brought:
     targets = wanted.asked.targets
     before = {each.index: each for each in planned(await look(outside), wanted.asked, evict=wanted.evict is not None)}
     partitioner = Partitioner(outside)
@@ -276,10 +312,15 @@ async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
         failures = await partitioner.apply(targets, by_s)
     seen = await look(outside)
     after = planned(seen, wanted.asked)
+    unwritten = None
     if wanted.checkpoint is not None and not failures and not wanted.asked.unseen:
-        await wanted.checkpoint.write(record(seen.inventory))
+        try:
+            await wanted.checkpoint.write(record(seen.inventory))
+        except TesseraError as error:
+            unwritten = error
     refusals = evictions.refusals(seen.users)
-    return tuple(_became(before[each.index], each, failures, refusals) for each in after)
+    outcomes = tuple(_became(before[each.index], each, failures, refusals) for each in after)
+    return Brought(outcomes=outcomes, unwritten=unwritten)
 
 
 async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
