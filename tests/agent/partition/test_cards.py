@@ -91,6 +91,7 @@ def eager(machine: Machine) -> None:
     machine.eager = True
 
 
+UNRESTORED = "; the former layout could not be restored, so only what pods hold is offered until it is"
 FORMER = "; the former layout is in force, as far as nothing used stands in its way"
 
 
@@ -608,9 +609,37 @@ def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
     machine = UsedByHalf(MemoryDriver((card(layout=SEVEN),)))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
     failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{FORMER}",)
+    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
     assert layouts == {"GPU-0": SEVEN}
     assert run(machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
+
+
+def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
+    driver_of(machine).fail("destroy_instance", FAULT)
+
+    async def come() -> None:
+        partitioner = Partitioner(machine.outside)
+        failures = await partitioner.apply((TWO,), 200)
+        assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
+        assert machine.offered == {"GPU-0": ()}
+        await partitioner.settle(400)
+        gpu = (await machine.driver.inventory()).gpus[0]
+        assert (gpu.layout, gpu.incomplete) == (SEVEN, ())
+        assert machine.offered == {"GPU-0": None}
+
+    run(come())
+
+
+def test_what_was_incomplete_before_is_told_and_keeps_nothing_else_from_pods() -> None:
+    machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
+    for _ in range(2):
+        driver_of(machine).fail("destroy_instance", FAULT)
+    failures, _ = apply(machine, TWO)
+    without = ", and without 3g.20gb at 4, incomplete as before"
+    assert failures == (f"GPU 0: destroying 3g.20gb at 4 failed: a fault{FORMER}{without}",)
+    assert machine.offered == {"GPU-0": None}
 
 
 def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:

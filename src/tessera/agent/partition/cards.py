@@ -5,6 +5,8 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+import msgspec
+
 from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.locks import LayoutLocks
 from tessera.agent.partition.outside import Outside
@@ -273,11 +275,12 @@ class Partitioner:
         """Carry out one change; return what failed, empty where nothing did."""
         if isinstance(due, SetMode):
             return await self._switch(facts, due, by_s)
-        carried = await self._carry(facts.uuid, due.plan, by_s)
+        carried = await self._carry(facts, due.plan, by_s)
         return "" if carried.procedure.phase is Phase.DONE else carried.ended
 
-    async def _carry(self, gpu: str, plan: Repartition, by_s: float) -> Carried:
-        return self._finish(gpu, await carry_out(self.outside, gpu, start(plan), by_s))
+    async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
+        procedure = start(plan, facts.incomplete)
+        return self._finish(facts.uuid, await carry_out(self.outside, facts.uuid, procedure, by_s))
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
@@ -302,16 +305,17 @@ class Partitioner:
         if not await self.outside.tell(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
         if due.clear is not None:
-            carried = await self._carry(facts.uuid, due.clear, by_s)
+            carried = await self._carry(facts, due.clear, by_s)
             if carried.procedure.phase is not Phase.DONE:
                 return carried.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
-        return failed if due.clear is None else await self._put_back(facts.uuid, due.clear, failed)
+        return failed if due.clear is None else await self._put_back(facts, due.clear, failed)
 
-    async def _put_back(self, gpu: str, clear: Repartition, failed: str) -> str:
+    async def _put_back(self, facts: GpuFacts, clear: Repartition, failed: str) -> str:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
-        self._unrestored[gpu] = Procedure(
-            model=clear.model, former=clear.present, target=(), used=(), layout=(), phase=Phase.FAILED
+        gpu = facts.uuid
+        self._unrestored[gpu] = msgspec.structs.replace(
+            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Phase.FAILED
         )
         restored = await self._restore(gpu, _now() + self.outside.timing.restore_s)
         if gpu in self._unrestored:
