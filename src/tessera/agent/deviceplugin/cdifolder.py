@@ -1,10 +1,10 @@
 """The folder of CDI specifications: ours written whole or not at all, stale ones removed, others' left alone."""
 
-import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
+from tessera.agent.nodefiles import printable
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["CdiFolder"]
@@ -51,7 +51,7 @@ class CdiFolder:
         removed = []
         try:
             for path in sorted(self._folder.glob(f"{_OURS}{prefix}*")):
-                name = os.fsencode(path.stem).decode(errors="replace").removeprefix(_OURS)
+                name = printable(Path(path.stem)).removeprefix(_OURS)
                 if path.suffix != ".json" or name not in names:
                     path.unlink(missing_ok=True)
                     removed.append(name)
