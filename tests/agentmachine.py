@@ -17,7 +17,7 @@ from tessera.api.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
-from tessera.core.inventory import GpuProcess
+from tessera.core.inventory import GpuProcess, Inventory
 from tessera.core.snapshot import Share
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -27,6 +27,11 @@ class WatchedDriver(MemoryDriver):
     """Counts how often processes are asked for, which an agent does when it looks at layouts and never else."""
 
     asked = 0
+    unseen: tuple[int, ...] = ()
+    """GPUs that were lost before."""
+
+    async def inventory(self) -> Inventory:
+        return msgspec.structs.replace(await super().inventory(), unseen=self.unseen)
 
     async def processes(self, gpu: str) -> tuple[GpuProcess, ...]:
         self.asked += 1

@@ -73,8 +73,8 @@ static void add_gpu(text_t *text, const machine_t *all, uint32_t index)
     add_text(text, "name", gpu->name);
     add(text, ",");
     add_text(text, "uuid", gpu->uuid);
-    add(text, ",\"bus\":\"%08X:%02X:%02X.0\",\"pci_device_id\":%u", gpu->pci_domain, gpu->pci_bus & 0xff,
-        gpu->pci_device & 0xff, gpu->pci_device_id);
+    add(text, ",\"bus\":\"%08X:%02X:%02X.0\",\"pci_device_id\":%u,\"pci_subsystem_id\":%u", gpu->pci_domain,
+        gpu->pci_bus & 0xff, gpu->pci_device & 0xff, gpu->pci_device_id, gpu->pci_subsystem_id);
     add(text, ",\"memory_mib\":%u,\"reserved_mib\":%u", gpu->memory_mib, gpu->reserved_mib);
     add(text, ",\"used_mib\":%llu", (unsigned long long)used_mib(all, index, NVML_NO_INSTANCE));
     add(text, ",\"mig\":{\"capable\":%s,\"current\":%u,\"pending\":%u,\"needs_reset\":%s}",

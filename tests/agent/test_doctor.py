@@ -1,6 +1,7 @@
 """What is seen on a node: sockets, folders, files, daemons, the Node object."""
 
 import contextlib
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -122,6 +123,16 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     assert len(problems) == 3
     assert problems[1].endswith("b.yaml: Is a directory")
     assert "more than 8 MiB" in problems[2]
+
+
+async def test_names_of_cdi_files_that_are_no_text_can_be_printed(places: Places) -> None:
+    places.cdi[0].mkdir(parents=True)
+    for name, text in ((b"x\xff.json", "{"), (b"y\xff.json", '{"kind": "a/b", "devices": [{"name": "c"}]}')):
+        (places.cdi[0] / os.fsdecode(name)).write_text(text)
+    seen = await look(places)
+    for path in (seen.cdi_problems[0], seen.cdi_devices[0][0]):
+        assert "\N{REPLACEMENT CHARACTER}.json" in path
+        assert path.encode()
 
 
 async def test_daemons_that_are_gone(places: Places) -> None:

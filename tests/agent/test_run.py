@@ -105,6 +105,18 @@ async def test_a_label_that_means_nothing_changes_nothing(machine: Machine) -> N
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
 
 
+async def test_a_gpu_that_was_lost_before_fails_the_label_until_it_is_back(machine: Machine) -> None:
+    machine.driver.unseen = (7,)
+    async with machine.agent():
+        assert "GPU 7: lost before" in await machine.event("ConfigurationImpaired")
+        await machine.label(config="all-1g.5gb")
+        node = await machine.until_state("failed")
+        assert "the driver has lost GPU 7" in node["status"]["conditions"][0]["message"]
+        await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 14)
+        machine.driver.unseen = ()
+        await machine.until_state("success")
+
+
 # sentence: (mig-parted's file, what the node's condition says)
 BAD_FILES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "No such file"),
@@ -122,6 +134,7 @@ async def test_a_mig_file_that_cannot_be_used_fails_the_label(machine: Machine, 
         file.write_bytes(content)
     machine.mig_config = file
     async with machine.agent():
+        assert want in await machine.event("ConfigurationImpaired"), "before any label asks for it"
         await machine.label(config="ours")
         node = await machine.until_state("failed")
         assert want in node["status"]["conditions"][0]["message"]

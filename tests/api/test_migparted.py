@@ -31,6 +31,10 @@ READ = {
         "{device-filter: '0x20B010DE', devices: all, mig-enabled: true, mig-devices: {1c.2g.10gb: 1}}",
         Group(enabled=True, filters=("0x20B010DE",), instances=(("1c.2g.10gb", 1),)),
     ),
+    "an empty device filter, which is none": (
+        "{device-filter: '', devices: all, mig-enabled: false}",
+        Group(enabled=False),
+    ),
     "several device filters": (
         "{device-filter: ['0x20B010DE', '0x20B110DE'], devices: [], mig-enabled: false}",
         Group(devices=(), enabled=False, filters=("0x20B010DE", "0x20B110DE")),

@@ -169,6 +169,14 @@ NOTES: dict[str, tuple[Plain, str]] = {
         pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
         "found 'Object missing required field `gpu` - at `$[0]`', wanted a list of shares in JSON",
     ),
+    "an assignment nested without end": (
+        pod("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
+        "maximum recursion depth",
+    ),
+    "an allocation nested without end": (
+        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
+        "wanted JSON of container index, GPU index and amount",
+    ),
     "an assignment beyond a GPU": (
         pod("a", GPU, annotations=record({"compute_percent": 101})),
         "wanted shares with",

@@ -1,7 +1,9 @@
 """`tessera mig` shows, changes, compares, writes down and brings back the layouts of a node."""
 
+import asyncio
 import ctypes
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from cards import at, card
 from kubeobjects import gpunode, pod, share
+from tessera.agent.partition import LayoutLocks
 from tessera.cli import main
-from tessera.cli.mig.node import Means
+from tessera.cli.mig.node import Means, locks_in
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
 from tessera.core.gpumodels import model
@@ -19,7 +22,7 @@ from tessera.core.inventory import GpuFacts
 from tessera.core.matching import Held
 from tessera.core.sharing import Mode
 from tessera.errors import TesseraError, Unavailable, Unsupported
-from tessera.sim.nvmlsim import create_state, library
+from tessera.sim.nvmlsim import Machine, create_state, library
 from virtualtime import run
 
 A100 = model("A100-40GB")
@@ -63,7 +66,9 @@ class Node:
 
     def run(self, *arguments: str, code: int = 0) -> Result:
         means = Means(driver=self.driver, record=self.record, kube=self.kube)
-        result = CliRunner(env={"NODE_NAME": None}).invoke(main, ["mig", *arguments, *NO_KUBELET], obj=means)
+        result = CliRunner(env={"NODE_NAME": None, "TESSERA_MIG_STATE_DIR": str(self.file.parent / "state")}).invoke(
+            main, ["mig", *arguments, *NO_KUBELET], obj=means
+        )
         assert result.exit_code == code, result.output
         return result
 
@@ -346,6 +351,59 @@ def test_a_failed_step_is_told_and_the_former_layout_restored(tmp_path: Path) ->
     assert not (tmp_path / "mig.json").exists()
 
 
+def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_path: Path) -> None:
+    node = Node(card(), folder=tmp_path)
+    (tmp_path / "file").touch()
+    given = ("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "file" / "layouts.json"))
+    result = node.run(*given, code=4)
+    assert "done" in result.stdout
+    assert "error: the layout is applied and its checkpoint is not written: " in result.stderr
+    assert "wanted a checkpoint that can be written" in result.stderr
+    assert node.layouts() == [SEVEN]
+    assert json.loads(node.run(*given, "-o", "json", code=4).stdout)["gpus"][0]["result"] == "unchanged"
+    (tmp_path / "file").unlink()
+    node.run(*given)
+    assert (tmp_path / "file" / "layouts.json").exists()
+
+
+def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp_path: Path) -> None:
+    node = Node(card(), card(index=1), folder=tmp_path)
+
+    async def beside() -> Result:
+        async with LayoutLocks(tmp_path / "state" / "locks").hold("GPU-1", by_s=0.0):
+            return await asyncio.to_thread(node.run, "apply", "-c", "all-1g.5gb", code=5)
+
+    result = asyncio.run(beside())
+    assert "error: GPU GPU-1: found its layout being changed by `" in result.stderr
+    assert f"` (pid {os.getpid()}, since 2" in result.stderr
+    assert node.layouts() == [None, None]
+    node.run("apply", "-f", str(node.file), "-c", "half-half")
+    node.run("apply", "-c", "all-1g.5gb")
+    assert node.layouts() == [SEVEN, SEVEN]
+
+
+def test_where_there_can_be_no_lock_it_is_said(tmp_path: Path) -> None:
+    node = Node(card(), folder=tmp_path)
+    (tmp_path / "state" / "locks").mkdir(parents=True)
+    (tmp_path / "state" / "locks" / "GPU-0.lock").symlink_to(tmp_path)
+    result = node.run("apply", "-c", "all-1g.5gb")
+    assert "note: " in result.stderr
+    assert "so nothing keeps other processes from changing the same GPU" in result.stderr
+    assert node.layouts() == [SEVEN]
+
+
+def test_who_is_not_root_has_locks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    locks = locks_in(None)
+
+    async def hold() -> None:
+        async with locks.hold("GPU-0", by_s=0.0):
+            assert (tmp_path / "tessera" / "locks" / "GPU-0.lock").exists()
+
+    asyncio.run(hold())
+
+
 def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
     node = Node(card(), folder=tmp_path)
     node.file.write_text(f"{FILE}---\n{FILE}")
@@ -406,6 +464,7 @@ def test_it_runs_on_simulated_gpus_and_a_kubelet(tmp_path: Path, monkeypatch: py
     ctypes.CDLL(str(library()))  # before pynvml asks for it: one of the same name that is there is not loaded again
     create_state(tmp_path / "state", ("A100-40GB", "T4"))
     monkeypatch.setenv("TESSERA_NVMLSIM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TESSERA_MIG_STATE_DIR", str(tmp_path))
 
     def shown(*arguments: str, code: int = 0, socket: str = "/nowhere") -> str:
         result = CliRunner().invoke(main, ["mig", *arguments, "--kubelet-socket", socket])
@@ -418,6 +477,36 @@ def test_it_runs_on_simulated_gpus_and_a_kubelet(tmp_path: Path, monkeypatch: py
     (tmp_path / "kubelet.sock").write_text("no socket")
     shown("apply", "-c", "all-1g.5gb", code=4, socket=str(tmp_path / "kubelet.sock"))
     shown("assert", "-c", "all-balanced")
+
+
+def test_a_gpu_that_was_lost_before_fails_what_is_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctypes.CDLL(str(library()))
+    create_state(tmp_path / "state", ("A100-40GB", "A100-40GB"))
+    monkeypatch.setenv("TESSERA_NVMLSIM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TESSERA_MIG_STATE_DIR", str(tmp_path))
+    (tmp_path / "second.yaml").write_text(FILE.replace("[0]", "[1]"))
+    second = ("-f", str(tmp_path / "second.yaml"), "-c", "half-half")
+    file = str(tmp_path / "layouts.json")
+
+    def shown(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, ["mig", *arguments, *NO_KUBELET])
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.split())
+
+    shown("checkpoint", "--checkpoint", file)
+    with Machine(tmp_path / "state") as machine:
+        machine.lose(0)
+    text = shown("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "none"), code=4)
+    assert "0 impossible" in text
+    assert "1 A100-40GB done" in text
+    assert "1 of 2 GPUs: found impossible: the driver has lost GPU 0; reset it or reboot the node" in text
+    assert not (tmp_path / "none").exists(), "it would lack a GPU"
+    assert "0 the GPU is lost" in shown("assert", "-c", "all-1g.5gb", code=1)
+    assert "0 impossible" in shown("apply", "-c", "all-1g.5gb", "--dry-run")
+    assert json.loads(shown("apply", "-c", "all-1g.5gb", "--dry-run", "-o", "json"))["gpus"][0]["index"] == 0
+    assert "lost GPU 0" in shown("restore", "--checkpoint", file, code=4)
+    shown("apply", *second)
+    shown("assert", *second)
 
 
 @pytest.mark.parametrize("command", ["list", "apply", "assert", "export", "checkpoint", "restore"])

@@ -1,14 +1,16 @@
-"""Writing files whole or not at all."""
+"""Options that several commands share: numbers that are numbers, files written whole or not at all."""
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from tessera.cli.options import output_option, write_output, write_outputs
+from tessera.cli import COMMANDS, main
+from tessera.cli.options import Number, Seconds, output_option, write_output, write_outputs
 from tessera.errors import InvalidInput
 
 
@@ -100,3 +102,47 @@ def test_the_first_format_is_the_default() -> None:
     assert CliRunner().invoke(show).stdout == "table\n"
     assert CliRunner().invoke(show, ["-o", "json"]).stdout == "json\n"
     assert CliRunner().invoke(show, ["-o", "xml"]).exit_code == 2
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Parameter]]:
+    """Yield every parameter of a command and of those below it, with the command's words."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _options(below, click.Context(below, parent=context, info_name=name))
+    else:
+        yield from ((context.command_path, each) for each in command.params)
+
+
+NUMBERS = {
+    f"{path} {each.opts[0]}": each.type
+    for path, each in _options(main, click.Context(main, info_name="tessera"))
+    if isinstance(each.type, click.types.FloatParamType)
+}
+
+
+def test_all_commands_are_looked_at() -> None:
+    assert {name.split()[1] for name in NUMBERS} <= set(COMMANDS)
+    assert {"tessera agent --pending-s", "tessera mig apply --timeout", "tessera plan --limit"} <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "x", ""])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_finite_number_is_refused_by_every_option(name: str, text: str) -> None:
+    assert isinstance(NUMBERS[name], Number)
+    with pytest.raises(click.BadParameter):
+        NUMBERS[name].convert(text, None, None)
+
+
+@pytest.mark.parametrize("name", [each for each, kind in NUMBERS.items() if isinstance(kind, Seconds)])
+def test_no_time_is_none_or_less(name: str) -> None:
+    for text in ("0", "-1"):
+        with pytest.raises(click.BadParameter):
+            NUMBERS[name].convert(text, None, None)
+    assert NUMBERS[name].convert("2.5", None, None) == 2.5
+
+
+def test_every_option_in_seconds_is_of_that_type() -> None:
+    seconds = {name for name in NUMBERS if name.endswith(("-s", "--timeout", "--limit")) and "--cut-s" not in name}
+    assert seconds == {name for name, kind in NUMBERS.items() if isinstance(kind, Seconds)}

@@ -180,7 +180,8 @@ def test_the_tree_has_minor_numbers_nodes_and_pci_devices(state: Path, tmp_path:
     for name in ("nvidia0", "nvidia1", "nvidiactl", f"nvidia-caps/nvidia-cap{numbers['gpu1/gi2/ci0/access']}"):
         assert (tmp_path / "root/dev" / name).exists()
     device = tmp_path / "root/sys/bus/pci/devices/0000:0f:00.0"
-    assert [(device / name).read_text() for name in ("vendor", "device")] == ["0x10de\n", "0x20b0\n"]
+    names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+    assert [(device / name).read_text() for name in names] == ["0x10de\n", "0x20b0\n", "0x10de\n", "0x145f\n"]
     (tmp_path / "file").touch()
     assert call("tree", str(tmp_path / "file" / "below")).exit_code == 2
     assert state.exists()

@@ -64,6 +64,10 @@ EXCLUSIVE = node(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
 FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "no driver": (seen(inventory=None, driver_problem="no libnvidia-ml.so.1"), [("driver", "no libnvidia-ml.so.1")]),
     "no GPU": (seen(inventory=node(), node=node_of()), [("driver", "driver 580.0 shows no GPU")]),
+    "a GPU that was lost before": (
+        seen(inventory=msgspec.structs.replace(node(gpu(0)), unseen=(1,))),
+        [("driver", "GPU 1 is lost since before it was first looked at")],
+    ),
     "a lost GPU": (seen(inventory=node(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
     "MIG waits for a reset": (
         seen(

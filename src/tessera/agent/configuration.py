@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import read_file
+from tessera.agent.nodefiles import UNREADABLE, read_file
 from tessera.api import documents, nodepolicy, sharingconfig
 from tessera.core.doctor import APPLIED
 from tessera.core.inventory import GpuFacts
@@ -183,14 +183,22 @@ class ConfigurationFiles:
         path = self._sources.applied
         try:
             return msgspec.json.decode(path.read_bytes(), type=_Texts) if path is not None else None
-        except (OSError, msgspec.DecodeError):
+        except UNREADABLE:
             return None
 
 
 def _listed(root: Path | None) -> Sequence[Path]:
     """Return the files of a directory, without those of Kubernetes' own that begin with two dots."""
     try:
-        return [each for each in root.iterdir() if not each.name.startswith("..") and each.is_file()] if root else []
+        return (
+            [
+                each
+                for each in root.iterdir()
+                if each.name.isprintable() and not each.name.startswith("..") and each.is_file()
+            ]
+            if root
+            else []
+        )
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -90,7 +90,7 @@ class Declarations:
             asked=asked,
             layout_name=name,
             generation=found.generation,
-            notes=(*problems, *notes(inventory, said), *inventory.notes),
+            notes=(*problems, *notes(inventory, said), *inventory.remarks),
         )
 
     def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.agent.configuration import Configuration, ConfigurationFiles, Sources
-from tessera.agent.nodefiles import LARGEST_SPEC, read_file
+from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
@@ -206,9 +206,9 @@ def _cdi(folders: Iterable[Path]) -> dict[str, Any]:
     devices, problems = [], []
     for path in (path for folder in folders for path in _specs(folder)):
         try:
-            devices += [(str(path), name) for name in _device_names(path)]
+            devices += [(printable(path), name) for name in _device_names(path)]
         except OSError as error:
-            problems.append(f"{path}: {error.strerror}")
+            problems.append(f"{printable(path)}: {error.strerror}")
         except InvalidInput as error:
             problems.append(str(error))
     return {"cdi_devices": tuple(devices), "cdi_problems": tuple(problems)}
@@ -221,7 +221,7 @@ def _specs(folder: Path) -> list[Path]:
 
 
 def _device_names(path: Path) -> Iterator[str]:
-    for document in documents.read(str(path), read_file(path, LARGEST_SPEC)):
+    for document in documents.read(printable(path), read_file(path, LARGEST_SPEC)):
         spec = Field(document, document.data)
         kind = spec.get("kind").text()
         for device in spec.get("devices").elements():

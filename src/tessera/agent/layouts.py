@@ -15,6 +15,7 @@ from tessera.agent.partition import (
     Checkpoint,
     Evict,
     Follower,
+    LayoutLocks,
     Outside,
     Partitioner,
     Policy,
@@ -80,12 +81,16 @@ class Layouts:
         self._log = log
         self._attempts: dict[str, PolicyAttempt] = {}
         self._undisturbed = Undisturbed()
+        self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
+        """The file of configurations as it was last when it was good, and what it says."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
-        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write)
+        locks = LayoutLocks(settings.paths.locks)
+        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write, locks)
         self._follower = self._following()
 
     async def begin(self, labels: Mapping[str, str]) -> None:
         """Bring back the layouts of before a reboot, and take up what the agent before did for the label."""
+        self._check_configurations()
         loop = asyncio.get_running_loop()
         for failed in await self._partitioner.restore(loop.time() + self._world.outside.timing.restore_s):
             await self._world.record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
@@ -97,6 +102,7 @@ class Layouts:
 
     async def follow(self, name: str) -> None:
         """Do what can be done now for the configuration of this name; without a name, for policy and pods."""
+        self._check_configurations()
         await self._follower.follow(name)
         if name:
             return
@@ -178,6 +184,15 @@ class Layouts:
             self._log.warning("checkpoint_ignored", reason=str(error))
             return ()
 
+    def _check_configurations(self) -> None:
+        """Say that the file is no good before a label names one of its configurations."""
+        try:
+            self._configurations()
+        except InvalidInput as error:
+            self._world.note("mig-config", (str(error),))
+        else:
+            self._world.note("mig-config", ())
+
     def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
         path = self._settings.mig_config
         if path is None:
@@ -186,7 +201,9 @@ class Layouts:
             content = read_file(path)
         except OSError as error:
             raise InvalidInput(str(path), found=error.strerror or str(error), wanted="a mig-parted file") from error
-        return migparted.read(documents.one(str(path), content))
+        if content != self._read[0]:
+            self._read = content, migparted.read(documents.one(str(path), content))
+        return self._read[1]
 
     async def _report(self, wish: Wish) -> None:
         """Tell how it stands with the label: another label, a condition, an event."""

@@ -64,6 +64,7 @@ _TOLD_TRIES = 5
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "enforcement": "EnforcementImpaired",
+    "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
     "policy": "LayoutFailed",
     "wanted": "LayoutFailed",

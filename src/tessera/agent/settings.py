@@ -38,6 +38,11 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         return self.state / "layouts.json"
 
     @property
+    def locks(self) -> Path:
+        """The locks of GPUs whose layout is being changed, by whatever process of the node."""
+        return self.state / "locks"
+
+    @property
     def rebooted(self) -> Path:
         """The configuration for which the node was told to reboot."""
         return self.state / "rebooted"

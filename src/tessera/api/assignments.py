@@ -55,7 +55,7 @@ def read_shares(pod: Field, need: Need, *, share_unit_mib: int = 1024) -> tuple[
 def _own(field: Field) -> tuple[Share, ...]:
     try:
         shares = _DECODER.decode(field.text())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
         raise field.refuse("a list of shares in JSON", found=shown(error)) from error
     for share in shares:
         if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= _WHOLE_PERCENT:
@@ -71,7 +71,7 @@ def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
         for by_gpu in by_container.values():
             for gpu, amount in by_gpu.items():
                 amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
-    except (msgspec.DecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise field.refuse("JSON of container index, GPU index and amount", found=shown(error)) from error
     return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
 

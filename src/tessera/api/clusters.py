@@ -165,7 +165,7 @@ def _enforcement(name: str, field: Field, notes: list[str]) -> tuple[Enforcement
     try:
         text = field.get("metadata", "annotations", ENFORCEMENT).text("[]")
         return _ENFORCEMENT.decode(text)
-    except (InvalidInput, msgspec.DecodeError) as error:
+    except (InvalidInput, msgspec.DecodeError, RecursionError) as error:
         notes.append(f"node {name}: the annotation {ENFORCEMENT} is not used: {shown(error)}")
         return ()
 

@@ -76,7 +76,7 @@ def _devices(field: Field) -> tuple[int, ...] | None:
 
 def _filters(field: Field) -> tuple[str, ...]:
     if isinstance(field.value, str):
-        return (field.value,)
+        return (field.value,) if field.value else ()
     return tuple(element.text() for element in field.elements())
 
 

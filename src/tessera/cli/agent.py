@@ -15,7 +15,7 @@ from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import kubeconfig_option, log_options
+from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
 from tessera.core.health import Policy, Xids
@@ -72,7 +72,7 @@ _FILE = click.Path(path_type=Path)
     help="Program and arguments, run without a shell, that reboot the node when only a reset can switch MIG and nobody "
     "uses a GPU.",
 )
-@click.option("--pending-s", type=float, default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
+@click.option("--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
 @click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="What outlives the agent.")
 @click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's list.")
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder that has /dev.")

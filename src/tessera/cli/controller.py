@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import kubeconfig_option, log_options
+from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.kube import Election, LightkubeKube, Seat
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
@@ -41,7 +41,7 @@ _SETTINGS = Settings(identity="")
 @click.option("--name", metavar="NAME", help="Name of this candidate in the Lease.  [default: host name]")
 @click.option(
     "--interval-s",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     default=_SETTINGS.interval_s,
     show_default=True,
     help="Longest pause between two looks.",

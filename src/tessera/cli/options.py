@@ -18,6 +18,7 @@ from tessera.log import Format, Level
 
 __all__ = [
     "Number",
+    "Seconds",
     "check_output",
     "check_outputs",
     "kubeconfig_option",
@@ -43,6 +44,20 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+class Seconds(Number):
+    """A time in seconds: finite, and more than none; the type of every option that is one.
+
+    Args:
+        least: the shortest; any above 0 where it is left out.
+
+    """
+
+    name = "seconds"
+
+    def __init__(self, least: float | None = None) -> None:
+        super().__init__(min=least or 0, min_open=least is None)
 
 
 def refuse_beside(option: str, other: str) -> None:

@@ -10,7 +10,7 @@ from tessera.api import adminfiles, plans
 from tessera.cli.drawing import svg
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import (
-    Number,
+    Seconds,
     check_output,
     check_outputs,
     output_option,
@@ -66,7 +66,7 @@ Examples:
 @click.option("--exact", is_flag=True, help="Improve on policy tessera by solving for the most pods (HiGHS).")
 @click.option(
     "--limit",
-    type=Number(min=0, min_open=True),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import kubeconfig_option, log_options
+from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.kube import LightkubeKube
 from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
@@ -46,7 +46,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @click.option("--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing.")
 @click.option("--replica", metavar="NAME", help="Name of this server in claims.  [default: host name and a number]")
 @click.option(
-    "--request-s", type=click.FloatRange(0.1), default=_LIMITS.request_s, show_default=True, help="Time for a request."
+    "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Time for a request."
 )
 @click.option(
     "--body-mib",

@@ -166,6 +166,8 @@ def _gpus(seen: Observed) -> tuple[GpuFacts, ...]:
 
 # Driver
 
+_LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` tells what happened"
+
 
 def _driver(seen: Observed) -> Iterator[Check]:
     if seen.inventory is None:
@@ -180,8 +182,10 @@ def _driver(seen: Observed) -> Iterator[Check]:
         yield _ok("driver", f"driver {version}, CUDA {major}.{minor}, {len(gpus)} GPUs")
     for facts in gpus:
         if facts.lost:
-            advice = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` tells what happened"
-            yield _failed("driver", f"GPU {facts.index} ({facts.uuid}) is lost", advice)
+            yield _failed("driver", f"GPU {facts.index} ({facts.uuid}) is lost", _LOST)
+    for index in seen.inventory.unseen:
+        found = f"GPU {index} is lost since before it was first looked at"
+        yield _failed("driver", found, _LOST)
     for note in seen.inventory.notes:
         yield _warning("driver", note, "nothing: the driver's word is taken; please report it to Tessera")
 

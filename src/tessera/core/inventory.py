@@ -64,6 +64,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     pci_device_id: str = ""
     """Device and vendor id, as mig-parted's filters write them: `0x20B010DE`."""
+    pci_subsystem_ids: tuple[int, ...] = (0,)
+    """Subsystem device and vendor id, as mig-parted's filters may give it: the system's. Where that shows none there is
+    the driver's, and 0, which mig-parted takes then."""
     pci_class: str = ""
     """Device class as the system shows it: `0x030200`; empty where it does not."""
     virtual: bool = False
@@ -106,6 +109,15 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the driver limits memory by cgroup (NVML of driver 615 and later)."""
     notes: tuple[str, ...] = ()
     """Differences between driver and catalogue, one sentence each; the driver's word was taken."""
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that the driver counts and has never shown, because they were lost before it was first asked;
+    nothing else is known of them."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know of these GPUs, one sentence each."""
+        unseen = (f"GPU {index}: lost before Tessera started, so it is not listed" for index in self.unseen)
+        return (*self.notes, *unseen)
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

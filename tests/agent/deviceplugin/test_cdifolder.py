@@ -1,5 +1,6 @@
 """The folder of CDI specifications."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ def test_a_specification_is_written_once_and_whole(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in (tmp_path / "run" / "cdi").iterdir()] == [
         ("tessera.dev-gpu.json", "{1}")
     ]
+
+
+def test_files_that_are_no_text_and_names_that_are_none_are_replaced_and_removed(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    (tmp_path / "tessera.dev-gpu.json").write_bytes(b'{"a": "\xff\xfe"}')
+    assert folder.write("gpu", "{}")
+    assert (tmp_path / "tessera.dev-gpu.json").read_text() == "{}"
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/tessera.dev-share-\xff.json")).touch()
+    removed = folder.keep((), prefix="share-")
+    assert [name.encode().decode() for name in removed] == ["share-\N{REPLACEMENT CHARACTER}"], "can be logged"
 
 
 def test_stale_ones_go_and_those_of_others_stay(tmp_path: Path) -> None:

@@ -432,8 +432,11 @@ async def test_what_cannot_be_read_or_written_leaves_what_was(node: Node) -> Non
     with capture_logs() as logs:
         await node.offer(pairs, how=CDI)
         await node.offer(pairs, how=CDI)
+        node.minors.write_bytes(b"\xff\xfe")
+        (node.root / "nvidia.yaml").write_bytes(b"\xff")
+        await node.offer(pairs, how=CDI)
     assert (node.cdi / "tessera.dev-gpu.json").read_text() == before
-    assert [each["event"] for each in logs] == ["device_handover_impaired"] * 2
+    assert [each["event"] for each in logs] == ["device_handover_impaired"] * 4
     got = await node.run("p", SLICE)
     assert "/dev/nvidia-caps/nvidia-cap30" in [each["path"] for each in node.spec(got)["deviceNodes"]]
 

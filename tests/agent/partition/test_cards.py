@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from cards import at, card
 from machines import Machine
-from tessera.agent.partition import Partitioner
+from tessera.agent.partition import LayoutLocks, Partitioner
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts, Instance, MigMode
@@ -89,6 +91,7 @@ def eager(machine: Machine) -> None:
     machine.eager = True
 
 
+UNRESTORED = "; the former layout could not be restored, so only what pods hold is offered until it is"
 FORMER = "; the former layout is in force, as far as nothing used stands in its way"
 
 
@@ -273,6 +276,63 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
         await partitioner.settle(800)
         assert machine.offered == {"GPU-0": None}
         assert await machine.layouts() == {"GPU-0": SEVEN}
+
+    run(attempt())
+
+
+def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_path: Path) -> None:
+    machine = machine_of(card(layout=SEVEN), card(index=1, layout=SEVEN))
+    partitioner, other = Partitioner(machine.outside, across=LayoutLocks(tmp_path)), LayoutLocks(tmp_path)
+    targets = (TWO, msgspec.structs.replace(TWO, gpu="GPU-1", index=1))
+
+    async def attempt() -> None:
+        async with other.hold("GPU-0", by_s=0.0):
+            (failed,) = await partitioner.apply(targets, 200)
+            assert failed.startswith("GPU 0: its layout being changed by `")
+            assert await machine.layouts() == {"GPU-0": SEVEN, "GPU-1": HALVES}
+            with pytest.raises(Conflict, match="being changed by"):
+                await partitioner.add("GPU-0", HALVES[0], 20)
+            assert not partitioner.busy("GPU-0")
+        async with asyncio.TaskGroup() as tasks:
+            async with other.hold("GPU-0", by_s=0.0):
+                waiting = tasks.create_task(partitioner.apply((TWO,), 200))
+                await asyncio.sleep(2)
+            assert await waiting == ()
+        assert await machine.layouts() == {"GPU-0": HALVES, "GPU-1": HALVES}
+
+    run(attempt())
+
+
+def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(tmp_path: Path) -> None:
+    machine = machine_of(card(layout=SEVEN))
+    for _ in range(3):
+        driver_of(machine).fail("create_instance", FAULT)
+    partitioner = Partitioner(machine.outside, across=LayoutLocks(tmp_path))
+
+    async def attempt() -> None:
+        assert await partitioner.apply((TWO,), 200)
+        machine.refuses.clear()
+        async with LayoutLocks(tmp_path).hold("GPU-0", by_s=0.0):
+            await partitioner.settle(400)
+            assert machine.offered == {"GPU-0": ()}
+        await partitioner.settle(600)
+        await partitioner.settle(800)
+        assert machine.offered == {"GPU-0": None}
+
+    run(attempt())
+
+
+def test_where_there_can_be_no_lock_it_goes_on_and_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    configure()
+    machine = machine_of(card(layout=SEVEN))
+    partitioner = Partitioner(machine.outside, across=LayoutLocks(tmp_path / "file"))
+
+    async def attempt() -> None:
+        with capture_logs() as logs:
+            assert await partitioner.apply((TWO,), 200) == ()
+            assert await partitioner.apply((TWO,), 200) == ()
+        assert [each["event"] for each in logs].count("layout_not_locked") == 1
 
     run(attempt())
 
@@ -549,9 +609,37 @@ def test_what_is_left_by_half_stays_while_a_process_may_use_it() -> None:
     machine = UsedByHalf(MemoryDriver((card(layout=SEVEN),)))
     driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
     failures, layouts = apply(machine, TWO)
-    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{FORMER}",)
+    assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
     assert layouts == {"GPU-0": SEVEN}
     assert run(machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
+
+
+def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> None:
+    machine = machine_of(card(layout=SEVEN))
+    driver_of(machine).fail("destroy_instance", FAULT, half_done=True)
+    driver_of(machine).fail("destroy_instance", FAULT)
+
+    async def come() -> None:
+        partitioner = Partitioner(machine.outside)
+        failures = await partitioner.apply((TWO,), 200)
+        assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
+        assert machine.offered == {"GPU-0": ()}
+        await partitioner.settle(400)
+        gpu = (await machine.driver.inventory()).gpus[0]
+        assert (gpu.layout, gpu.incomplete) == (SEVEN, ())
+        assert machine.offered == {"GPU-0": None}
+
+    run(come())
+
+
+def test_what_was_incomplete_before_is_told_and_keeps_nothing_else_from_pods() -> None:
+    machine = machine_of(card(layout=HALVES[:1], incomplete=HALVES[1:]))
+    for _ in range(2):
+        driver_of(machine).fail("destroy_instance", FAULT)
+    failures, _ = apply(machine, TWO)
+    without = ", and without 3g.20gb at 4, incomplete as before"
+    assert failures == (f"GPU 0: destroying 3g.20gb at 4 failed: a fault{FORMER}{without}",)
+    assert machine.offered == {"GPU-0": None}
 
 
 def test_a_driver_that_says_one_thing_and_shows_another_is_not_believed() -> None:

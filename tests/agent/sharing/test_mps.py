@@ -282,7 +282,11 @@ async def test_a_broken_record_is_forgotten_and_other_folders_are_left_alone(ben
     other.mkdir(parents=True)
     broken = bench.root / "mps" / "GPU-x"
     broken.mkdir()
-    (broken / "daemon.json").write_text("{")
+    for content in (b"{", b'{"gpu": "\xff"}', b'{"x":' + b"[" * 100_000):
+        broken.mkdir(exist_ok=True)
+        (broken / "daemon.json").write_bytes(content)
+        assert await bench.apply() == []
+        assert not broken.exists()
     assert await bench.apply() == []
     assert list((bench.root / "mps").iterdir()) == [other]
 

@@ -67,8 +67,16 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
     policies = [GpuPolicy(uuid=uuid, power_limit_watts=200, clocks_mhz=(1, 2))]
     broken = tmp_path / "broken.json"
     broken.write_text("{")
+    nested, bytes_ = tmp_path / "nested.json", tmp_path / "bytes.json"
+    nested.write_bytes(b"[" * 100_000)
+    bytes_.write_bytes(b'[{"gpu": "\xff"}]')
     unwritable = broken / "power.json"
-    for record, want in ((broken, "removing the file"), (tmp_path, "Is a directory")):
+    for record, want in (
+        (broken, "removing the file"),
+        (nested, "removing the file"),
+        (bytes_, "removing the file"),
+        (tmp_path, "Is a directory"),
+    ):
         (problem,) = await PowerKeeper(driver, record, logger()).apply(policies, await driver.inventory())
         assert want in problem
     assert len(await PowerKeeper(driver, unwritable, logger()).apply(policies, await driver.inventory())) == 1

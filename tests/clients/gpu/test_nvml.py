@@ -62,12 +62,27 @@ async def test_a_driver_that_hangs_is_given_up(machine: Machine) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_gpu_that_was_lost_before_is_told(machine: Machine) -> None:
-    machine.lose(1)
+async def test_a_gpu_that_was_lost_before_is_told_and_taken_up_when_it_is_back(machine: Machine) -> None:
+    machine.lose(0)
     async with await NvmlDriver.open(deadlines=QUICK) as driver:
         inventory = await driver.inventory()
-    assert [each.index for each in inventory.gpus] == [0]
-    assert inventory.notes == ("GPU 1: lost before Tessera started, so it is not listed",)
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([1], (0,))
+        assert inventory.remarks == ("GPU 0: lost before Tessera started, so it is not listed",)
+        machine.clear_faults()
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0, 1], ())
+        assert not any(each.lost for each in inventory.gpus)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetName"])
+async def test_a_gpu_that_never_answered_is_unseen_and_hides_no_other(machine: Machine, function: str) -> None:
+    machine.fault(function, code=pynvml.NVML_ERROR_UNKNOWN, gpu=1, times=FOREVER)
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0], (1,))
+        machine.clear_faults()
+        assert [each.index for each in (await driver.inventory()).gpus] == [0, 1]
 
 
 def failing(code: int) -> Callable[..., NoReturn]:
@@ -100,6 +115,8 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     slot.mkdir(parents=True)
     (slot / "numa_node").write_text("1\n")
     (slot / "class").write_text("0x030200\n")
+    (slot / "subsystem_device").write_text("0x1460\n")
+    (slot / "subsystem_vendor").write_text("0x10de\n")
     (tmp_path / "bus/pci/devices/0000:0f:00.0").mkdir()
     (tmp_path / "bus/pci/devices/0000:0f:00.0/numa_node").write_text("-1\n")
     async with await NvmlDriver.open(sysfs=tmp_path, deadlines=QUICK) as driver:
@@ -110,6 +127,7 @@ async def test_a_reading_has_versions_pci_and_numa(machine: Machine, tmp_path: P
     assert (first.pci_bus_id, first.minor) == ("00000000:07:00.0", 0)
     assert (first.numa, second.numa) == (1, None)
     assert (first.pci_class, second.pci_class) == ("0x030200", "")
+    assert (first.pci_subsystem_ids, second.pci_subsystem_ids) == ((0x146010DE,), (0x145F10DE, 0))
 
 
 @pytest.mark.anyio

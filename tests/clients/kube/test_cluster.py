@@ -114,6 +114,32 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
         find_access(kubeconfig(tmp_path, {"token": "t"}, "10.0.0.1"))
 
 
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "a word": (b"x", "line 1: found 'x', wanted a kubeconfig: a mapping with clusters, contexts and users"),
+    "a list": (b"[]", "wanted a kubeconfig"),
+    "bytes that are no text": (b"\xff\xfe\xff", "kubeconfig"),
+    "clusters that are none": (b"clusters: x", "clusters: found 'x', wanted a list"),
+    "a cluster that is none": (b"clusters: [x]", r"clusters\[0\]"),
+    "a user that is none": (b"users: [{name: u, user: [1]}]", r"users\[0\].user"),
+    "nothing": (b"", "found nothing in it"),
+    "no cluster of its context": (
+        b"current-context: c\ncontexts: [{name: c, context: {cluster: d, user: u}}]",
+        "cluster",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_kubeconfig_of_another_form_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
+    content, want = BROKEN[case]
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=want) as refused:
+        find_access(path)
+    assert str(path) in str(refused.value)
+    assert "has no attribute" not in str(refused.value)
+
+
 def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, {"token": "t"})))
     assert find_access().server.url == "http://10.0.0.1:8080"

@@ -19,6 +19,7 @@ from tessera.clients.kube import (
     Change,
     Expired,
     Kind,
+    Listing,
     MemoryKube,
     Object,
     Selection,
@@ -28,7 +29,7 @@ from tessera.clients.kube import (
     name_of,
     version_of,
 )
-from tessera.errors import Unavailable, Unsupported
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
 
 def config_map(name: str, **data: str) -> Object:
@@ -138,6 +139,30 @@ async def test_a_kind_that_is_not_installed_is_followed_when_it_is() -> None:
         await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
         await kube.create(GPU_NODES, {"metadata": {"name": "node1"}})
         assert await seen.settled() == ["+node1?", "="]
+
+
+class Moody(MemoryKube):
+    """Refuses the first lists, each in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals: list[TesseraError] = [
+            kind("list", found="HTTP status", wanted="success") for kind in (Conflict, InvalidInput, Unsupported)
+        ]
+
+    async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:
+        if self.refusals:
+            raise self.refusals.pop()
+        return await super().list(kind, selection)
+
+
+@in_virtual_time
+async def test_no_answer_of_the_server_ends_it() -> None:
+    kube = Moody()
+    await kube.create(CONFIG_MAPS, config_map("one"))
+    async with followed(kube) as seen:
+        assert await seen.settled() == ["+one?", "="]
+        assert [type(each) for each in seen.troubles] == [Unsupported, InvalidInput, Conflict]
 
 
 @in_virtual_time

@@ -58,6 +58,8 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
         "the CustomResourceDefinition of this version, gpunodes.tessera.dev",
     ),
     "gateway": (answer(b"<html>", "502 Bad Gateway", "text/html"), Unanswered, "HTTP 502, '<html>'"),
+    "nested without end": (answer(b"[" * 100_000), Unanswered, "an answer of the API server"),
+    "not UTF-8": (answer(b'{"a":"\xff"}'), Unanswered, "an answer of the API server"),
     "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "kubectl apply -f"),
     "no JSON": (answer(b"{"), Unanswered, "an answer of the API server"),
     "no object": (answer(b"[]"), Unanswered, "an answer of the API server"),
@@ -220,6 +222,12 @@ ENDS: dict[str, tuple[Callable[[Asked], bytes | None], type[TesseraError], str]]
         Unsupported,
         "the CustomResourceDefinition gpunodes.tessera.dev",
     ),
+    "a kind that is not served, told by a Status": (
+        lambda _: status(404, "the server could not find the requested resource"),
+        Unsupported,
+        "the CustomResourceDefinition gpunodes.tessera.dev",
+    ),
+    "a line that is not UTF-8": (lambda _: chunked(b'{"type":"\xff"}\n'), Unavailable, "a change"),
     "a success that is no stream": (lambda _: answer(b"", "202 Accepted"), Unanswered, "HTTP 202"),
 }
 

@@ -15,6 +15,7 @@ from tessera.core.layouts import (
     Blocked,
     Change,
     Cut,
+    Difference,
     Impossible,
     Keep,
     SetMode,
@@ -279,3 +280,8 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
     assert {*used, place} <= set(target.layout)
     for each in set(facts.layout or ()).difference(target.layout):
         assert not is_legal(facts.model, (*target.layout, each))
+
+
+def test_a_gpu_that_was_never_shown_differs() -> None:
+    want = Difference(gpu="", index=3, found="the GPU is lost", wanted="one that the driver reaches")
+    assert differences(node(card(layout=SEVEN)), (ONES,), (3,)) == (want,)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from cards import at, card, node
 from tessera.core.gpumodels import CATALOGUE, model
 from tessera.core.inventory import Inventory
-from tessera.core.layouts import Group, as_groups, configuration_names, differences, exact, resolve
+from tessera.core.layouts import Group, as_groups, configuration_names, differences, exact, resolve, unseen_gpus
 from tessera.core.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place
 from tessera.errors import InvalidInput
 
@@ -69,6 +70,73 @@ def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogues() -
     group = Group(enabled=False, filters=("0x20B010DE",))
     assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B110DE"))) == {}
     assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B010DE"))) == {0: "off"}
+
+
+UNSEEN = msgspec.structs.replace(node(card(index=1)), unseen=(0, 2))
+ON, OFF = Group(enabled=True, devices=(0, 1)), Group(enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "want"),
+    [
+        pytest.param("all-1g.5gb", (), (0, 2), id="a name that every model has is about all"),
+        pytest.param("mine", (ON,), (0,), id="those of a list"),
+        pytest.param("mine", (ON, OFF), (0, 2), id="all, also to have MIG off, for it may be on"),
+        pytest.param("mine", (Group(enabled=True, filters=("0x1",)),), (0, 2), id="a filter may mean it"),
+        pytest.param("mine", (Group(enabled=True, devices=(1,)),), (), id="none that is meant"),
+    ],
+)
+def test_gpus_that_were_never_shown_are_meant_all_the_same(
+    name: str, groups: tuple[Group, ...], want: tuple[int, ...]
+) -> None:
+    assert unseen_gpus(name, {"mine": groups}, UNSEEN) == want
+
+
+def test_where_every_gpu_was_lost_before_no_name_is_wrong() -> None:
+    nothing = msgspec.structs.replace(node(), unseen=(0,))
+    assert resolve("all-1g.5gb", {}, nothing) == ()
+    with pytest.raises(InvalidInput):
+        resolve("halves", {}, nothing)
+
+
+def test_a_gpu_that_was_never_shown_is_in_no_group() -> None:
+    assert as_groups(UNSEEN) == (Group(devices=(1,), enabled=False),)
+
+
+# sentence: (filter, subsystem ids of a GPU 0x20B010DE, whether it is meant)
+FILTERS: dict[str, tuple[str, tuple[int, ...], bool]] = {
+    "device and vendor, whatever the subsystem": ("0x20B010DE", (0x145F10DE,), True),
+    "the same in decimal": (str(0x20B010DE), (0,), True),
+    "the same in octal, as Go reads a leading zero": (f"0{0x20B010DE:o}", (0,), True),
+    "the same in octal, in binary, with separators": (f"0o{0x20B010DE:o}", (0,), True),
+    "binary": (f"0B{0x20B010DE:b}", (0,), True),
+    "separators": ("0x_20b0_10de", (0,), True),
+    "leading zeros": ("0x0020B010DE", (0,), True),
+    "another device": ("0x20B110DE", (0,), False),
+    "the subsystem": ("0x20B010DE:0x145F10DE", (0x145F10DE,), True),
+    "the subsystem in decimal": (f"{0x20B010DE}:{0x145F10DE}", (0x145F10DE,), True),
+    "another subsystem": ("0x20B010DE:0x146010DE", (0x145F10DE,), False),
+    "the subsystem of another device": ("0x20B110DE:0x145F10DE", (0x145F10DE,), False),
+    "no subsystem where the system shows one": ("0x20B010DE:0x00000000", (0x145F10DE,), False),
+    "no subsystem where the system shows none": ("0x20B010DE:0x00000000", (0x145F10DE, 0), True),
+    "the driver's subsystem where the system shows none": ("0x20B010DE:0x145F10DE", (0x145F10DE, 0), True),
+    "three numbers": ("0x20B010DE:0:0", (0,), False),
+    "half a subsystem": ("0x20B010DE:", (0,), False),
+    "a word": ("A100", (0,), False),
+    "nothing": ("", (0,), False),
+    "a sign": ("+0x20B010DE", (0,), False),
+    "a space": (" 0x20B010DE", (0,), False),
+    "more than 32 bits": ("0x120B010DE", (0,), False),
+    "no octal digit": ("089", (0,), False),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_filters_are_compared_as_numbers(case: str) -> None:
+    text, subsystems, want = FILTERS[case]
+    facts = msgspec.structs.replace(card(pci="0x20B010DE"), pci_subsystem_ids=subsystems)
+    group = Group(enabled=False, filters=("0x1", text))
+    assert bool(resolve("mine", {"mine": (group,)}, node(facts))) == want
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What was written down comes back with its placements, and nothing else is touched for it."""
 
+import msgspec
 import pytest
 
 from cards import at, card, node
@@ -83,3 +84,8 @@ def test_lost_targets(recorded: Recorded, gpu: GpuFacts, want: list[Layout], not
     assert [each.layout for each in targets] == want
     assert note in "".join(notes)
     assert bool(notes) is bool(note)
+
+
+def test_a_gpu_that_may_be_one_that_was_lost_is_left_out() -> None:
+    unseen = msgspec.structs.replace(node(card(index=1)), unseen=(0,))
+    assert recorded_targets((row(LAYOUT),), unseen) == ()

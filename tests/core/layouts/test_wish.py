@@ -33,9 +33,11 @@ REBOOTS = msgspec.structs.replace(LIMITS, may_reboot=True)
 USED = (User(gpu="GPU-0", placement=HALVES[0], pod="ns/p"),)
 
 
-def look(gpu: GpuFacts, users: tuple[User, ...] = (), name: str = "all-1g.5gb") -> Seen:
-    """Return a look at a node with one GPU that shall be cut in seven."""
-    return Seen(name, outlook(name, {}, node(gpu), users))
+def look(
+    gpu: GpuFacts, users: tuple[User, ...] = (), name: str = "all-1g.5gb", *, unseen: tuple[int, ...] = ()
+) -> Seen:
+    """Return a look at a node with one GPU that shall be cut in seven, and others that were lost before."""
+    return Seen(name, outlook(name, {}, msgspec.structs.replace(node(gpu), unseen=unseen), users))
 
 
 ASKED = look(card(layout=SEVEN))
@@ -44,6 +46,8 @@ BLOCKED = look(card(layout=HALVES), USED)
 SWITCHED = look(card(pending=True))
 SWITCHED_BUSY = look(card(pending=True), (User(gpu="GPU-0", pid=7),))
 LOST = look(card(layout=HALVES, lost=True))
+UNSEEN = look(card(layout=SEVEN), unseen=(1,))
+UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))
 UNKNOWN = look(card(layout=HALVES), name="all-9g")
 NONE = look(card(layout=HALVES), name="")
 BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.world)
@@ -75,6 +79,30 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
             id="applied",
         ),
         pytest.param([(0, ASKED), (9, OTHER)], LIMITS, (State.PENDING, Cause.PENDING, "being applied"), id="drift"),
+        pytest.param(
+            [(0, UNSEEN)],
+            LIMITS,
+            (State.FAILED, Cause.FAILED, "the driver has lost GPU 1; reset it or reboot the node"),
+            id="a GPU that was lost before the agent started",
+        ),
+        pytest.param(
+            [(0, UNSEEN_YET), (1, WORKED), (2, UNSEEN)],
+            LIMITS,
+            (State.FAILED, Cause.FAILED, "the driver has lost GPU 1"),
+            id="the other GPUs are done",
+        ),
+        pytest.param(
+            [(0, UNSEEN), (9, ASKED)],
+            LIMITS,
+            (State.SUCCESS, Cause.APPLIED, "all GPUs are as asked"),
+            id="a GPU that came back as asked",
+        ),
+        pytest.param(
+            [(0, UNSEEN), (9, OTHER)],
+            LIMITS,
+            (State.PENDING, Cause.PENDING, "being applied"),
+            id="a GPU that came back otherwise",
+        ),
         pytest.param(
             [(0, UNKNOWN)],
             LIMITS,

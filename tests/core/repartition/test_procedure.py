@@ -215,6 +215,31 @@ def test_a_conflict_before_the_first_event_says_that_nothing_happened() -> None:
 
 
 @pytest.mark.parametrize(
+    ("broken", "events", "want"),
+    [
+        pytest.param((), (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1])), Phase.FAILED, id="since"),
+        pytest.param(
+            ONES[:1], (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1])), Phase.RESTORED, id="before"
+        ),
+        pytest.param(
+            (),
+            (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1]), Observed(ONES, ())),
+            Phase.RESTORED,
+            id="no longer",
+        ),
+        pytest.param((), (*done(*DOOMED, NEW), Observed(ONES, (), ONES[:1])), Phase.RESTORING, id="not yet cleared"),
+    ],
+)
+def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
+    broken: Layout, events: tuple[Event, ...], want: Phase
+) -> None:
+    procedure = msgspec.structs.replace(planned(H100, ONES, HALVES[1:], HALVES), used=(), broken=broken)
+    for event in (Begin(), Drained(), *events):
+        procedure, _ = advance(procedure, event)
+    assert procedure.phase is want
+
+
+@pytest.mark.parametrize(
     ("change", "want"),
     [
         ({"used": ONES[:1]}, "a used instance is to be destroyed"),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from tessera.agent.nodefiles import printable
 from tessera.errors import InvalidInput, Unavailable, shown
 
 __all__ = ["CdiFolder"]
@@ -30,11 +31,11 @@ class CdiFolder:
         """
         path = self._path(name)
         try:
-            if path.is_file() and path.read_text() == text:
+            if path.is_file() and path.read_bytes() == text.encode():
                 return False
             self._folder.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".partial")
-            partial.write_text(text)
+            partial.write_bytes(text.encode())
             partial.rename(path)
         except OSError as error:
             raise self._unusable(error) from error
@@ -50,7 +51,7 @@ class CdiFolder:
         removed = []
         try:
             for path in sorted(self._folder.glob(f"{_OURS}{prefix}*")):
-                name = path.stem.removeprefix(_OURS)
+                name = printable(Path(path.stem)).removeprefix(_OURS)
                 if path.suffix != ".json" or name not in names:
                     path.unlink(missing_ok=True)
                     removed.append(name)

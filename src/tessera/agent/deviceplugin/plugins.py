@@ -251,7 +251,7 @@ class Plugins:
         self._inventory = inventory
         caps = self._place.caps
         try:
-            text = self._paths.minors.read_text() if self._paths.minors.exists() else ""
+            text = self._paths.minors.read_text(errors="replace") if self._paths.minors.exists() else ""
             caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
         except (OSError, TesseraError) as error:
             self._complain(str(error))

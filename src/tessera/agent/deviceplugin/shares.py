@@ -16,6 +16,7 @@ import msgspec
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
+from tessera.agent.nodefiles import UNREADABLE
 from tessera.api import cdi
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object
@@ -311,7 +312,7 @@ class ShareAllocator:
             return _Memory()
         try:
             return _DECODER.decode(self._memory.read_bytes())
-        except (msgspec.DecodeError, OSError) as error:
+        except UNREADABLE as error:
             self._log.warning("answers_forgotten", reason=f"{self._memory}: {error}")
             return _Memory()
 

@@ -5,7 +5,10 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+import msgspec
+
 from tessera.agent.partition.carry import Carried, carry_out, resume
+from tessera.agent.partition.locks import LayoutLocks
 from tessera.agent.partition.outside import Outside
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
@@ -42,19 +45,27 @@ async def _forget(_recorded: tuple[Recorded, ...]) -> None:
 
 
 class Partitioner:
-    """The one that changes layouts on a node; calls for one GPU wait for each other.
+    """The one that changes layouts on a node; calls for one GPU wait for each other, and for other processes.
 
     Args:
         outside: the outside world.
         recorded: what was written down when the process before ended.
         remember: how it is written down; nothing is, if it is left out.
+        across: locks against other processes of the node; None where the caller holds them.
 
     """
 
-    def __init__(self, outside: Outside, recorded: tuple[Recorded, ...] = (), remember: Remember = _forget) -> None:
+    def __init__(
+        self,
+        outside: Outside,
+        recorded: tuple[Recorded, ...] = (),
+        remember: Remember = _forget,
+        across: LayoutLocks | None = None,
+    ) -> None:
         self.outside = outside
         self._recorded = recorded
         self._remember = remember
+        self._across = across
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._writing = asyncio.Lock()
         self._unrestored: dict[str, Procedure] = {}
@@ -97,7 +108,7 @@ class Partitioner:
 
         Raises:
             Conflict: a used instance stands in the way, the GPU is used with MIG off or needs a reset, or the former
-                layout was restored because a step failed.
+                layout was restored because a step failed; or another process changes the GPU's layout.
             Unavailable: driver or kubelet does not answer, the GPU is lost or has no MIG, or its layout is being
                 changed until `by_s`.
 
@@ -118,7 +129,8 @@ class Partitioner:
         """Switch MIG off for those who use the whole GPU, instances that nobody uses included.
 
         Raises:
-            Conflict: somebody uses an instance, the GPU needs a reset, or the switch failed.
+            Conflict: somebody uses an instance, the GPU needs a reset, the switch failed, or another process changes
+                the GPU's layout.
             Unavailable: as `add`.
 
         """
@@ -149,18 +161,32 @@ class Partitioner:
         except TimeoutError as error:
             raise Unavailable(f"GPU {gpu}", found="a change of its layout under way", wanted="its end") from error
         try:
-            yield
+            async with self._locked(gpu, by_s):
+                yield
         finally:
             self._locks[gpu].release()
+
+    @contextlib.asynccontextmanager
+    async def _locked(self, gpu: str, by_s: float) -> AsyncIterator[None]:
+        """Keep other processes from changing this GPU; one that does is waited for, but not for long."""
+        if self._across is None:
+            yield
+            return
+        former = self._across.problem
+        async with self._across.hold(gpu, min(by_s, _now() + self.outside.timing.look_s)):
+            if self._across.problem != former:
+                self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
+            yield
 
     async def settle(self, by_s: float) -> None:
         """Try again to restore GPUs on which that failed, and to offer what was withdrawn; harmless at any time."""
         for gpu in tuple(self._to_lift):
             await self._lift(gpu)
         for gpu in tuple(self._unrestored):
-            async with self._locks[gpu]:
-                await self._restore(gpu, by_s)
-                await self._lift(gpu)
+            with contextlib.suppress(Conflict):  # another process is at it: the next time
+                async with self._locks[gpu], self._locked(gpu, _now()):
+                    await self._restore(gpu, by_s)
+                    await self._lift(gpu)
 
     async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
         """Write down what these GPUs (UUIDs) are cut into, if it is another than was written down last."""
@@ -192,8 +218,11 @@ class Partitioner:
         return facts, tuple(user for user in users if user.gpu == gpu)
 
     async def _bring_alone(self, target: Target, by_s: float) -> str:
-        async with self._locks[target.gpu]:
-            failed = await self._bring(target, by_s)
+        try:
+            async with self._locks[target.gpu], self._locked(target.gpu, by_s):
+                failed = await self._bring(target, by_s)
+        except Conflict as error:
+            failed = f"GPU {target.index}: {error.found}"
         if failed:
             self._log.warning("layout_failed", gpu=target.index, reason=failed)
         return failed
@@ -246,11 +275,12 @@ class Partitioner:
         """Carry out one change; return what failed, empty where nothing did."""
         if isinstance(due, SetMode):
             return await self._switch(facts, due, by_s)
-        carried = await self._carry(facts.uuid, due.plan, by_s)
+        carried = await self._carry(facts, due.plan, by_s)
         return "" if carried.procedure.phase is Phase.DONE else carried.ended
 
-    async def _carry(self, gpu: str, plan: Repartition, by_s: float) -> Carried:
-        return self._finish(gpu, await carry_out(self.outside, gpu, start(plan), by_s))
+    async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
+        procedure = start(plan, facts.incomplete)
+        return self._finish(facts.uuid, await carry_out(self.outside, facts.uuid, procedure, by_s))
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
@@ -275,16 +305,17 @@ class Partitioner:
         if not await self.outside.tell(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
         if due.clear is not None:
-            carried = await self._carry(facts.uuid, due.clear, by_s)
+            carried = await self._carry(facts, due.clear, by_s)
             if carried.procedure.phase is not Phase.DONE:
                 return carried.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
-        return failed if due.clear is None else await self._put_back(facts.uuid, due.clear, failed)
+        return failed if due.clear is None else await self._put_back(facts, due.clear, failed)
 
-    async def _put_back(self, gpu: str, clear: Repartition, failed: str) -> str:
+    async def _put_back(self, facts: GpuFacts, clear: Repartition, failed: str) -> str:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
-        self._unrestored[gpu] = Procedure(
-            model=clear.model, former=clear.present, target=(), used=(), layout=(), phase=Phase.FAILED
+        gpu = facts.uuid
+        self._unrestored[gpu] = msgspec.structs.replace(
+            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Phase.FAILED
         )
         restored = await self._restore(gpu, _now() + self.outside.timing.restore_s)
         if gpu in self._unrestored:

@@ -40,11 +40,17 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     procedure: Procedure
     trouble: str = ""
     """What made it turn back, for people, without full stop; empty where all went well."""
+    incomplete: Layout = ()
+    """Instances that were seen incomplete at the end."""
 
     @property
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
-        return "; ".join(filter(None, (self.trouble, _ENDED[self.procedure.phase])))
+        ended = _ENDED[self.procedure.phase]
+        if self.incomplete and self.procedure.phase is Phase.RESTORED:
+            places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
+            ended = f"{ended}, and without {places}, incomplete as before"
+        return "; ".join(filter(None, (self.trouble, ended)))
 
 
 _ENDED = {
@@ -92,6 +98,7 @@ class _Run:
         self._gpu = gpu
         self._by_s = by_s
         self._trouble = ""
+        self._incomplete: Layout = ()
         self._restoring = False
 
     async def again(self, failed: Procedure) -> Carried:
@@ -108,7 +115,7 @@ class _Run:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
-        return Carried(procedure=procedure, trouble=self._trouble)
+        return Carried(procedure=procedure, trouble=self._trouble, incomplete=self._incomplete)
 
     async def _follow(self, instructions: tuple[Instruction, ...]) -> Event | None:
         """Carry out instructions in order; return what the last one leads to, or at once what went wrong."""
@@ -149,7 +156,8 @@ class _Run:
             facts, users = await self._facts()
         if facts is None or facts.lost or facts.layout is None:
             return TimedOut()
-        return Observed(facts.layout, used_on(users, self._gpu, facts.layout))
+        self._incomplete = facts.incomplete
+        return Observed(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
 
     async def _facts(self) -> tuple[GpuFacts | None, tuple[User, ...]]:
         """Return the GPU and all users; None where it cannot be seen."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import UNREADABLE
 from tessera.agent.sharing.processes import belongs, identity, launch, ran
 from tessera.core.doctor import Daemon
 from tessera.core.mps import MpsTarget
@@ -198,7 +199,7 @@ class MpsDaemons:
     def _read(self, key: str) -> DaemonRecord | None:
         try:
             return msgspec.json.decode((self._folder(key) / _RECORD).read_bytes(), type=DaemonRecord)
-        except (OSError, msgspec.DecodeError):
+        except UNREADABLE:
             return None
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.nodefiles import UNREADABLE
 from tessera.clients.gpu import GpuDriver
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.nodesharing import GpuPolicy
@@ -65,7 +66,7 @@ class PowerKeeper:
             found = msgspec.json.decode(self._record.read_bytes(), type=tuple[Original, ...])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             raise Unavailable(
                 str(self._record),
                 found=str(error),

@@ -27,7 +27,7 @@ def identity(pid: int) -> str:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
-        _, _, fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")
+        _, _, fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")
         boot = _BOOT.read_text().strip()
     except OSError:
         return ""

@@ -20,7 +20,7 @@ from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
-from tessera.cli.options import Number, output_option, refuse_beside, refuse_without, write_output
+from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without, write_output
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import Kube
 from tessera.core.cluster import Cluster
@@ -74,7 +74,7 @@ class _Made(msgspec.Struct, frozen=True):
 @click.option("--execute", is_flag=True, help="Make the moves: evict one pod after the other.")
 @click.option(
     "--deadline-s",
-    type=Number(1),
+    type=Seconds(1),
     default=_DEADLINE_S,
     show_default=True,
     help="With --execute: longest wait for one move, and for the pods that wait to be bound.",

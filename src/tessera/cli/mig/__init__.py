@@ -1,6 +1,6 @@
 """`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,18 +11,20 @@ from rich.console import RenderableType
 from tessera.agent.partition import Checkpoint, Outside
 from tessera.api import documents, migparted
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Cluster, Means, Outcome, Seen, Wanted
-from tessera.cli.options import output_option
+from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
+from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.core.inventory import Inventory
 from tessera.core.layouts import (
-    Target,
+    Group,
+    Recorded,
     as_groups,
     configuration_names,
     differences,
     record,
     recorded_targets,
     resolve,
+    unseen_gpus,
 )
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
@@ -30,6 +32,7 @@ from tessera.log import configure
 __all__ = ["mig"]
 
 _Result = TypeVar("_Result")
+Configurations = Mapping[str, tuple[Group, ...]]
 _CHECKPOINT = Path("/var/lib/tessera/layouts.json")
 _KUBELET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _DIFFERS = 1
@@ -68,9 +71,16 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps a
 _mode_only_option = click.option(
     "--mode-only", is_flag=True, help="Only MIG itself, on or off where it shall be; instances stay as they are."
 )
+_state_option = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar=["TESSERA_MIG_STATE_DIR", "TESSERA_AGENT_STATE_DIR"],
+    metavar="DIR",
+    help="The agent's, where GPUs are locked whose layout is being changed.  [default: /var/lib/tessera]",
+)
 _timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
@@ -125,6 +135,7 @@ def list_(means: Means | None, /, **given: Any) -> None:
     "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
 )
 @_timeout_option
+@_state_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
@@ -136,9 +147,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
-    _bring(
-        means, lambda inventory: _asked(resolve(name, configurations, inventory), mode_only=given["mode_only"]), given
-    )
+    _bring(means, lambda inventory: _asked(name, configurations, inventory, mode_only=given["mode_only"]), given)
 
 
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
@@ -155,11 +164,11 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
         seen, _ = node.run(node.look, ctx.obj, given["kubelet_socket"])
-        targets = resolve(name, configurations, seen.inventory)
+        asked = _asked(name, configurations, seen.inventory, mode_only=given["mode_only"])
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    told = () if given["valid_config"] else differences(seen.inventory, _asked(targets, mode_only=given["mode_only"]))
+    told = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
     if given["output"] == "json" or told:
         plain = {"configuration": name, "applied": not told, "differences": tables.differences_json(told)}
         _print(given["output"], tables.differences_table(told), plain)
@@ -199,6 +208,7 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @click.option("--checkpoint", type=click.Path(path_type=Path), default=_CHECKPOINT, show_default=True)
 @_dry_run_option
 @_timeout_option
+@_state_option
 @_node_option
 @_kubeconfig_option
 @_kubelet_option
@@ -210,32 +220,50 @@ def restore(means: Means | None, /, **given: Any) -> None:
     if not path.exists():
         raise InvalidInput(str(path), found="no such file", wanted="a checkpoint of MIG layouts")
     recorded = Checkpoint(path).read()
-    _bring(means, lambda inventory: recorded_targets(recorded, inventory), given | {"checkpoint": None, "evict": False})
+    _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
 
-def _asked(targets: tuple[Target, ...], *, mode_only: bool) -> tuple[Target, ...]:
-    return tuple(msgspec.structs.replace(target, mode_only=mode_only) for target in targets)
+def _asked(name: str, configurations: Configurations, inventory: Inventory, *, mode_only: bool) -> Asked:
+    targets = (
+        msgspec.structs.replace(target, mode_only=mode_only) for target in resolve(name, configurations, inventory)
+    )
+    return Asked(targets=tuple(targets), unseen=unseen_gpus(name, configurations, inventory))
 
 
-def _bring(means: Means | None, targets_of: Callable[[Inventory], tuple[Target, ...]], given: Any) -> None:
+def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
+    absent = {each.uuid for each in recorded} - {gpu.uuid for gpu in inventory.gpus}
+    return Asked(targets=recorded_targets(recorded, inventory), unseen=inventory.unseen if absent else ())
+
+
+def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
     """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
+    locks = node.locks_in(given["state_dir"])
 
-    async def work(outside: Outside) -> tuple[Outcome, ...]:
+    async def work(outside: Outside) -> Brought:
         seen: Seen = await node.look(outside)
-        targets = targets_of(seen.inventory)
+        asked = asked_of(seen.inventory)
+        if not asked.targets and not asked.unseen:
+            click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
         if given["dry_run"]:
-            return node.planned(seen, targets, evict=given["evict"])
+            return Brought(outcomes=node.planned(seen, asked, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        wanted = Wanted(targets=targets, timeout_s=given["timeout"], checkpoint=file)
+        wanted = Wanted(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
             return await node.bring(outside, wanted)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
             return await node.bring(outside, msgspec.structs.replace(wanted, evict=evict))
 
-    outcomes = _run(work, means, given)
+    brought = _run(work, means, given)
+    if locks.problem:
+        click.echo(f"note: {locks.problem}", err=True)
+    outcomes = brought.outcomes
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
     if not given["dry_run"]:
         _raise_if_short(outcomes)
+    if brought.unwritten is not None:
+        lack = brought.unwritten
+        subject = f"the layout is applied and its checkpoint is not written: {lack.subject}"
+        raise Unavailable(subject, found=lack.found, wanted=lack.wanted, accepted=lack.accepted) from lack
 
 
 def _run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:

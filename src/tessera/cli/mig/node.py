@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from tessera.agent.partition import Checkpoint, Evict, Evictions, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, LayoutLocks, Outside, Partitioner
+from tessera.agent.settings import Paths
 from tessera.api import documents, migparted
 from tessera.cli.inputs import read_bytes
 from tessera.cli.mig.holders import Cluster, Holders, Record
@@ -25,13 +28,16 @@ from tessera.core.layouts import (
     Target,
     User,
     change,
+    lost,
     preview,
     record,
 )
 from tessera.core.mig import Layout
-from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [
+    "Asked",
+    "Brought",
     "Cluster",
     "Means",
     "Outcome",
@@ -41,6 +47,7 @@ __all__ = [
     "configuration_of",
     "configurations_in",
     "evicting",
+    "locks_in",
     "look",
     "planned",
     "run",
@@ -65,11 +72,22 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[User, ...]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What GPUs shall be."""
+
+    targets: tuple[Target, ...]
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that are meant, too, and that the driver never showed."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one GPU, or would."""
 
-    gpu: GpuFacts
-    actions: tuple[Action, ...]
+    index: int
+    uuid: str = ""
+    """Empty where the driver never showed the GPU, and so for the model."""
+    model: str = ""
+    actions: tuple[Action, ...] = ()
     result: str
     """`unchanged`, `done`, `planned`, `blocked`, `needs reset`, `impossible`, `failed`."""
     reason: str = ""
@@ -165,6 +183,16 @@ async def _offer(_gpu: str, _layout: Layout | None) -> None:
     """Do nothing: this command offers nothing to pods."""
 
 
+def locks_in(state: Path | None) -> LayoutLocks:
+    """Return the locks below the agent's folder, by default where an agent has them.
+
+    Who is not root has a folder of their own: they may change simulated GPUs alone.
+    """
+    own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tessera"
+    paths = Paths(state=state or (Paths().state if os.geteuid() == 0 else own))
+    return LayoutLocks(paths.locks)
+
+
 async def look(outside: Outside) -> Seen:
     """Return the node as it is.
 
@@ -210,46 +238,72 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
     return next(iter(configurations))
 
 
-def planned(seen: Seen, targets: Sequence[Target], *, evict: bool = False) -> tuple[Outcome, ...]:
+def planned(seen: Seen, asked: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
     """Return what would be done to each GPU, and what stands in the way; pods do not where they are evicted."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
-    return tuple(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in targets)
+    return (
+        *(Outcome(index=index, result="impossible", reason=lost(index)) for index in asked.unseen),
+        *(_planned(gpus[target.gpu], target, seen.users, evict=evict) for target in asked.targets),
+    )
 
 
 def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: bool) -> Outcome:
     actions = preview(gpu, target, users)
+    seen = Outcome(index=gpu.index, uuid=gpu.uuid, model=gpu.model.name, actions=actions, result="unchanged")
     match change(gpu, target, users):
         case Blocked(reason=reason, users=holding):
             pods = tuple(dict.fromkeys(user.pod for user in holding if user.pod)) if evict else ()
             if pods and all(user.pod for user in holding):
-                return Outcome(gpu=gpu, actions=actions, result="planned", evicts=pods)
-            return Outcome(gpu=gpu, actions=actions, result="blocked", reason=reason, evicts=pods)
+                return replace(seen, result="planned", evicts=pods)
+            return replace(seen, result="blocked", reason=reason, evicts=pods)
         case Impossible(reason=reason):
-            return Outcome(gpu=gpu, actions=(), result="impossible", reason=reason)
+            return replace(seen, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
             what = f"MIG is switched {'on' if on else 'off'} with the next reset"
             reason = f"GPU {gpu.index}: {what}; reboot the node, or reset the GPU once it is idle"
-            return Outcome(gpu=gpu, actions=(), result="needs reset", reason=reason)
+            return replace(seen, actions=(), result="needs reset", reason=reason)
         case _:
-            return Outcome(gpu=gpu, actions=actions, result="planned" if actions else "unchanged")
+            return replace(seen, result="planned" if actions else "unchanged")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the node."""
+    """What is asked of the node, and how."""
 
-    targets: tuple[Target, ...]
+    asked: Asked
     timeout_s: float
     """When what is not done is given up."""
+    locks: LayoutLocks
+    """Against other processes of the node."""
     checkpoint: Checkpoint | None = None
     """Where the layouts are written down if nothing failed."""
     evict: Evict | None = None
     """Evicts pods in the way; None leaves them, and what they hold, alone."""
 
 
-async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
-    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first."""
-    targets = wanted.targets
-    before = {each.gpu.uuid: each for each in planned(await look(outside), targets, evict=wanted.evict is not None)}
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what was asked."""
+
+    outcomes: tuple[Outcome, ...]
+    unwritten: TesseraError | None = None
+    """Why the checkpoint is not written although it should be."""
+
+
+async def bring(outside: Outside, wanted: Wanted) -> Brought:
+    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first.
+
+    Raises:
+        Conflict: another process changes the layout of one of them; nothing was done.
+
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        for gpu in sorted(target.gpu for target in wanted.asked.targets):
+            await stack.enter_async_context(wanted.locks.hold(gpu, by_s=0.0))
+        return await _bring(outside, wanted)
+
+
+async def _bring(outside: Outside, wanted: Wanted) -> Brought:
+    targets = wanted.asked.targets
+    before = {each.index: each for each in planned(await look(outside), wanted.asked, evict=wanted.evict is not None)}
     partitioner = Partitioner(outside)
     by_s = asyncio.get_running_loop().time() + wanted.timeout_s
     failures = await partitioner.apply(targets, by_s)
@@ -257,11 +311,16 @@ async def bring(outside: Outside, wanted: Wanted) -> tuple[Outcome, ...]:
     if wanted.evict and await _make_way(outside, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
     seen = await look(outside)
-    after = planned(seen, targets)
-    if wanted.checkpoint is not None and not failures:
-        await wanted.checkpoint.write(record(seen.inventory))
+    after = planned(seen, wanted.asked)
+    unwritten = None
+    if wanted.checkpoint is not None and not failures and not wanted.asked.unseen:
+        try:
+            await wanted.checkpoint.write(record(seen.inventory))
+        except TesseraError as error:
+            unwritten = error
     refusals = evictions.refusals(seen.users)
-    return tuple(_became(before[each.gpu.uuid], each, failures, refusals) for each in after)
+    outcomes = tuple(_became(before[each.index], each, failures, refusals) for each in after)
+    return Brought(outcomes=outcomes, unwritten=unwritten)
 
 
 async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
@@ -281,11 +340,11 @@ async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evic
 
 
 def _became(before: Outcome, after: Outcome, failures: Sequence[str], refusals: Sequence[str]) -> Outcome:
-    failed = next((each for each in failures if each.startswith(f"GPU {after.gpu.index}:")), "")
+    failed = next((each for each in failures if each.startswith(f"GPU {after.index}:")), "")
     if failed:
-        return msgspec.structs.replace(before, gpu=after.gpu, result="failed", reason=failed)
+        return replace(before, result="failed", reason=failed)
     if after.result == "unchanged" and before.result != "unchanged":
-        return msgspec.structs.replace(before, gpu=after.gpu, result="done", reason="")
+        return replace(before, result="done", reason="")
     if after.result == "blocked":
-        return msgspec.structs.replace(after, reason="; ".join((after.reason, *refusals)))
+        return replace(after, reason="; ".join((after.reason, *refusals)))
     return after

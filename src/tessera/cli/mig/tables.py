@@ -56,7 +56,7 @@ def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
         for place, users, uuid in rows:
             table.add_row("", "", "", place, users, uuid)
     told = Text.assemble(("configurations  ", "bold"), ", ".join(names))
-    notes = [Text(f"note: {note}") for note in seen.inventory.notes]
+    notes = [Text(f"note: {note}") for note in seen.inventory.remarks]
     return Group(table, "", told, *notes)
 
 
@@ -66,7 +66,7 @@ def node_json(seen: Seen, names: Sequence[str]) -> dict[str, Any]:
         "driver": seen.inventory.driver,
         "gpus": [_gpu_json(gpu, seen.users) for gpu in seen.inventory.gpus],
         "configurations": list(names),
-        "notes": list(seen.inventory.notes),
+        "notes": list(seen.inventory.remarks),
     }
 
 
@@ -108,7 +108,7 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
     table = _table("GPU", "model", "result", "step", "disturbs")
     for each in outcomes:
         colour = _GOOD.get(each.result, "yellow")
-        table.add_row(str(each.gpu.index), each.gpu.model.name, Text(each.result, colour), "", "")
+        table.add_row(str(each.index), each.model, Text(each.result, colour), "", "")
         for pod in each.evicts:
             table.add_row("", "", "", "evict", f"pod {pod}")
         for action in each.actions:
@@ -125,9 +125,9 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Return the same as plain values."""
     return [
         {
-            "index": each.gpu.index,
-            "uuid": each.gpu.uuid,
-            "model": each.gpu.model.name,
+            "index": each.index,
+            "uuid": each.uuid,
+            "model": each.model,
             "result": each.result,
             "reason": each.reason,
             "steps": [

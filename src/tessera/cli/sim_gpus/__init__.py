@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 import click
 import msgspec
 
-from tessera.cli.options import output_option
+from tessera.cli.options import Number, output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
@@ -284,7 +284,7 @@ Examples:
 @click.option("--times", type=click.IntRange(1, 2**31), default=1, show_default=True, help="So many calls are struck.")
 @click.option("--for-ever", is_flag=True, help="All calls are struck.")
 @click.option(
-    "--latency-ms", type=click.FloatRange(0, 4_000_000), default=0, show_default=True, help="Each takes so much longer."
+    "--latency-ms", type=Number(0, 4_000_000), default=0, show_default=True, help="Each takes so much longer."
 )
 @_state_option
 def call(**given: Unpack[_Call]) -> None:

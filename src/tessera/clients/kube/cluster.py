@@ -14,6 +14,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 
 from tessera.api import documents
+from tessera.api.fields import Field
 from tessera.clients.kube.connections import Server
 from tessera.errors import InvalidInput, Unavailable, shown
 
@@ -102,7 +103,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     subject = f"kubeconfig {kubeconfig or 'of this environment'}"
     accepted = "a kubeconfig file, by option or KUBECONFIG"
     try:
-        _check_yaml(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
+        _check(kubeconfig or Path(os.environ.get("KUBECONFIG", "")))
         config, user = _config(kubeconfig, context)
         url = str(config.cluster.server)
         tls = verify_cluster(config.cluster, user, config.abs_file) if url.startswith("https:") else None
@@ -112,10 +113,26 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
     return Access(Server(url=url, proxy=_proxy(url)), tls, credentials)
 
 
-def _check_yaml(path: Path) -> None:
-    """Say what is wrong with a file that is no YAML, with the line. Raises: InvalidInput."""
-    if path.is_file():
-        documents.read(str(path), path.read_text())
+def _check(path: Path) -> None:
+    """Say what is wrong with a file that is no kubeconfig, with the line: lightkube takes its form for granted.
+
+    Raises:
+        InvalidInput: it is no YAML, or has not the form of a kubeconfig.
+
+    """
+    if not path.is_file():
+        return
+    found = documents.read(str(path), path.read_bytes())
+    if not found:
+        raise InvalidInput(str(path), found="nothing in it", wanted="a kubeconfig")
+    for document in found:
+        root = Field(document, document.data)
+        if not isinstance(root.value, dict):
+            raise root.refuse("a kubeconfig: a mapping with clusters, contexts and users")
+        for part in ("cluster", "context", "user"):
+            for entry in root.get(f"{part}s").elements():
+                entry.get("name").text()
+                entry.get(part).mapping()
 
 
 def _config(kubeconfig: Path | None, context: str | None) -> tuple[SingleConfig, User]:

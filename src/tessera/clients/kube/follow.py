@@ -7,7 +7,6 @@ import msgspec
 
 from tessera.clients.kube.protocol import (
     EVERYTHING,
-    Expired,
     Kind,
     Kube,
     Listing,
@@ -16,7 +15,7 @@ from tessera.clients.kube.protocol import (
     name_of,
     version_of,
 )
-from tessera.errors import Unavailable, Unsupported
+from tessera.errors import TesseraError, Unavailable
 
 __all__ = ["Change", "Store", "follow"]
 
@@ -52,8 +51,9 @@ async def follow(
 
     A stream that ends or breaks is taken up again where it ended, and nothing is skipped. Only where the server no
     longer remembers that moment are the objects listed anew and the differences told: those that vanished meanwhile
-    too, and as two objects what came under the name of another. After trouble comes a pause that grows to 10 s, also
-    while the server does not know the kind. `on_trouble` is told each error that was recovered from.
+    too, and as two objects what came under the name of another. After trouble, whatever the server answers, comes a
+    pause that grows to 10 s, also while the server does not know the kind. `on_trouble` is told each error that was
+    recovered from.
     """
     known: dict[tuple[str, str], Object] = {}
     since, pauses = "", _Pauses()
@@ -71,10 +71,10 @@ async def follow(
                 since = version_of(event.object) or since
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
-        except (Expired, Unsupported) as error:
-            since = ""
-            on_trouble(error)
         except Unavailable as error:
+            on_trouble(error)
+        except TesseraError as error:  # an expired moment, a kind that is not served, a refusal that may be mended
+            since = ""
             on_trouble(error)
         await asyncio.sleep(pauses.next())
 

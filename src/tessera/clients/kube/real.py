@@ -30,6 +30,8 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, sh
 
 __all__ = ["LightkubeKube"]
 
+_JUNK = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding an answer raises that is no JSON: by a proxy, or nested without end."""
 _DEADLINE_S = 30.0
 _WATCH_S = 240
 """The server ends a watch after this time and the client begins it anew, so that a dead connection is noticed."""
@@ -279,7 +281,7 @@ async def _lines(chunks: AsyncIterator[bytes], asked: _Asked) -> AsyncIterator[b
 def _event(line: bytes, asked: _Asked) -> WatchEvent:
     try:
         told = msgspec.json.decode(line, type=_Line)
-    except msgspec.DecodeError as error:
+    except _JUNK as error:
         raise Unavailable(asked.subject, found=shown(line), wanted="a change") from error
     if told.type == "ERROR":
         raise _refused(told.object.get("code", 0), _message(told.object), asked)
@@ -302,7 +304,7 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
         raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", wanted="an answer") from error
     except Unreachable as error:
         raise Unavailable(subject, found=shown(error), wanted="a connection to the API server") from error
-    except (Broken, msgspec.DecodeError) as error:
+    except (Broken, *_JUNK) as error:
         raise Unanswered(subject, found=shown(error), wanted="an answer of the API server") from error
 
 
@@ -319,11 +321,13 @@ def _check(answer: Answer, asked: _Asked) -> None:
         return
     try:
         status = msgspec.json.decode(answer.content, type=dict)
-    except msgspec.DecodeError as error:
+    except _JUNK as error:
         # A path that leads nowhere is answered in plain text; an object that is not there with a Status.
         if answer.status == _ABSENT:
             raise not_served(asked.kind, asked.subject) from error
         status = {"message": answer.content.decode(errors="replace")}
+    if answer.status == _ABSENT and asked.name is None and not (status.get("details") or {}).get("name"):
+        raise not_served(asked.kind, asked.subject)  # aggregating servers and proxies answer by a Status, too
     raise _refused(answer.status, _message(status), asked)
 
 

@@ -12,10 +12,19 @@ from tessera.core.layouts.changes import (
     User,
     change,
     differences,
+    lost,
     users_of,
     with_instance,
 )
-from tessera.core.layouts.configurations import Group, Target, as_groups, configuration_names, exact, resolve
+from tessera.core.layouts.configurations import (
+    Group,
+    Target,
+    as_groups,
+    configuration_names,
+    exact,
+    resolve,
+    unseen_gpus,
+)
 from tessera.core.layouts.policies import PolicyAttempt, attempted, policy_targets, worth_trying
 from tessera.core.layouts.preview import Action, preview
 from tessera.core.layouts.recorded import Recorded, lost_targets, record, recorded_targets
@@ -69,6 +78,7 @@ __all__ = [
     "configuration_names",
     "differences",
     "exact",
+    "lost",
     "lost_targets",
     "outlook",
     "policy_targets",
@@ -77,6 +87,7 @@ __all__ = [
     "recorded_targets",
     "resolve",
     "resumed",
+    "unseen_gpus",
     "users_of",
     "with_instance",
     "worth_trying",

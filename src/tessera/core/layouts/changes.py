@@ -21,6 +21,7 @@ __all__ = [
     "User",
     "change",
     "differences",
+    "lost",
     "users_of",
     "with_instance",
 ]
@@ -97,14 +98,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str
 
 
-def differences(inventory: Inventory, targets: Iterable[Target]) -> tuple[Difference, ...]:
+def lost(index: int) -> str:
+    """Return what is wrong with a GPU that the driver has lost, and what to do, as a sentence without full stop."""
+    return f"the driver has lost GPU {index}; reset it or reboot the node"
+
+
+def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterable[int] = ()) -> tuple[Difference, ...]:
     """Return in what the node's GPUs are not their targets; nothing where the configuration is applied.
 
     A GPU without target is left as it is and so never differs. Instances are compared by profile and number; where the
     target fixes placements, by these.
+
+    Args:
+        inventory: what the driver shows.
+        targets: what GPUs shall be.
+        unseen: indices of GPUs that shall be something too, and that the driver never showed.
+
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-    found = []
+    found = [Difference(gpu="", index=index, found=_LOST[0], wanted=_LOST[1]) for index in unseen]
     for target in targets:
         gpu = gpus.get(target.gpu)
         told = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
@@ -113,9 +125,12 @@ def differences(inventory: Inventory, targets: Iterable[Target]) -> tuple[Differ
     return tuple(found)
 
 
+_LOST = "the GPU is lost", "one that the driver reaches"
+
+
 def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
     if gpu.lost:
-        return "the GPU is lost", "one that the driver reaches"
+        return _LOST
     if gpu.mig is None:
         return ("no MIG", "MIG on") if target.mig else None
     if gpu.mig.current != target.mig or gpu.mig.needs_reset:
@@ -140,7 +155,7 @@ def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
     """
     own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=_order))
     if gpu.lost:
-        return Impossible(f"the driver has lost GPU {gpu.index}; reset it or reboot the node")
+        return Impossible(lost(gpu.index))
     if gpu.mig is None:
         return Impossible(f"GPU {gpu.index} ({gpu.model.name}) has no MIG") if target.mig else Keep()
     if gpu.mig.current != target.mig and gpu.mig.pending == target.mig:

@@ -1,5 +1,6 @@
 """Named configurations, from a mig-parted file or by mig-parted's own names, as a target for each GPU of a node."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,9 +11,11 @@ from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.mig import Counts, Layout, counts_of, layouts_with, named_layouts, why_illegal
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve"]
+__all__ = ["Group", "Target", "as_groups", "configuration_names", "exact", "resolve", "unseen_gpus"]
 
 _ALL = "all-"
+_DIGITS = re.compile(r"[0-9A-Za-z_]+", re.ASCII)
+_OCTAL = re.compile(r"0[0-9_]+", re.ASCII)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +28,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[tuple[str, int], ...] = ()
     """Instances by profile name; none where MIG is off."""
     filters: tuple[str, ...] = ()
-    """PCI device ids the group is limited to; empty for any."""
+    """PCI ids the group is limited to, `0x20B010DE` or with the subsystem `0x20B010DE:0x145F10DE`; empty for any."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,17 @@ def resolve(name: str, configurations: Mapping[str, tuple[Group, ...]], inventor
     return _by_default(name, configurations, inventory) if groups is None else _by_groups(name, groups, inventory)
 
 
+def unseen_gpus(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[int, ...]:
+    """Return the indices of the GPUs that the configuration of this name is about and the driver never showed.
+
+    Whether they have MIG, or the PCI ids of a filter, is not known, so they are taken to be meant.
+    """
+    groups = configurations.get(name, (Group(enabled=True),))
+    return tuple(
+        index for index in inventory.unseen if any(group.devices is None or index in group.devices for group in groups)
+    )
+
+
 def configuration_names(configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[str, ...]:
     """Return the names of the configurations that this node could have, the file's first."""
     names = dict.fromkeys((*configurations, *_default_names(inventory)))
@@ -81,7 +95,7 @@ def as_groups(inventory: Inventory) -> tuple[Group, ...]:
             alike.setdefault(key, []).append(gpu.index)
     return tuple(
         Group(
-            devices=None if len(indices) == len(inventory.gpus) else tuple(indices),
+            devices=None if len(indices) == len(inventory.gpus) and not inventory.unseen else tuple(indices),
             enabled=enabled,
             instances=instances,
         )
@@ -126,9 +140,31 @@ def _by_groups(name: str, groups: tuple[Group, ...], inventory: Inventory) -> tu
 
 
 def _matches(group: Group, gpu: GpuFacts) -> bool:
-    own = {each.casefold() for each in ((gpu.pci_device_id,) if gpu.pci_device_id else gpu.model.pci)}
-    wanted = {each.casefold() for each in group.filters}
-    return (not wanted or not own.isdisjoint(wanted)) and (group.devices is None or gpu.index in group.devices)
+    named = group.devices is None or gpu.index in group.devices
+    return named and (not group.filters or any(_passes(gpu, text) for text in group.filters))
+
+
+def _passes(gpu: GpuFacts, text: str) -> bool:
+    """Return whether a GPU has the PCI ids of a filter, compared as numbers; one that is none passes no GPU.
+
+    Source: NVIDIA/mig-parted 0.15, `NewDeviceIDFromString` and `Matches` in pkg/types/device.go.
+    """
+    device, *subsystem = (_number(part) for part in text.split(":"))
+    own = {_number(each) for each in ((gpu.pci_device_id,) if gpu.pci_device_id else gpu.model.pci)}
+    if device is None or device not in own or len(subsystem) > 1:
+        return False
+    return not subsystem or subsystem[0] in gpu.pci_subsystem_ids
+
+
+def _number(text: str) -> int | None:
+    """Return a number of 32 bits as Go's `strconv.ParseUint` reads it with base 0; None for what is none."""
+    if not _DIGITS.fullmatch(text):
+        return None
+    try:
+        number = int(text, 8 if _OCTAL.fullmatch(text) else 0)
+    except ValueError:
+        return None
+    return number if number < 1 << 32 else None
 
 
 def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
@@ -176,6 +212,8 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
     """Return the targets of a configuration that no file need define, because mig-parted gives it that meaning."""
     cut = [gpu for gpu in inventory.gpus if gpu.mig is not None]
     known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in cut}
+    if not cut and inventory.unseen and name.startswith(_ALL):
+        return ()  # only those that are lost may have it
     if name not in _default_names(inventory) and not any(counts is not None for counts in known.values()):
         raise InvalidInput(
             "MIG configuration",

@@ -41,6 +41,8 @@ def record(inventory: Inventory, former: Iterable[Recorded] = ()) -> tuple[Recor
 def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[Target, ...]:
     """Return a target for each GPU that was recorded, with its placements, by index.
 
+    A GPU that is not there is left out where the driver has lost one that it never showed: that may be it.
+
     Raises:
         InvalidInput: a GPU that this node lacks, or that cannot have the layout.
 
@@ -49,6 +51,8 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
     targets = []
     for each in recorded:
         gpu = gpus.get(each.uuid)
+        if gpu is None and inventory.unseen:
+            continue
         if gpu is None:
             raise InvalidInput(
                 f"recorded GPU {each.uuid}",

@@ -20,8 +20,8 @@ from typing import Literal
 import msgspec
 
 from tessera.core.inventory import Inventory, MigMode
-from tessera.core.layouts.changes import AwaitReset, Blocked, Change, Cut, Impossible, Keep, SetMode, User, change
-from tessera.core.layouts.configurations import Group, Target, resolve
+from tessera.core.layouts.changes import AwaitReset, Blocked, Change, Cut, Impossible, Keep, SetMode, User, change, lost
+from tessera.core.layouts.configurations import Group, Target, resolve, unseen_gpus
 from tessera.core.mig import Layout
 from tessera.errors import InvalidInput
 
@@ -89,6 +89,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """Why the wish means nothing on this node; empty where it does."""
     targets: tuple[Target, ...] = ()
     """What each GPU shall be; GPUs without target are left out."""
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that shall be something too, and that the driver never showed: lost before the agent started."""
     changes: tuple[tuple[str, Change], ...] = ()
     """What each of them needs, by UUID."""
     idle: bool = True
@@ -99,7 +101,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def done(self) -> bool:
         """Whether all is as asked."""
-        return not self.invalid and all(isinstance(each, Keep) for _, each in self.changes)
+        return not self.invalid and not self.unseen and all(isinstance(each, Keep) for _, each in self.changes)
 
     @property
     def feasible(self) -> tuple[tuple[str, Cut | SetMode], ...]:
@@ -121,7 +123,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         """What stands in the way, for people; empty where nothing does."""
         index = {target.gpu: target.index for target in self.targets}
         told = (_told(index[gpu], each) for gpu, each in self.changes)
-        return self.invalid or "; ".join(filter(None, (*told, *self.notes)))
+        return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *told, *self.notes)))
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,7 +217,8 @@ def outlook(
         return Outlook(world=world, invalid=str(error), idle=not held)
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     changes = tuple((target.gpu, change(gpus[target.gpu], target, held)) for target in targets)
-    return Outlook(world=world, targets=targets, changes=changes, idle=not held)
+    unseen = unseen_gpus(name, configurations, inventory)
+    return Outlook(world=world, targets=targets, unseen=unseen, changes=changes, idle=not held)
 
 
 def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> Wish:

@@ -111,6 +111,8 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
 
     layout: Layout
     used: Layout
+    incomplete: Layout = ()
+    """Instances of the layout without the compute instance that fills them: they serve nobody."""
 
 
 Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | Observed
@@ -147,6 +149,8 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     """What exists, as far as is known."""
     phase: Phase = Phase.OBSERVED
+    broken: Layout = ()
+    """Instances of the former layout that were incomplete already; it is restored without them, too."""
     todo: tuple[Step, ...] = ()
     """Steps that are left in this phase and the next; the first one is being carried out."""
     story: tuple[str, ...] = ()
@@ -156,14 +160,15 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
 Next = tuple[Procedure, tuple[Instruction, ...]]
 
 
-def start(plan: Repartition) -> Procedure:
-    """Return the procedure that carries out a plan, not begun yet."""
+def start(plan: Repartition, broken: Layout = ()) -> Procedure:
+    """Return the procedure that carries out a plan, not begun yet; `broken` are the instances that are incomplete."""
     return Procedure(
         model=plan.model,
         former=plan.present,
         target=plan.target,
         used=plan.used,
         layout=plan.present,
+        broken=broken,
         todo=plan.steps,
     )
 
@@ -292,7 +297,8 @@ def _break_off(procedure: Procedure, event: Event) -> Next:
 def _verify(procedure: Procedure, event: Event) -> Next:
     assert isinstance(event, Observed)
     if set(event.layout) != set(procedure.target):
-        return _restore(procedure, event)
+        # What is incomplete is cleared away before the next look.
+        return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
     seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
     return _enter(seen, Phase.DONE, OfferOnly(procedure.target))
 
@@ -300,7 +306,8 @@ def _verify(procedure: Procedure, event: Event) -> Next:
 def _restore(procedure: Procedure, event: Event) -> Next:
     assert isinstance(event, Observed)
     layout, used = tuple(sorted(event.layout)), tuple(sorted(event.used))
-    if why_illegal(procedure.model, layout) or not set(used).issubset(layout):
+    lacks = not set(event.incomplete).issubset(procedure.broken)
+    if lacks or why_illegal(procedure.model, layout) or not set(used).issubset(layout):
         return _give_up(procedure, event)
     goal = restorable(procedure.model, procedure.former, used)
     todo = steps_between(layout, goal)

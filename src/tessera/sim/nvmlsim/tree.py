@@ -85,6 +85,8 @@ def _pci_device(devices: Path, gpu: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vendor").write_text(f"0x{gpu['pci_device_id'] & 0xFFFF:04x}\n")
     (folder / "device").write_text(f"0x{gpu['pci_device_id'] >> 16:04x}\n")
+    (folder / "subsystem_vendor").write_text(f"0x{gpu['pci_subsystem_id'] & 0xFFFF:04x}\n")
+    (folder / "subsystem_device").write_text(f"0x{gpu['pci_subsystem_id'] >> 16:04x}\n")
     (folder / "class").write_text(_CONTROLLER_3D)
     (folder / "numa_node").write_text("0\n")
     (folder / "resource").write_text("0x0000000000000000 0x0000000000000000 0x0000000000000000\n")

@@ -32,6 +32,8 @@ class Node:
 
     Handles are looked up anew for each call, because a reset makes former ones stale.
 
+    One that is lost then is looked for again with each inventory.
+
     Args:
         sysfs: where the operating system shows its devices.
         publish: is handed every event, in the driver's thread.
@@ -42,30 +44,40 @@ class Node:
     """
 
     def __init__(self, sysfs: Path, publish: Callable[[GpuEvent], None]) -> None:
+        self._sysfs = sysfs
         self._publish = publish
         self._facts: dict[str, GpuFacts] = {}
         """As last read, by UUID."""
         self._lost: set[str] = set()
         self._watch: Watch | None = None
         self._watched: set[str] = set()
+        self._cards: dict[str, Card] = {}
+        """By UUID, in the driver's order."""
         self._unseen: tuple[int, ...] = ()
+        """GPUs of which not even the UUID is known."""
         with translated("GPU driver", "NVML to start"):
             pynvml.nvmlInit()
             try:
-                self._cards = {each.uuid: each for each in self._enumerated(sysfs)}
+                self._find(range(pynvml.nvmlDeviceGetCount()))
                 self._listen()
             except pynvml.NVMLError:
                 pynvml.nvmlShutdown()
                 raise
 
-    def _enumerated(self, sysfs: Path) -> Iterable[Card]:
-        for index in range(pynvml.nvmlDeviceGetCount()):
+    def _find(self, indices: Iterable[int]) -> None:
+        """Take up the GPUs of these indices, as far as the driver shows them."""
+        found, unseen = dict(self._cards), []
+        for index in indices:
             try:
                 uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
-            except pynvml.NVMLError_GpuIsLost:
-                self._unseen += (index,)
+            except pynvml.NVMLError as error:
+                if error.value in _DRIVER_GONE:
+                    raise
+                unseen.append(index)
             else:
-                yield Card(index=index, uuid=uuid, sysfs=sysfs)
+                found.setdefault(uuid, Card(index=index, uuid=uuid, sysfs=self._sysfs))
+        self._cards = dict(sorted(found.items(), key=lambda each: each[1].index))
+        self._unseen = tuple(unseen)
 
     def close(self) -> None:
         """Let NVML go."""
@@ -80,6 +92,8 @@ class Node:
         notes: dict[tuple[str, str], list[int]] = {}
         limits = False
         with translated("GPU driver", "an inventory"):
+            if self._unseen:
+                self._find(self._unseen)
             for card in self._cards.values():
                 clauses = self._look(card)
                 facts = self._facts.get(card.uuid)
@@ -95,6 +109,7 @@ class Node:
                 cuda=(cuda // 1000, cuda % 1000 // 10),
                 memory_limits=limits,
                 notes=(*_sentences(notes), *self._silent()),
+                unseen=tuple(sorted((*self._unseen, *self._unread()))),
             )
 
     def _look(self, card: Card) -> tuple[str, ...]:
@@ -110,9 +125,10 @@ class Node:
         self._lost.discard(card.uuid)
         return clauses
 
+    def _unread(self) -> Iterable[int]:
+        return (card.index for uuid, card in self._cards.items() if uuid not in self._facts)
+
     def _silent(self) -> Iterable[str]:
-        for index in self._unseen:
-            yield f"GPU {index}: lost before Tessera started, so it is not listed"
         deaf = self._watch.deaf if self._watch else ()
         for uuid in deaf:
             if uuid not in self._lost:

@@ -88,6 +88,7 @@ def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
         model=model,
         pci_bus_id=pci.busId,
         pci_device_id=pci_device,
+        pci_subsystem_ids=_subsystems(card.sysfs, pci),
         pci_class=_sysfs(card.sysfs, pci.busId, "class"),
         virtual=optional(pynvml.nvmlDeviceGetVirtualizationMode, device) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
         numa=_numa(card.sysfs, pci.busId),
@@ -151,6 +152,15 @@ def _numa(sysfs: Path, bus_id: str) -> int | None:
     """Return the NUMA node of the GPU's slot; None where the system has one node or does not tell."""
     node = _sysfs(sysfs, bus_id, "numa_node")
     return int(node) if node.isascii() and node.isdecimal() else None
+
+
+def _subsystems(sysfs: Path, pci: Any) -> tuple[int, ...]:
+    """Return the subsystem id that the system shows; where it shows none NVML's, and the 0 that mig-parted takes."""
+    device, vendor = (_sysfs(sysfs, pci.busId, f"subsystem_{part}") for part in ("device", "vendor"))
+    try:
+        return (int(device, 16) << 16 | int(vendor, 16),)
+    except ValueError:
+        return tuple(dict.fromkeys((int(pci.pciSubSystemId), 0)))
 
 
 def _sysfs(sysfs: Path, bus_id: str, attribute: str) -> str:

@@ -1,0 +1,116 @@
+"""One process at a time changes the layout of a GPU: a lock for each, which ends with its process, whatever ends it."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shlex
+import socket
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.nodefiles import UNREADABLE
+from tessera.errors import Conflict
+
+__all__ = ["LayoutLocks"]
+
+_POLL_S = 0.2
+_LONGEST_COMMAND = 200
+
+
+class _Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a lock, as the file says."""
+
+    pid: int
+    host: str
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        """Return the holder as messages name it; a process id of another container means nothing here."""
+        where = "" if self.host == socket.gethostname() else f" on {self.host}"
+        return f"`{self.command}` (pid {self.pid}{where}, since {self.since})"
+
+
+class LayoutLocks:
+    """The locks of a node's GPUs.
+
+    Args:
+        folder: where their files are, the same for all processes of the node; made where it is missing.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.problem = ""
+        """Why GPUs are not locked, for people; empty where they are."""
+
+    @contextlib.asynccontextmanager
+    async def hold(self, gpu: str, by_s: float) -> AsyncIterator[None]:
+        """Lock a GPU (UUID), waiting for another process until `by_s` in loop time.
+
+        Where there can be no lock, as on a read-only disk, nothing is locked, and `problem` says why.
+
+        Raises:
+            Conflict: another process changes its layout; names it.
+
+        """
+        loop = asyncio.get_running_loop()
+        while isinstance(taken := self._take(gpu), str):
+            if loop.time() >= by_s:
+                raise Conflict(
+                    f"GPU {gpu}",
+                    found=f"its layout being changed by {taken}",
+                    wanted="one process at a time",
+                    accepted="the same once that one has ended",
+                )
+            await asyncio.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            if taken is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(taken, 0)
+                os.close(taken)
+
+    def _take(self, gpu: str) -> int | str | None:
+        """Return the locked file; who holds it, in words; None where there can be no lock."""
+        path = self._folder / f"{gpu}.lock"
+        try:
+            # Only its owner may open it: whoever may read a file may lock it.
+            self._folder.mkdir(parents=True, exist_ok=True)
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self.problem = f"{path}: {error.strerror}, so nothing keeps other processes from changing the same GPU"
+            return None
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _read(path)
+            os.close(number)
+            return holder
+        with contextlib.suppress(OSError):  # the lock holds, though a full disk keeps its owner's name
+            os.ftruncate(number, 0)
+            os.pwrite(number, msgspec.json.encode(_own()), 0)
+        return number
+
+
+def _own() -> _Holder:
+    command = f"{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip()
+    return _Holder(
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        command=command[:_LONGEST_COMMAND],
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return str(msgspec.json.decode(path.read_bytes(), type=_Holder))
+    except UNREADABLE:
+        return "another process"
