@@ -66,14 +66,14 @@ class NodeRecord:
         return bool(new)
 
     async def count_gpus(self, node: Object, gpus: int) -> bool:
-        """Tell how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
+        """Report how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
 
         A device plugin counts units of memory, so gpushare's own plugin patches the number of GPUs beside them, as
         anybody may advertise a resource. The kubelet keeps it.
 
         Args:
             node: the Node object as last seen.
-            gpus: GPUs the node has.
+            gpus: as `core.gpushare.gpus_to_count` gives it.
 
         Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
         """

@@ -35,6 +35,7 @@ from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, la
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.byname import shares_by_id
+from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
@@ -104,6 +105,7 @@ class Agent:
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
+        self._advertised = NodeOffer(resources=())
         self._offering = asyncio.Lock()
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
@@ -259,6 +261,7 @@ class Agent:
             self._note("offer", offered.withheld)
             told = await self._plugins.offer(offered, inventory, said.plugin)
             self._note("plugins", self._plugins.problems)
+            self._advertised = offered
             self._seen = declared, said, gpus
             return told
 
@@ -305,11 +308,18 @@ class Agent:
             await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
         levels = enforcement_text(enforcements(gpus, inventory))
         await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
-        await self._record.count_gpus(self._node(), len(inventory.gpus))
+        await self._record.count_gpus(self._node(), self._sharing_gpus())
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
+
+    def _sharing_gpus(self) -> int:
+        """Return how many GPUs gpushare's programs shall count."""
+        units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
+        dues = (due for due in self._plugins.dues() if due.key.resource == GPUSHARE_MEMORY)
+        used = (share.gpu for due in dues for share in due.shares)
+        return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 
     async def _devices(self) -> Mapping[str, Share]:
         """Return what each device is, by its id."""
