@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
@@ -35,6 +37,7 @@ from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, la
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.byname import shares_by_id
+from tessera.core.gpunodestate import Impairment
 from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
@@ -42,7 +45,7 @@ from tessera.core.inventory import Inventory
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
 from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
-from tessera.core.reported import reported
+from tessera.core.reported import reported, withheld_resources
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
 from tessera.core.wanted import Spots, chosen_devices
@@ -92,7 +95,6 @@ class Agent:
         self._declarations = Declarations(
             driver,
             ConfigurationFiles(settings.sources),
-            settings.strategy,
             node=self._node,
             asked=self._gpunode.asked,
             no_mps=self._enforcer.no_mps,
@@ -106,6 +108,8 @@ class Agent:
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
         self._advertised = NodeOffer(resources=())
+        self._impaired: tuple[Impairment, ...] = ()
+        """What is declared and not in force."""
         self._offering = asyncio.Lock()
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
@@ -247,6 +251,7 @@ class Agent:
             self._note("configuration", declared.notes)
             self._seen = None if said is None else (declared, said, declared.gpus)
             if said is None:
+                self._impaired = declared.impaired
                 return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
             self._plugins.count_in(said.unit_mib)
             gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
@@ -262,6 +267,7 @@ class Agent:
             told = await self._plugins.offer(offered, inventory, said.plugin)
             self._note("plugins", self._plugins.problems)
             self._advertised = offered
+            self._impaired = (*declared.impaired, *withheld_resources(offered))
             self._seen = declared, said, gpus
             return told
 
@@ -298,20 +304,23 @@ class Agent:
     # Reports
 
     async def _report(self) -> None:
-        """Tell the cluster what was seen and offered last."""
-        if self._seen is None:
-            return
-        declared, said, gpus = self._seen
+        """Report what was seen and offered last."""
+        if self._seen is not None:
+            await self._report_gpus(*self._seen)
+        await self._record.tell_impaired(self._node(), self._impaired)
+
+    async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
         await self._tell_health(inventory)
         if self._settings.labels:
-            await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
+            await self._label(inventory, declared.gpus, said.strategy or "mixed")
         levels = enforcement_text(enforcements(gpus, inventory))
         await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
         await self._record.count_gpus(self._node(), self._sharing_gpus())
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
+        state = msgspec.structs.replace(state, impaired=self._impaired)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
 
     def _sharing_gpus(self) -> int:

@@ -48,7 +48,11 @@ _FILE = click.Path(path_type=Path)
 @kubeconfig_option
 @node_options()
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
-@click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
+@click.option(
+    "--strategy",
+    type=click.Choice(get_args(Strategy)),
+    help="MIG strategy where neither a policy nor a sharing file says; mixed without all of them.",
+)
 @click.option(
     "--disable-healthchecks",
     default="",
@@ -105,13 +109,13 @@ def _settings(given: dict[str, Any]) -> Settings:
         default=given["sharing_default"],
         policy=given["node_policy"],
         applied=paths.state / "applied.json",
+        strategy=given["strategy"],
     )
     return Settings(
         node=given["node"],
         paths=paths,
         sources=sources,
         mig_config=given["mig_config"],
-        strategy=given["strategy"],
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
         limits=Limits(pending_s=given["pending_s"]),
         evict=given["evict"],

@@ -4,12 +4,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from tessera.core.gpunodestate import ImpairedKind
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
 
 __all__ = [
     "ClaimFields",
     "GpuFields",
+    "ImpairedFields",
     "OfferFields",
     "PlaceFields",
     "PolicyFields",
@@ -140,6 +142,20 @@ class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """MIG instances that exist, with how many of each profile."""
 
 
+class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Something that was declared for the node and is not in force."""
+
+    kind: ImpairedKind
+    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
+    offered."""
+    subject: str = ""
+    """What it is about."""
+    by: str = ""
+    """What decides in its place."""
+    message: str
+    """What was found and what to do about it."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the agent reports of its node."""
 
@@ -149,6 +165,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     unit_mib: int = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: tuple[GpuFields, ...] = ()
+    impaired: tuple[ImpairedFields, ...] = ()
+    """What labels, files and policies declare for the node and is not in force."""
     summary: SummaryFields = SummaryFields()
 
 
