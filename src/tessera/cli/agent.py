@@ -6,7 +6,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -20,7 +20,6 @@ from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
 from tessera.core.health import Policy, Xids
 from tessera.core.layouts import Limits
-from tessera.core.nodesharing import Strategy
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 
@@ -48,11 +47,6 @@ _FILE = click.Path(path_type=Path)
 @kubeconfig_option
 @node_options()
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
-@click.option(
-    "--strategy",
-    type=click.Choice(get_args(Strategy)),
-    help="MIG strategy where neither a policy nor a sharing file says; mixed without all of them.",
-)
 @click.option(
     "--disable-healthchecks",
     default="",
