@@ -175,7 +175,7 @@ def test_a_gpu_policy_says_what_the_file_would(tmp_path: Path) -> None:
     got = files.read({}, GPUS, GIVEN)
     assert got.node_sharing is not None
     assert [each.uuid for each in got.node_sharing.policies] == ["GPU-0"]
-    assert (got.generation[:7], got.problem, got.overruled) == ("policy@", "", "")
+    assert (got.generation.partition("@")[0], got.problem, got.overridden) == ("gpupolicy/batch", "", ())
     bad = files.read({}, GPUS, GivenPolicy(name="batch", text="kind: Nothing"))
     assert (bad.node_sharing, bad.generation) == (got.node_sharing, got.generation)
     assert bad.problem.startswith("GPUPolicy batch")
@@ -190,6 +190,44 @@ def test_the_file_of_the_command_line_wins_over_a_gpu_policy(tmp_path: Path) -> 
     files = ConfigurationFiles(Sources(policy=path))
     got = files.read({}, GPUS, GIVEN)
     assert (got.node_sharing, got.generation) == (files.read({}, GPUS).node_sharing, files.read({}, GPUS).generation)
-    assert got.overruled == f"GPUPolicy batch has no effect: the node policy {path} decides here"
+    (said,) = got.overridden
+    assert str(said).startswith(f"GPUPolicy batch has no effect on this node: node policy file {path} decides; remove")
     path.unlink()
-    assert files.read({}, GPUS, GIVEN).overruled == ""
+    assert files.read({}, GPUS, GIVEN).overridden == ()
+    files.read({}, GPUS, GIVEN)
+    path.write_text("kind: Nothing")
+    former = files.read({}, GPUS, GIVEN)
+    assert (former.generation.partition("@")[0], former.overridden) == ("gpupolicy/batch", ())
+    assert "node policy" in former.problem
+
+
+def test_a_label_that_yields_to_a_gpu_policy_is_said_and_not_in_force(tmp_path: Path) -> None:
+    (tmp_path / "time-sliced").write_text(sharing(4))
+    files = ConfigurationFiles(Sources(sharing=tmp_path))
+    labels = {CONFIG_LABEL: "time-sliced"}
+    catch_all = GivenPolicy(name="all", text=POLICY.replace("devices: [0], ", ""))
+    got = files.read(labels, GPUS, catch_all)
+    assert got.generation.partition("@")[0] == "gpupolicy/all"
+    (said,) = got.overridden
+    assert (said.source, said.by) == ("label nvidia.com/device-plugin.config=time-sliced", "GPUPolicy all")
+    assert "has no effect on the sharing of GPUs 0, 1: GPUPolicy all decides" in str(said)
+    half = files.read(labels, GPUS, GIVEN)
+    assert half.generation.partition("@")[0] == "time-sliced+gpupolicy/batch"
+    assert "the sharing of GPU 0:" in str(half.overridden[0])
+    assert files.read(labels, GPUS).overridden == ()
+
+
+def test_a_label_that_chooses_of_a_single_file_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(sharing(5))
+    (said,) = ConfigurationFiles(Sources(sharing=path)).read({CONFIG_LABEL: "other"}, GPUS).overridden
+    assert (said.source, said.by) == (
+        "label nvidia.com/device-plugin.config=other",
+        "sharing configuration config.yaml",
+    )
+
+
+def test_a_policy_whose_path_no_system_call_takes(tmp_path: Path) -> None:
+    got = ConfigurationFiles(Sources(policy=tmp_path / ("x" * 300))).read({}, GPUS, GIVEN)
+    assert got.node_sharing is None
+    assert "File name too long" in got.problem

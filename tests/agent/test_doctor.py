@@ -14,7 +14,7 @@ from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
-from tessera.clients.kube import NODES, MemoryKube
+from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
 from tessera.core.doctor import Observed, Verdict, checks
 from tessera.core.mps import MpsTarget
 from tessera.core.mpsdaemon import DaemonRecord
@@ -91,6 +91,25 @@ async def test_a_node_in_order(places: Places) -> None:
         (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=all"),
     )
     assert {each.verdict for each in checks(seen)} == {Verdict.OK, Verdict.SKIPPED}
+
+
+async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Places) -> None:
+    file = places.cdi[0].parent / "sharing.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n")
+    given = msgspec.structs.replace(places, sources=Sources(sharing=file))
+    kube = MemoryKube()
+    await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE}})
+    assert (await look(given, kube=kube)).generation.startswith("sharing.yaml@")
+    document = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
+    spec = {"policy": {"name": "all", "document": document}}
+    await kube.create(GPU_NODES, {"kind": "GPUNode", "metadata": {"name": NODE}, "spec": spec})
+    seen = await look(given, kube=kube)
+    assert seen.generation.startswith("gpupolicy/all@")
+    warnings = [each.found for each in checks(seen) if each.verdict is Verdict.WARNING and each.name == "configuration"]
+    assert any("has no effect on the sharing of GPU 0: GPUPolicy all decides" in each for each in warnings)
+    kube.uninstall(GPU_NODES)
+    assert (await look(given, kube=kube)).generation.startswith("sharing.yaml@")
 
 
 CONTAINERD = {

@@ -11,7 +11,7 @@ from agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.bell import Bell
-from tessera.clients.kube import EVENTS, PODS, annotations_of, labels_of
+from tessera.clients.kube import EVENTS, NODES, PODS, annotations_of, labels_of
 from tessera.core.inventory import GpuEvent
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
@@ -200,6 +200,16 @@ async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> N
         first = await machine.start("p0", "tessera.dev/gpu-memory", 4)
         second = await machine.start("p1", "tessera.dev/gpu-memory", 4)
         assert [first["NVIDIA_VISIBLE_DEVICES"], second["NVIDIA_VISIBLE_DEVICES"]] == [uuids[1], uuids[0]]
+
+
+async def test_gpus_that_do_not_share_their_memory_are_not_counted_for_gpushare(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    (machine.folder / "policy.yaml").write_text(POLICY)
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("aliyun.com/gpu-mem", 40)
+        amounts = {"aliyun.com/gpu-mem": "40"}
+        await machine.kube.patch(NODES, "n1", {"status": {"capacity": amounts}}, subresource="status")
+        await machine.until(lambda node: node["status"]["capacity"].get("aliyun.com/gpu-count") == "1")
 
 
 async def test_a_pod_without_assignment_gets_no_share(machine: Machine) -> None:

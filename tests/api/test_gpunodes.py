@@ -17,7 +17,7 @@ from tessera.api.gpunodes import (
     wanted_field,
 )
 from tessera.core.gpumodels import CATALOGUE, GpuModel, Profile, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Sick, Used, Wanted
+from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
 from tessera.core.mig import Layout, Placement, all_layouts
 from tessera.core.need import Isolation, PodKey
 from tessera.core.sharing import Mode, Offer, Sharing
@@ -111,12 +111,26 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         unit_mib=draw(st.sampled_from((1, 1024))),
         driver="580.1",
         reported=True,
+        impaired=draw(st.sampled_from(((), IMPAIRED))),
         wanted=wanted,
         offered=draw(st.sampled_from((wanted, ()))),
         claims=(Claim(uid="u", pod=PodKey("a/b"), shares=(SHARE,), attempt="r/1"),),
         policy=draw(st.sampled_from(("", "default"))),
         version="7",
     )
+
+
+IMPAIRED = (
+    Impairment(kind="Overridden", subject="label gpushare=true", by="GPUPolicy batch", message="a"),
+    Impairment(kind="Refused", message="b"),
+)
+
+
+def test_reports_are_no_longer_than_the_schema_takes() -> None:
+    """However much is not in force, the status can be written."""
+    long = Impairment(kind="Withheld", subject="s" * 9000, by="b" * 9000, message="m" * 9000)
+    found = status_fields(GpuNodeState(name=NodeName("n"), impaired=(long,) * 100))["impaired"]
+    assert [len(found), *(len(found[0][key]) for key in ("subject", "by", "message"))] == [64, 512, 512, 4096]
 
 
 @given(states())

@@ -157,6 +157,11 @@ def test_power_clocks_unit_and_strategy_reach_the_node() -> None:
     assert {(each.power_limit_watts, each.clocks_mhz) for each in found.policies} == {(250, (300, 900))}
 
 
+def test_a_policy_that_says_no_mig_strategy_leaves_it_to_the_node() -> None:
+    assert on_node({}).strategy is None
+    assert "strategy" not in gpupolicies.node_policy(read({}).spec)
+
+
 def test_a_selector_without_conditions_means_every_node() -> None:
     assert selector_term(LabelSelector()) is None
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nodefacts import gpu
 from tessera.api import documents, nodepolicy
+from tessera.core.mig import Placement
 from tessera.core.nodesharing import GpuPolicy, NodeSharing
 from tessera.core.sharing import AUTO, Mode, Sharing
 from tessera.errors import InvalidInput
@@ -24,6 +25,7 @@ def policies(*sharings: tuple[int, Sharing | None]) -> tuple[GpuPolicy, ...]:
     return tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=sharing) for index, sharing in sharings)
 
 
+HALVES = (Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb"))
 MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 SHARES = Sharing(modes=(Mode.MEMORY_SHARE,))
 
@@ -60,6 +62,19 @@ READ = {
         "gpus: [{devices: [1], sharing: {whole: true, allocator: scheduler}, isolation: hardware}]\n",
         NodeSharing(policies=policies((1, Sharing(modes=(Mode.WHOLE,), allocator="scheduler")))),
     ),
+    "a strategy of one GPU alone": (
+        "strategy: mixed\ngpus: [{devices: [1], sharing: {mig: all-3g.20gb, strategy: single}}]\n",
+        NodeSharing(
+            strategy="mixed",
+            policies=(
+                GpuPolicy(
+                    uuid="GPU-1",
+                    sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False, strategy="single"),
+                    strategy="single",
+                ),
+            ),
+        ),
+    ),
     "isolation takes away what enforces less": (
         "gpus: [{devices: [0], isolation: driver}]\n",
         NodeSharing(policies=policies((0, Sharing(modes=(Mode.WHOLE, Mode.MIG, Mode.MPS))))),
@@ -89,6 +104,10 @@ REFUSED = {
     "replicas of instances weaker than the isolation": (
         "gpus: [{devices: [1], sharing: {mig: all-1g.5gb, time-slicing: 4}, isolation: driver}]\n",
         "sharing: found mig-time-slicing, wanted sharing of isolation driver or stronger",
+    ),
+    "instances of several profiles under strategy single": (
+        "strategy: single\ngpus: [{devices: [1], sharing: {mig: all-balanced}}]\n",
+        "sharing: found several profiles, wanted instances of one profile under strategy single; accepted: mixed",
     ),
     "more power than the GPU takes": (
         "gpus: [{devices: [0], power-limit-watts: 71}]\n",

@@ -3,7 +3,8 @@
 import datetime as dt
 import json
 
-from tessera.api.nodereports import Report, condition, enforcement_text, event, event_name
+from tessera.api.nodereports import Report, condition, enforcement_text, event, event_name, impairment_report
+from tessera.core.gpunodestate import Impairment
 from tessera.core.mig import Placement
 from tessera.core.mps import Enforcement, Level
 from tessera.core.sharing import Mode
@@ -37,6 +38,14 @@ def test_a_condition_remembers_when_its_status_changed() -> None:
     assert first["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("True", APPLIED, later, first)["lastTransitionTime"] == "2026-11-21T12:00:00Z"
     assert condition("False", FAILED, later, first)["lastTransitionTime"] == "2026-11-21T12:01:00Z"
+
+
+def test_what_is_not_in_force_is_one_report_with_the_gravest_as_its_reason() -> None:
+    assert impairment_report(()) is None
+    impaired = [Impairment(kind="Overridden", message="a"), Impairment(kind="Withheld", message="b")]
+    assert impairment_report(impaired) == Report(reason="Withheld", message="a; b", warning=True)
+    refused = Impairment(kind="Refused", message="a")
+    assert impairment_report([*impaired, refused]) == Report(reason="Refused", message="a; b", warning=True)
 
 
 def test_what_is_in_force_is_json() -> None:

@@ -9,6 +9,7 @@ from policyobjects import gpu_policy
 from tessera.api.gpupolicies import Status, read_gpu_policy
 from tessera.api.partitionpolicies import partition_policy
 from tessera.api.policystatus import Facts, new_status, refused_status
+from tessera.core.gpunodestate import Impairment
 from tessera.core.need import Requirement, SelectorTerm
 from tessera.core.partitioning import Budget, Limits, Policy
 
@@ -19,6 +20,22 @@ POLICY = read_gpu_policy(gpu_policy({}))
 READY = {
     "no node": (Facts(), ("True", "NoNodes", "it applies to no node with GPUs and an agent")),
     "all nodes": (Facts(nodes=1), ("True", "InForce", "in force on 1 node")),
+    "one refuses it": (
+        Facts(nodes=2, impaired=(("a", Impairment(kind="Refused", message="no such profile")),)),
+        ("False", "Refused", "on a: no such profile"),
+    ),
+    "some withhold a resource": (
+        Facts(nodes=2, impaired=tuple((name, Impairment(kind="Withheld", message="too many")) for name in "ab")),
+        ("False", "Withheld", "on a, b: too many"),
+    ),
+    "it is overridden": (
+        Facts(nodes=1, impaired=(("a", Impairment(kind="Overridden", subject="GPUPolicy test", message="by x")),)),
+        ("False", "Overridden", "on a: by x"),
+    ),
+    "something else is overridden": (
+        Facts(nodes=1, impaired=(("a", Impairment(kind="Overridden", subject="GPUPolicy tes", message="by x")),)),
+        ("True", "InForce", "in force on 1 node"),
+    ),
     "one is behind": (Facts(nodes=2, behind=("b",)), ("False", "Applying", "not yet in force on b")),
     "many are behind": (
         Facts(nodes=9, behind=("e", "d", "c", "b")),
@@ -35,6 +52,19 @@ def test_when_a_policy_is_in_force(case: str) -> None:
     assert (found.status, found.reason, found.message) == want
 
 
+def test_what_a_policy_overrides() -> None:
+    """A label that yields to it is named in a condition of the policy."""
+    label = Impairment(kind="Overridden", subject="label x=y", by="GPUPolicy test", message="label x=y has no effect")
+    other = Impairment(kind="Overridden", subject="label x=y", by="node policy", message="nor here")
+    for impaired, want in (
+        ((), ("False", "Nothing", "nothing that labels, files and options of its nodes say")),
+        ((("a", label), ("b", other), ("c", label)), ("True", "Overridden", "on a, c: label x=y has no effect")),
+    ):
+        conditions = new_status(POLICY, Facts(nodes=3, impaired=impaired), NOON).conditions
+        (found,) = (each for each in conditions if each.type == "Overrides")
+        assert (found.status, found.reason, found.message) == want
+
+
 def test_what_was_not_looked_at_stays() -> None:
     """A look without a plan keeps the number of pods that wait, and the last decision stands until another."""
     facts = Facts(nodes=1, gpus=8, wanted=3, waiting=2, decision="x" * 2000)
@@ -48,7 +78,7 @@ def test_a_policy_that_cannot_be_read_keeps_the_rest_of_its_status() -> None:
     """Accepted is False with the reason; what was in force is."""
     former = new_status(POLICY, Facts(nodes=1), NOON)
     status = refused_status(former, 7, "spec.unit: no", ONE)
-    accepted, ready = sorted(status.conditions, key=lambda each: each.type)
+    accepted, _, ready = sorted(status.conditions, key=lambda each: each.type)
     assert (accepted.status, accepted.message, accepted.observed_generation) == ("False", "spec.unit: no", 7)
     assert ready == next(each for each in former.conditions if each.type == "Ready")
     assert (status.observed_generation, status.nodes) == (7, 1)

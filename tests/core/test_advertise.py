@@ -193,7 +193,13 @@ WITHHELD: dict[str, tuple[list[tuple[GpuFacts, Sharing]], OfferOptions, set[str]
         [(facts(0), MEMORY), (facts(1), WHOLE)],
         OfferOptions(unit_mib=1),
         {"nvidia.com/gpu"},
-        "choose a larger unit",
+        "gpu-mem: 40960 units of 1 MiB are more than the 40000 a kubelet takes of a node; set unit: GiB",
+    ),
+    "more replicas than a kubelet takes": (
+        [(facts(index), Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4096),))) for index in range(10)],
+        OfferOptions(),
+        set(),
+        "40960 devices are more than the 40000 a kubelet takes of a node; choose fewer replicas",
     ),
     "an id that is too long": (
         [(msgspec.structs.replace(facts(0), uuid="GPU-" + "0" * 60), WHOLE)],
@@ -211,6 +217,8 @@ def test_what_is_withheld_and_why(case: str) -> None:
     found = offer([shared(gpu, sharing) for gpu, sharing in pairs], inventory, options)
     assert {resource.name for resource in found.resources} == want
     assert any(reason in each for each in found.withheld), found.withheld
+    assert {name for name, _ in found.impossible}.isdisjoint(want)
+    assert {f"resource {name}: {problem}" for name, problem in found.impossible} <= set(found.withheld)
 
 
 def test_a_gpu_that_the_driver_does_not_show_is_withheld() -> None:

@@ -1,5 +1,6 @@
 """What containers get for their shares."""
 
+import msgspec
 import pytest
 
 from nodefacts import gpu
@@ -35,6 +36,15 @@ def own(memory: str, compute: str, mode: str) -> tuple[tuple[str, str], ...]:
         ("TESSERA_GPU_MEMORY_MIB", memory),
         ("TESSERA_GPU_COMPUTE_PERCENT", compute),
         ("TESSERA_GPU_MODE", mode),
+    )
+
+
+def gpushare(gpus: str, units: str, of_gpu: str) -> tuple[tuple[str, str], ...]:
+    return (
+        ("ALIYUN_COM_GPU_MEM_IDX", gpus),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", units),
+        ("ALIYUN_COM_GPU_MEM_POD", units),
+        ("ALIYUN_COM_GPU_MEM_DEV", of_gpu),
     )
 
 
@@ -79,6 +89,14 @@ CASES = {
             device_nodes=("/dev/nvidia0", *COMMON),
         ),
     ),
+    "an amount that was asked in gpushare's words, by MPS": (
+        [msgspec.structs.replace(share(0, Mode.MPS, 4096, 30), resource="aliyun.com/gpu-mem")],
+        ShareEdits(
+            env=own("4096", "30", "mps") + gpushare("0", "4", "15") + mps("0=4096M", "30"),
+            mounts=pipes("GPU-0"),
+            device_nodes=("/dev/nvidia0", *COMMON),
+        ),
+    ),
     "two replicas of one GPU add up, and without a claim to compute there is no limit": (
         [share(0, Mode.MPS), share(0, Mode.MPS)],
         ShareEdits(
@@ -100,10 +118,7 @@ CASES = {
         ShareEdits(
             env=(
                 *own("4096,1024", "0,0", "memory-share,memory-share"),
-                ("ALIYUN_COM_GPU_MEM_IDX", "0,1"),
-                ("ALIYUN_COM_GPU_MEM_CONTAINER", "5"),
-                ("ALIYUN_COM_GPU_MEM_POD", "5"),
-                ("ALIYUN_COM_GPU_MEM_DEV", "15"),
+                *gpushare("0,1", "5", "15"),
             ),
             device_nodes=("/dev/nvidia0", "/dev/nvidia5", *COMMON),
         ),

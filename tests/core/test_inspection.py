@@ -8,7 +8,7 @@ import pytest
 from kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.core.cluster import Phase, Record
-from tessera.core.gpunodestate import Claim, Sick, Used, Wanted
+from tessera.core.gpunodestate import Claim, Impairment, Sick, Used, Wanted
 from tessera.core.inspection import GpuInspection, Health, Inspection, NodeInspection, inspect
 from tessera.core.mps import Level
 from tessera.core.need import PodKey
@@ -47,6 +47,13 @@ def test_a_cut_gpu() -> None:
     assert (got.granted_mib, got.granted_percent, got.used_mib) == (4864, 14, 3000)
     assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.WELL, True)
     assert got.conflicts == ()
+
+
+def test_what_is_declared_and_not_in_force_is_noted_once() -> None:
+    impaired = (Impairment(kind="Overridden", subject="label x", by="GPUPolicy y", message="label x has no effect"),)
+    nodes = [each for name in "ab" for each in (node(name), gpunode(name, gpu(0, node=name), impaired=impaired))]
+    assert seen(*nodes, node("c")).notes == ("a, b: label x has no effect",)
+    assert seen(*nodes, names=("b",)).notes == ("b: label x has no effect",)
 
 
 def test_an_empty_gpu_is_offered_in_its_modes_and_not_fragmented() -> None:

@@ -255,6 +255,42 @@ def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> Non
     assert effective(inventory, files)[4].sharing.open
 
 
+SEVENTHS = node(*(gpu(index, "A100-40GB", "all-1g.5gb") for index in range(2)))
+FIXED = Sharing(modes=(Mode.MIG,), layout=SEVENTHS.gpus[0].layout, recut=False)
+
+# sentence: (strategy of the node, sharing of the policy, strategy of the policy's entry, resource of the instances)
+STRATEGIES: dict[str, tuple[Strategy | None, Sharing, Strategy | None, str]] = {
+    "nothing is said": (None, FIXED, None, f"{MIG}1g.5gb"),
+    "mixed": ("mixed", FIXED, None, f"{MIG}1g.5gb"),
+    "single, of a layout that a policy fixes": ("single", FIXED, None, WHOLE),
+    "single, of GPUs left to Tessera": ("single", AUTO, None, WHOLE),
+    "single of the node and mixed of the GPU": ("single", FIXED, "mixed", f"{MIG}1g.5gb"),
+    "mixed of the node and single of the GPU": ("mixed", FIXED, "single", WHOLE),
+    "none does not take away what a policy fixes": ("none", FIXED, None, f"{MIG}1g.5gb"),
+    "single as the sharing itself has it": (None, msgspec.structs.replace(FIXED, strategy="single"), None, WHOLE),
+}
+
+
+@pytest.mark.parametrize(("strategy", "sharing", "own", "want"), STRATEGIES.values(), ids=STRATEGIES)
+def test_what_instances_are_called_with_a_policy_in_force(
+    strategy: Strategy | None, sharing: Sharing, own: Strategy | None, want: str
+) -> None:
+    policies = tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=sharing, strategy=own) for index in range(2))
+    files = NodeSharing(policies=policies, strategy=strategy)
+    assert [device[1] for device in offered(SEVENTHS, files)] == [want] * 14
+    assert list(notes(SEVENTHS, files)) == []
+
+
+def test_memory_of_gpus_left_to_tessera_stays_beside_instances_under_strategy_single() -> None:
+    """Two GPUs in slices outnumber one that is whole: it offers no device, and its memory all the same."""
+    inventory = node(*SEVENTHS.gpus, gpu(2, "A100-40GB"), gpu(3, "A100-40GB"))
+    policies = (*(policy(index, AUTO) for index in range(3)), policy(3, Sharing(modes=(Mode.WHOLE,))))
+    files = NodeSharing(policies=policies, strategy="single")
+    got = effective(inventory, files)
+    assert [len(each.devices) for each in got] == [7, 7, 0, 0]
+    assert [each.sharing.modes for each in got[2:]] == [(Mode.MPS, Mode.MEMORY_SHARE), ()]
+
+
 @pytest.mark.parametrize(
     ("sentence", "there", "wanted", "want"),
     [

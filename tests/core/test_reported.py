@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpunodes import at, facts, shared
+from tessera.core.advertise import NodeOffer
 from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import GpuNodeState, Sick, Used
+from tessera.core.gpunodestate import GpuNodeState, Impairment, Sick, Used
 from tessera.core.health import Health, Phase, State
 from tessera.core.inventory import ComputeMode, Inventory
-from tessera.core.reported import Summary, reported, settled, summary
+from tessera.core.reported import Summary, reported, settled, summary, withheld_resources
 from tessera.core.sharing import AUTO, Mode, Offer, Sharing
 from tessera.core.snapshot import Gpu, NodeName
 
@@ -26,6 +27,17 @@ def ill(reason: str, phase: Phase = Phase.UNHEALTHY) -> State:
 
 def used(memory_mib: int, gpu: str = WHOLE.uuid) -> Used:
     return Used(gpu=gpu, memory_mib=memory_mib)
+
+
+def test_resources_that_are_not_offered_are_named() -> None:
+    offered = NodeOffer(resources=(), withheld=("a", "b"), impossible=(("tessera.dev/gpu-memory", "too many; set b"),))
+    assert withheld_resources(offered) == (
+        Impairment(
+            kind="Withheld",
+            subject="tessera.dev/gpu-memory",
+            message="tessera.dev/gpu-memory is not offered: too many; set b",
+        ),
+    )
 
 
 def test_the_state_of_a_node() -> None:

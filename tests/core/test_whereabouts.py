@@ -12,7 +12,7 @@ from gpunodes import sevenths
 from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.core.cluster import Phase, Record
-from tessera.core.gpunodestate import Claim, Sick, Wanted
+from tessera.core.gpunodestate import Claim, Impairment, Sick, Wanted
 from tessera.core.inspection import inspect
 from tessera.core.mps import Level
 from tessera.core.need import PodKey
@@ -137,6 +137,38 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
         [],
         ["its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of nvidia"],
+    ),
+    "amounts that the agent withholds": (
+        [
+            node(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject=NEED, message="too many units"),)),
+            machine("b"),
+            gpunode("b", gpu(0, node="b")),
+            me({NEED: 4}),
+        ],
+        ["b could take it now"],
+        [],
+        ["too many units", ""],
+    ),
+    "amounts that all agents withhold": (
+        [
+            node(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject=NEED, message="too many units"),)),
+            me({NEED: 4}),
+        ],
+        [f"no node advertises {NEED}; on a: too many units"],
+        [],
+        ["too many units"],
+    ),
+    "amounts of a node where something else is withheld": (
+        [
+            machine(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject="nvidia.com/gpu", message="x"),)),
+            me({NEED: 4}),
+        ],
+        ["a could take it now"],
+        [],
+        [""],
     ),
     "the scheduler's word and foreign names": (
         [

@@ -12,10 +12,12 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, read_file
+from tessera.agent.partition import MIG_CONFIG
 from tessera.api import documents, nodepolicy, sharingconfig
 from tessera.core.doctor import APPLIED
 from tessera.core.inventory import GpuFacts
-from tessera.core.nodesharing import NodeSharing, combined
+from tessera.core.nodesharing import NodeSharing, Strategy
+from tessera.core.precedence import Decision, Declared, Overridden, Statement, decide
 from tessera.errors import InvalidInput, shown
 
 __all__ = [
@@ -46,10 +48,12 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """The node policy."""
     applied: Path | None = None
     """File that keeps what was applied last; None keeps it in memory alone."""
+    strategy: Strategy | None = None
+    """MIG strategy where neither a file nor a policy says; None where it is not given."""
 
 
 class GivenPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPUPolicy says about this node; a node policy file, where there is one, wins."""
+    """What a GPUPolicy says about this node; it yields to a node policy file."""
 
     name: str
     text: str
@@ -62,11 +66,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     node_sharing: NodeSharing | None
     """None where the files are refused and nothing was in force before: then nothing may be offered."""
     generation: str = ""
-    """Names and hash of the files in force: `balanced@0a1b2c3d4e`; empty where there are none."""
+    """Names and hash of what is in force: `balanced@0a1b2c3d4e`; empty where there is neither file nor policy."""
     problem: str = ""
     """Why the files that are there now are not in force; empty where they are."""
-    overruled: str = ""
-    """Why a GPUPolicy has no effect here; empty where it has, or there is none."""
+    overridden: tuple[Overridden, ...] = ()
+    """What was declared and has no effect, because something else decides."""
 
 
 class _Texts(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +81,18 @@ class _Texts(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     policy_name: str = ""
     """The GPUPolicy it comes from; empty for the file."""
+    source: str = ""
+    """The label that chose the sharing configuration; empty where none did."""
 
-    @property
-    def generation(self) -> str:
-        names = "+".join(name for name in (self.name, "policy" if self.policy else "") if name)
-        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]
-        return f"{names}@{digest}" if names else ""
+    def generation(self, decision: Decision) -> str:
+        """Return names and hash of what of these is in force."""
+        acting = msgspec.structs.replace(self, source="")
+        if not decision.sharing_config:
+            acting = msgspec.structs.replace(acting, name="", sharing="")
+        policy = f"gpupolicy/{self.policy_name}" if self.policy_name else "policy"
+        names = [name for name in (acting.name, policy if self.policy else "") if name]
+        digest = hashlib.sha256(msgspec.json.encode(acting)).hexdigest()[:10]
+        return f"{'+'.join(names)}@{digest}" if names else ""
 
 
 class ConfigurationFiles:
@@ -104,39 +114,41 @@ class ConfigurationFiles:
             given: what a GPUPolicy says about it; None where none applies.
 
         """
-        overruled = ""
-        if given is not None and self._sources.policy is not None and self._sources.policy.exists():
-            overruled = f"GPUPolicy {given.name} has no effect: the node policy {self._sources.policy} decides here"
-            given = None
-        found = self._read(labels, gpus, given)
-        return msgspec.structs.replace(found, overruled=overruled)
-
-    def _read(self, labels: Mapping[str, str], gpus: Sequence[GpuFacts], given: GivenPolicy | None) -> Configuration:
-        memory_share = labels.get(SHARE_LABEL) == "true"
+        file = self._sources.policy
+        overrides = _is_there(file)
+        common = Declared(
+            layout_label=labels.get(MIG_CONFIG, ""),
+            gpu_policy=Statement(source=f"GPUPolicy {given.name}") if given is not None else None,
+            node_policy=Statement(source=f"node policy file {file}") if overrides else None,
+            unread_label=self._unread(labels.get(CONFIG_LABEL, "")),
+            memory_share=labels.get(SHARE_LABEL) == "true",
+            strategy=self._sources.strategy,
+        )
         try:
-            texts = self._texts(labels, given)
-            node_sharing = _parsed(texts, gpus, memory_share=memory_share)
+            texts = self._texts(labels, None if overrides else given)
+            decision = _decided(texts, gpus, common)
         except InvalidInput as error:
-            return self._former(gpus, str(error), memory_share=memory_share)
+            return self._former(gpus, str(error), common)
         except OSError as error:
-            return self._former(gpus, f"{error.filename}: {error.strerror}", memory_share=memory_share)
+            return self._former(gpus, f"{error.filename}: {error.strerror}", common)
         self._keep(texts)
-        return Configuration(node_sharing=node_sharing, generation=texts.generation)
+        return _configuration(texts, decision)
 
-    def _former(self, gpus: Sequence[GpuFacts], problem: str, *, memory_share: bool) -> Configuration:
+    def _former(self, gpus: Sequence[GpuFacts], problem: str, common: Declared) -> Configuration:
         former = self._applied or self._load()
         if former is None:
             return Configuration(node_sharing=None, problem=problem)
         try:
-            node_sharing = _parsed(former, gpus, memory_share=memory_share)
+            decision = _decided(former, gpus, common)
         except InvalidInput as error:
             return Configuration(node_sharing=None, problem=f"{problem}; the former configuration: {error}")
-        return Configuration(node_sharing=node_sharing, generation=former.generation, problem=problem)
+        return msgspec.structs.replace(_configuration(former, decision), problem=problem)
 
     # Files
 
     def _texts(self, labels: Mapping[str, str], given: GivenPolicy | None) -> _Texts:
-        name, path = self._chosen(labels.get(CONFIG_LABEL, ""))
+        label = labels.get(CONFIG_LABEL, "")
+        name, path = self._chosen(label)
         policy = self._sources.policy
         own = _content(policy) if policy is not None and policy.exists() else ""
         return _Texts(
@@ -144,12 +156,22 @@ class ConfigurationFiles:
             sharing=_content(path) if path is not None else "",
             policy=own if given is None else given.text,
             policy_name="" if given is None else given.name,
+            source=f"label {CONFIG_LABEL}={label}" if label and not self._alone else "",
         )
+
+    @property
+    def _alone(self) -> bool:
+        """Whether the sharing configuration is one file, so that no label chooses."""
+        root = self._sources.sharing
+        return root is not None and _is_there(root) and root.is_file()
+
+    def _unread(self, label: str) -> str:
+        return f"label {CONFIG_LABEL}={label}" if label and self._alone else ""
 
     def _chosen(self, label: str) -> tuple[str, Path | None]:
         """Return name and path of the sharing configuration; none where there is none and none is named."""
         root = self._sources.sharing
-        if root is not None and root.is_file():
+        if root is not None and self._alone:
             return root.name, root
         keys = {path.name: path for path in _listed(root)}
         wanted = label or self._sources.default
@@ -187,6 +209,14 @@ class ConfigurationFiles:
             return None
 
 
+def _is_there(path: Path | None) -> bool:
+    """Return whether there is such a file; of one that cannot be looked at, the reading says why."""
+    try:
+        return path is not None and path.exists()
+    except OSError:
+        return False
+
+
 def _listed(root: Path | None) -> Sequence[Path]:
     """Return the files of a directory, without those of Kubernetes' own that begin with two dots."""
     try:
@@ -210,8 +240,27 @@ def _content(path: Path) -> str:
         raise InvalidInput(str(path), found="bytes that are not UTF-8", wanted="YAML or JSON") from error
 
 
-def _parsed(texts: _Texts, gpus: Sequence[GpuFacts], *, memory_share: bool) -> NodeSharing:
-    config = sharingconfig.read(documents.one(texts.name, texts.sharing)) if texts.name else NodeSharing()
-    source = f"GPUPolicy {texts.policy_name}" if texts.policy_name else "node policy"
-    policy = nodepolicy.read(documents.one(source, texts.policy), gpus) if texts.policy else NodeSharing()
-    return combined(config, policy, memory_share=memory_share)
+def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> Decision:
+    """Return what holds of these texts, beside what labels and options say."""
+    declared = common
+    if texts.name:
+        config = sharingconfig.read(documents.one(texts.name, texts.sharing))
+        source = texts.source or f"sharing configuration {texts.name}"
+        declared = msgspec.structs.replace(declared, sharing_config=Statement(source=source, said=config))
+    if texts.policy:
+        source = f"GPUPolicy {texts.policy_name}" if texts.policy_name else "node policy"
+        said = nodepolicy.read(documents.one(source, texts.policy), gpus)
+        if texts.policy_name:
+            declared = msgspec.structs.replace(
+                declared, gpu_policy=Statement(source=source, said=said), node_policy=None
+            )
+        else:
+            named = declared.node_policy or Statement(source=source)
+            declared = msgspec.structs.replace(declared, node_policy=msgspec.structs.replace(named, said=said))
+    return decide(declared, gpus)
+
+
+def _configuration(texts: _Texts, decision: Decision) -> Configuration:
+    return Configuration(
+        node_sharing=decision.said, generation=texts.generation(decision), overridden=decision.overridden
+    )

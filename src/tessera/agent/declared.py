@@ -1,16 +1,17 @@
 """What is declared for the GPUs of this node at one moment: by files, labels and the GPUNode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from tessera.agent.configuration import ConfigurationFiles, GivenPolicy
+from tessera.agent.configuration import Configuration, ConfigurationFiles, GivenPolicy
 from tessera.agent.gpunode import Asked
 from tessera.agent.partition import MIG_CONFIG
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import Object, labels_of
+from tessera.core.gpunodestate import Impairment
 from tessera.core.inventory import Inventory
-from tessera.core.nodesharing import NodeSharing, Strategy, effective, notes
+from tessera.core.nodesharing import NodeSharing, effective, notes
 from tessera.core.sharing import without_mps
 from tessera.core.snapshot import Gpu
 from tessera.core.wanted import fixed
@@ -33,6 +34,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """The files in force, as `Configuration.generation`."""
     notes: tuple[str, ...] = ()
     """What of all this has no effect, and why; one sentence each."""
+    impaired: tuple[Impairment, ...] = ()
+    """What of it lasts until somebody changes what is declared."""
 
 
 class Declarations:
@@ -41,7 +44,6 @@ class Declarations:
     Args:
         driver: the node's GPU driver.
         files: the node's files.
-        strategy: the MIG strategy where no file says.
         node: returns the Node object as last seen.
         asked: returns what the GPUNode asks.
         no_mps: returns why the node has no MPS; empty where it has.
@@ -52,7 +54,6 @@ class Declarations:
         self,
         driver: GpuDriver,
         files: ConfigurationFiles,
-        strategy: Strategy,
         *,
         node: Callable[[], Object],
         asked: Callable[[], Asked],
@@ -60,7 +61,6 @@ class Declarations:
     ) -> None:
         self._driver = driver
         self._files = files
-        self._strategy = strategy
         self._node = node
         self._asked = asked
         self._no_mps = no_mps
@@ -76,11 +76,11 @@ class Declarations:
         labels, asked = labels_of(self._node()), self._asked()
         policy = GivenPolicy(name=asked.policy_name, text=asked.policy) if asked.policy else None
         found = self._files.read(labels, inventory.gpus, policy)
-        problems = tuple(each for each in (found.problem, asked.problem, found.overruled) if each)
-        if found.node_sharing is None:
-            return Declared(inventory=inventory, said=None, asked=asked, notes=problems)
-        strategy = found.node_sharing.strategy or self._strategy
-        said = msgspec.structs.replace(found.node_sharing, strategy=strategy)
+        impaired = tuple(_impairments(found, asked))
+        problems = tuple(each.message for each in impaired)
+        said = found.node_sharing
+        if said is None:
+            return Declared(inventory=inventory, said=None, asked=asked, notes=problems, impaired=impaired)
         name = labels.get(MIG_CONFIG, "")
         gpus = effective(inventory, said)
         return Declared(
@@ -91,6 +91,7 @@ class Declarations:
             layout_name=name,
             generation=found.generation,
             notes=(*problems, *notes(inventory, said), *inventory.remarks),
+            impaired=impaired,
         )
 
     def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -101,3 +102,12 @@ class Declarations:
             msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing)) if gpu.sharing.undecided else gpu
             for gpu in gpus
         )
+
+
+def _impairments(found: Configuration, asked: Asked) -> Iterator[Impairment]:
+    """Yield what is not in force of what is declared."""
+    for problem in (found.problem, asked.problem):
+        if problem:
+            yield Impairment(kind="Refused", message=problem)
+    for each in found.overridden:
+        yield Impairment(kind="Overridden", subject=each.source, by=each.by, message=str(each))

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from tessera.agent.configuration import Configuration, ConfigurationFiles, Sources
+from tessera.agent.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, Kube, annotations_of, labels_of
+from tessera.clients.kube import GPU_NODES, NODES, Kube, annotations_of, labels_of
 from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket
 from tessera.core.handover import Handover
 from tessera.core.inventory import Inventory
@@ -79,7 +79,8 @@ async def observe(
     """
     inventory, driver_problem = await _inventory(driver)
     seen, node_problem = await _node(kube, node)
-    config = await asyncio.to_thread(_configuration, places.sources, seen, inventory)
+    policy = await _policy(kube, node)
+    config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
     said = config.node_sharing or NodeSharing()
     daemons = await mps.inspect()
     kubelet = (places.plugins / "kubelet.sock", places.pod_resources)
@@ -101,7 +102,7 @@ async def observe(
         kubelet=tuple([await asyncio.to_thread(_socket, path) for path in kubelet]),
         generation=config.generation,
         config_problem=config.problem,
-        config_notes=notes(inventory, said) if inventory is not None else (),
+        config_notes=(*map(str, config.overridden), *(notes(inventory, said) if inventory is not None else ())),
         node=seen,
         node_problem=node_problem,
     )
@@ -139,10 +140,25 @@ async def _node(kube: Kube | None, name: str) -> tuple[NodeSeen | None, str]:
     return NodeSeen(labels=labels_of(found), annotations=annotations_of(found)), ""
 
 
-def _configuration(sources: Sources, node: NodeSeen | None, inventory: Inventory | None) -> Configuration:
+async def _policy(kube: Kube | None, name: str) -> GivenPolicy | None:
+    """Return what a GPUPolicy says about the node; None where none applies, or the API server does not say."""
+    if kube is None or not name:
+        return None
+    try:
+        found = await kube.get(GPU_NODES, name)
+    except TesseraError:
+        return None
+    policy = ((found or {}).get("spec") or {}).get("policy") or {}
+    document = policy.get("document")
+    return GivenPolicy(name=policy["name"], text=msgspec.json.encode(document).decode()) if document else None
+
+
+def _configuration(
+    sources: Sources, node: NodeSeen | None, inventory: Inventory | None, policy: GivenPolicy | None
+) -> Configuration:
     labels = node.labels if node is not None else {}
     files = ConfigurationFiles(msgspec.structs.replace(sources, applied=None))
-    return files.read(labels, inventory.gpus if inventory is not None else ())
+    return files.read(labels, inventory.gpus if inventory is not None else (), policy)
 
 
 def _wants_mps(inventory: Inventory, said: NodeSharing) -> bool:

@@ -1,12 +1,13 @@
 """The agent's side of its Node object: labels, annotations, a condition and events, written only where they differ."""
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from tessera.api.asks import SHARE_COUNT, SHARE_MEMORY
-from tessera.api.nodereports import CONDITION, Report, condition
+from tessera.api.nodereports import CONDITION, CONFIGURATION, Report, condition, impairment_report
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
+from tessera.core.gpunodestate import Impairment
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
@@ -87,14 +88,14 @@ class NodeRecord:
         return bool(amounts)
 
     async def count_gpus(self, node: Object, gpus: int) -> bool:
-        """Tell how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
+        """Report how many GPUs the node's gpushare memory is of, 0 where it offers none; return whether that changed.
 
         A device plugin counts units of memory, so gpushare's own plugin patches the number of GPUs beside them, as
         anybody may advertise a resource. The kubelet keeps it.
 
         Args:
             node: the Node object as last seen.
-            gpus: GPUs the node has.
+            gpus: as `core.gpushare.gpus_to_count` gives it.
 
         Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
         """
@@ -108,8 +109,31 @@ class NodeRecord:
         await self._kube.patch(NODES, self._node, body, subresource="status")
         return True
 
-    async def set_condition(self, status: Literal["True", "False", "Unknown"], report: Report) -> bool:
-        """Set the condition `TesseraLayoutApplied`, keeping all others; return whether it changed.
+    async def tell_impaired(self, node: Object, impaired: Sequence[Impairment]) -> bool:
+        """Let the condition `TesseraConfigurationApplied` say what is not in force; return whether it changed.
+
+        Args:
+            node: the Node object as last seen.
+            impaired: what is not in force; the condition goes where there is nothing.
+
+        Raises:
+            Conflict: somebody else changed the node meanwhile; call again.
+
+        """
+        report = impairment_report(impaired)
+        present = (node.get("status") or {}).get("conditions") or []
+        former = next((each for each in present if each.get("type") == CONFIGURATION), None)
+        if report is None:
+            return former is not None and await self.remove_condition(CONFIGURATION)
+        new = condition("False", report, self._now(), former, CONFIGURATION)
+        if former and all(former.get(key) == new[key] for key in ("status", "reason", "message")):
+            return False
+        return await self.set_condition("False", report, CONFIGURATION)
+
+    async def set_condition(
+        self, status: Literal["True", "False", "Unknown"], report: Report, kind: str = CONDITION
+    ) -> bool:
+        """Set a condition of this kind, keeping all others; return whether it changed.
 
         The list of conditions is replaced under the version it was read at, because a merge patch cannot name one.
 
@@ -119,11 +143,11 @@ class NodeRecord:
         """
         node = await self.read()
         conditions = list((node.get("status") or {}).get("conditions") or [])
-        former = next((each for each in conditions if each.get("type") == CONDITION), None)
-        new = condition(status, report, self._now(), former)
+        former = next((each for each in conditions if each.get("type") == kind), None)
+        new = condition(status, report, self._now(), former, kind)
         if former and all(former.get(key) == new[key] for key in ("status", "reason", "message")):
             return False
-        others = [each for each in conditions if each.get("type") != CONDITION]
+        others = [each for each in conditions if each.get("type") != kind]
         body = {
             "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
             "status": {"conditions": [*others, new]},
@@ -131,8 +155,8 @@ class NodeRecord:
         await self._kube.patch(NODES, self._node, body, subresource="status")
         return True
 
-    async def remove_condition(self) -> bool:
-        """Take the condition `TesseraLayoutApplied` away; return whether there was one.
+    async def remove_condition(self, kind: str = CONDITION) -> bool:
+        """Take the condition of this kind away; return whether there was one.
 
         Raises:
             Conflict: somebody else changed the node meanwhile; call again.
@@ -140,7 +164,7 @@ class NodeRecord:
         """
         node = await self.read()
         conditions = list((node.get("status") or {}).get("conditions") or [])
-        others = [each for each in conditions if each.get("type") != CONDITION]
+        others = [each for each in conditions if each.get("type") != kind]
         if len(others) < len(conditions):
             version = {"resourceVersion": node["metadata"]["resourceVersion"]}
             body = {"metadata": version, "status": {"conditions": others}}

@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
@@ -38,6 +40,8 @@ from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.advertise import DeviceKey, NodeOffer, OfferOptions, offer
 from tessera.core.allocators import by_name
 from tessera.core.byname import shares_by_id
+from tessera.core.gpunodestate import Impairment
+from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
@@ -45,7 +49,7 @@ from tessera.core.matching import Held
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
 from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
-from tessera.core.reported import reported
+from tessera.core.reported import reported, withheld_resources
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
 from tessera.core.wanted import Spots, chosen_devices
@@ -109,7 +113,6 @@ class Agent:
         self._declarations = Declarations(
             driver,
             ConfigurationFiles(settings.sources),
-            settings.strategy,
             node=self._node,
             asked=self._gpunode.asked,
             no_mps=self._enforcer.no_mps,
@@ -122,6 +125,9 @@ class Agent:
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
+        self._advertised = NodeOffer(resources=())
+        self._impaired: tuple[Impairment, ...] = ()
+        """What is declared and not in force."""
         self._offering = asyncio.Lock()
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
@@ -269,6 +275,7 @@ class Agent:
             self._note("configuration", declared.notes)
             self._seen = None if said is None else (declared, said, declared.gpus)
             if said is None:
+                self._impaired = declared.impaired
                 return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
             self._plugins.count_in(said.unit_mib)
             gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
@@ -284,6 +291,8 @@ class Agent:
             look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
             told = await self._hand_over(look, said.plugin)
             self._note("plugins", self._plugins.problems)
+            self._advertised = offered
+            self._impaired = (*declared.impaired, *withheld_resources(offered))
             self._seen = declared, said, gpus
             return told
 
@@ -332,21 +341,31 @@ class Agent:
     # Reports
 
     async def _report(self) -> None:
-        """Tell the cluster what was seen and offered last."""
-        if self._seen is None:
-            return
-        declared, said, gpus = self._seen
+        """Report what was seen and offered last."""
+        if self._seen is not None:
+            await self._report_gpus(*self._seen)
+        await self._record.tell_impaired(self._node(), self._impaired)
+
+    async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
         await self._tell_health(inventory)
         if self._settings.labels:
-            await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
+            await self._label(inventory, declared.gpus, said.strategy or "mixed")
         levels = enforcement_text(enforcements(gpus, inventory))
         await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
-        await self._record.count_gpus(self._node(), len(inventory.gpus))
+        await self._record.count_gpus(self._node(), self._sharing_gpus())
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
+        state = msgspec.structs.replace(state, impaired=self._impaired)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
+
+    def _sharing_gpus(self) -> int:
+        """Return how many GPUs gpushare's programs shall count."""
+        units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
+        dues = (due for due in self._plugins.dues() if due.key.resource == GPUSHARE_MEMORY)
+        used = (share.gpu for due in dues for share in due.shares)
+        return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 
     async def _devices(self) -> Mapping[str, Share]:
         """Return what each device is, by its id."""

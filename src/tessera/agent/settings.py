@@ -1,7 +1,6 @@
 """What an agent is told when it starts: names, folders, and how often it looks."""
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -57,8 +56,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: Sources = Sources()
     mig_config: Path | None = None
     """mig-parted's file; the names it knows by itself work without one."""
-    strategy: Literal["none", "single", "mixed"] = "mixed"
-    """MIG strategy where no file says."""
     mps: MpsSettings = MpsSettings()
     limits: Limits = Limits()
     health: Policy = Policy()

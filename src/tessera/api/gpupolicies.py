@@ -186,8 +186,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """Of several policies that select a node the one with the highest number applies; of equals the first by name."""
     unit: Literal["GiB", "MiB"] = "GiB"
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
-    mig_strategy: Literal["none", "single", "mixed"] = "mixed"
-    """What MIG instances are called, as NVIDIA's device plugin has it."""
+    mig_strategy: Literal["none", "single", "mixed"] | None = None
+    """What MIG instances are called, as NVIDIA's device plugin has it; left out where the node's own files and the
+    agent's option `--strategy` decide, and `mixed` where they do not either."""
     isolation: Isolation = Isolation.NONE
     """The weakest isolation that GPUs offer of which no entry says another."""
     gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
@@ -214,7 +215,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """What was decided last, and why, in a sentence."""
     conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=16)] = ()
-    """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes."""
+    """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
+    that labels, files or options of its nodes say yields to it."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -399,7 +401,7 @@ def node_policy(spec: Spec) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "NodePolicy",
-        "strategy": spec.mig_strategy,
+        **({} if spec.mig_strategy is None else {"strategy": spec.mig_strategy}),
         "unit": spec.unit,
         "gpus": [_entry(each, spec) for each in spec.gpus or (Entry(sharing=SharingFields()),)],
         **({} if spec.disruption.evict_conflicts else {"evict-conflicts": False}),

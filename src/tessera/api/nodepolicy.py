@@ -44,7 +44,7 @@ def read(document: Document, gpus: Sequence[GpuFacts]) -> NodeSharing:
         named, missing = _named(entry, gpus)
         unknown += missing
         for facts in named:
-            policy = _policy(entry, facts)
+            policy = _policy(entry, facts, strategy)
             policies.setdefault(facts.uuid, policy)
     return NodeSharing(
         strategy=strategy if root.get("strategy").given else None,
@@ -82,15 +82,20 @@ def _device(field: Field) -> str:
     return field.text()
 
 
-def _policy(entry: Field, facts: GpuFacts) -> GpuPolicy:
+def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuPolicy:
     sharing = entry.get("sharing")
     isolation = entry.get("isolation")
     weakest = isolation.choice(*Isolation, default=Isolation.NONE)
+    found = _graded(sharing if sharing.given else isolation, read_sharing(sharing, facts.model), weakest)
+    own: Strategy | None = None
+    if isinstance(sharing.value, dict) and sharing.get("strategy").given:
+        own = found.strategy
+    if (own or strategy) == "single" and len({placement.profile for placement in found.layout or ()}) > 1:
+        raise sharing.refuse("instances of one profile under strategy single", "mixed", found="several profiles")
     return GpuPolicy(
         uuid=facts.uuid,
-        sharing=_graded(sharing if sharing.given else isolation, read_sharing(sharing, facts.model), weakest)
-        if sharing.given or isolation.given
-        else None,
+        sharing=found if sharing.given or isolation.given else None,
+        strategy=own,
         power_limit_watts=_watts(entry.get("power-limit-watts"), facts),
         clocks_mhz=_clocks(entry.get("clocks-mhz")),
     )

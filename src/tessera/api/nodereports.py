@@ -2,22 +2,36 @@
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from tessera.core.gpunodestate import ImpairedKind, Impairment
 from tessera.core.mps import Enforcement
 
-__all__ = ["CONDITION", "ENFORCEMENT", "Report", "condition", "enforcement_text", "event", "event_name"]
+__all__ = [
+    "CONDITION",
+    "CONFIGURATION",
+    "ENFORCEMENT",
+    "Report",
+    "condition",
+    "enforcement_text",
+    "event",
+    "event_name",
+    "impairment_report",
+]
 
 CONDITION = "TesseraLayoutApplied"
 """Type of the node condition that says whether the layout asked for is in force."""
+CONFIGURATION = "TesseraConfigurationApplied"
+"""Type of the node condition that says what is declared and not in force; there is none where all is."""
 
 ENFORCEMENT = "tessera.dev/enforcement"
 """Annotation of a node: what keeps pods within their shares on each device, as JSON."""
 
 _COMPONENT = "tessera-agent"
+_GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")
 _MESSAGE_CHARACTERS = 1024
 """Source: kubernetes/kubernetes `pkg/apis/core/validation/events.go` (`NoteLengthLimit`)."""
 
@@ -29,6 +43,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One word in CamelCase: `LayoutApplied`, `LayoutFailed`, `LayoutBlocked`."""
     message: str
     warning: bool = False
+
+
+def impairment_report(impaired: Sequence[Impairment]) -> Report | None:
+    """Return what the condition `TesseraConfigurationApplied` says, the gravest as its reason; None for nothing."""
+    if not impaired:
+        return None
+    gravest = min(impaired, key=lambda each: _GRAVEST.index(each.kind))
+    message = "; ".join(dict.fromkeys(each.message for each in impaired))
+    return Report(reason=gravest.kind, message=message, warning=True)
 
 
 def event_name(node: str, report: Report) -> str:
@@ -61,13 +84,17 @@ def event(
 
 
 def condition(
-    status: Literal["True", "False", "Unknown"], report: Report, now: dt.datetime, former: dict[str, Any] | None
+    status: Literal["True", "False", "Unknown"],
+    report: Report,
+    now: dt.datetime,
+    former: dict[str, Any] | None,
+    kind: str = CONDITION,
 ) -> dict[str, Any]:
     """Return the node condition; the time of its transition is the former one's where the status is the same."""
     moment = _text(now)
     same = former is not None and former.get("status") == status
     return {
-        "type": CONDITION,
+        "type": kind,
         "status": status,
         "reason": report.reason,
         "message": report.message[:_MESSAGE_CHARACTERS],

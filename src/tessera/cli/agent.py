@@ -6,7 +6,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -20,7 +20,6 @@ from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
 from tessera.core.health import Policy, Xids
 from tessera.core.layouts import Limits
-from tessera.core.nodesharing import Strategy
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 
@@ -48,7 +47,6 @@ _FILE = click.Path(path_type=Path)
 @kubeconfig_option
 @node_options()
 @click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
-@click.option("--strategy", type=click.Choice(get_args(Strategy)), default="mixed", show_default=True, help="MIG's.")
 @click.option(
     "--disable-healthchecks",
     default="",
@@ -105,13 +103,13 @@ def _settings(given: dict[str, Any]) -> Settings:
         default=given["sharing_default"],
         policy=given["node_policy"],
         applied=paths.state / "applied.json",
+        strategy=given["strategy"],
     )
     return Settings(
         node=given["node"],
         paths=paths,
         sources=sources,
         mig_config=given["mig_config"],
-        strategy=given["strategy"],
         mps=MpsSettings(program=given["mps_control"], root=given["mps_dir"]),
         limits=Limits(pending_s=given["pending_s"]),
         evict=given["evict"],

@@ -21,6 +21,7 @@ from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
 from tessera.core.doctor import Check, Observed, Verdict, checks
+from tessera.core.nodesharing import Strategy
 from tessera.errors import TesseraError
 
 __all__ = ["doctor"]
@@ -37,6 +38,7 @@ class _Given(TypedDict):
     sharing_config: Path | None
     sharing_default: str
     node_policy: Path | None
+    strategy: Strategy | None
     plugins_dir: Path
     pod_resources: Path
     cdi_dir: Path
@@ -105,7 +107,12 @@ async def _observed(given: _Given) -> Observed:
         plugins=given["plugins_dir"],
         pod_resources=given["pod_resources"],
     ).under(given["root"])
-    sources = Sources(sharing=given["sharing_config"], default=given["sharing_default"], policy=given["node_policy"])
+    sources = Sources(
+        sharing=given["sharing_config"],
+        default=given["sharing_default"],
+        policy=given["node_policy"],
+        strategy=given["strategy"],
+    )
     async with contextlib.AsyncExitStack() as stack:
         driver = await _driver(stack)
         kube = await _kube(stack, given)

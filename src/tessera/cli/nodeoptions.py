@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
 from tessera.agent.settings import Paths
 from tessera.agent.sharing import MpsSettings
+from tessera.core.nodesharing import Strategy
 
 __all__ = ["node_options"]
 
@@ -19,7 +20,11 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sharing-default": {"default": "", "metavar": "NAME", "help": "File of the folder for nodes without label."},
     "node-policy": {
         "type": _FILE,
-        "help": "Tessera's own file on the sharing of this node's GPUs; wins over a GPUPolicy.",
+        "help": "Tessera's own file on the sharing of this node's GPUs; a GPUPolicy yields to it.",
+    },
+    "strategy": {
+        "type": click.Choice(get_args(Strategy)),
+        "help": "MIG strategy where neither a policy nor a sharing file says one; mixed where nothing does.",
     },
     "plugins-dir": {"type": _FILE, "default": _PATHS.plugins, "help": "Kubelet's plugin folder."},
     "pod-resources": {"type": _FILE, "default": _PATHS.pod_resources, "help": "Kubelet's record."},

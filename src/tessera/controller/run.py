@@ -213,6 +213,7 @@ class Controller:
             waiting=None if decision.waiting is None else len(decision.waiting),
             decision=told,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
+            impaired=tuple((state.name, each) for state in states for each in state.impaired),
         )
 
     def _is_behind(self, node: str) -> bool:

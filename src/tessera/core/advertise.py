@@ -82,6 +82,8 @@ class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by name; none of them empty."""
     withheld: tuple[str, ...] = ()
     """What is not offered although the node's configuration speaks of it, and why; one sentence each."""
+    impossible: tuple[tuple[str, str], ...] = ()
+    """Of that the resources of which no device is offered before the configuration changes, each with the reason."""
 
 
 class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +114,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
     found: dict[str, list[PluginDevice]] = {}
     single: set[str] = set()
     withheld: list[str] = []
+    impossible: list[tuple[str, str]] = []
     for gpu in gpus:
         facts = facts_of.get(gpu.uuid)
         reason = _why_not(gpu, facts)
@@ -129,15 +132,16 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
             found.setdefault(device.resource, []).extend(_clients(device, facts, options))
     kept = []
     for name, members in sorted(found.items()):
-        problem = _problem(members)
+        problem = _problem(members, options.unit_mib if name in SHARE_RESOURCES else 0)
         if problem:
             withheld.append(f"resource {name}: {problem}")
+            impossible.append((name, problem))
         elif members:
             by_assignment = name in SHARE_RESOURCES
             kept.append(
                 Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
             )
-    return NodeOffer(resources=tuple(kept), withheld=tuple(withheld))
+    return NodeOffer(resources=tuple(kept), withheld=tuple(withheld), impossible=tuple(impossible))
 
 
 def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
@@ -225,12 +229,18 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
         )
 
 
-def _problem(members: list[PluginDevice]) -> str:
-    """Return why a resource cannot be offered as it is; empty when it can."""
+def _problem(members: list[PluginDevice], unit_mib: int) -> str:
+    """Return why a resource cannot be offered as it is; empty when it can.
+
+    Args:
+        members: its devices.
+        unit_mib: memory of one of them, where they are units of memory; else 0.
+
+    """
     if len(members) > MOST_DEVICES:
-        return (
-            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes; choose a larger unit of memory"
-        )
+        what = f"units of {unit_mib} MiB" if unit_mib else "devices"
+        cure = "set unit: GiB" if unit_mib else "choose fewer replicas"
+        return f"{len(members)} {what} are more than the {MOST_DEVICES} a kubelet takes of a node; {cure}"
     kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"

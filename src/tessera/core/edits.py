@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tessera.core.gpushare import GPUSHARE_MEMORY
 from tessera.core.holdings import placement_of
 from tessera.core.inventory import GpuFacts
 from tessera.core.mps import mps_key
@@ -91,11 +92,13 @@ def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:
 
 
 def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mib: int) -> list[tuple[str, str]]:
-    """Return the variables that gpushare's device plugin sets for memory shares.
+    """Return the variables that gpushare's device plugin sets, for memory shares and for what was asked in its words.
+
+    A pod that asks for `aliyun.com/gpu-mem` may be served by MPS; its programs look for the variables all the same.
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, `const.go`.
     """
-    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE]
+    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == GPUSHARE_MEMORY]
     if not amounts:
         return []
     units = str(sum(share.memory_mib for share in amounts) // unit_mib)

@@ -1,5 +1,7 @@
 """A GPU node as all processes know it: its GPUs in truth, what shall be cut on them, what is about to be granted."""
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from tessera.core.advertise import DeviceKey
@@ -7,7 +9,9 @@ from tessera.core.mig import Layout, Placement
 from tessera.core.need import PodKey
 from tessera.core.snapshot import Gpu, NodeName, Share
 
-__all__ = ["Claim", "GpuNodeState", "Sick", "Used", "Wanted"]
+__all__ = ["Claim", "GpuNodeState", "ImpairedKind", "Impairment", "Sick", "Used", "Wanted"]
+
+ImpairedKind: TypeAlias = Literal["Refused", "Overridden", "Withheld"]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,20 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
 
 
+class Impairment(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was declared for a node and is not in force, until somebody changes what is declared."""
+
+    kind: ImpairedKind
+    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
+    offered."""
+    subject: str = ""
+    """What it is about: `GPUPolicy batch`, `label gpushare=true`, the resource `tessera.dev/gpu-memory`."""
+    by: str = ""
+    """What decides in its place."""
+    message: str
+    """What was found and what to do about it, in a sentence."""
+
+
 class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One node's part of the cluster's ledger, as its GPUNode object has it."""
 
@@ -70,6 +88,8 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
     are nobody else's until the agent takes them out."""
     claims: tuple[Claim, ...] = ()
+    impaired: tuple[Impairment, ...] = ()
+    """What is declared for the node and not in force."""
     policy: str = ""
     """Name of the GPUPolicy that applies; empty for none."""
     version: str = ""

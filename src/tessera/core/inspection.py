@@ -2,7 +2,7 @@
 
 import enum
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -209,8 +209,17 @@ def inspect(
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
         waiting=tuple(_waiting(pod) for pod in waiting if not namespace or _within(pod, namespace)),
-        notes=cluster.notes,
+        notes=(*cluster.notes, *_impaired(chosen)),
     )
+
+
+def _impaired(chosen: Iterable[SeenNode]) -> Iterator[str]:
+    """Yield what is declared for nodes and not in force, the same of several nodes once."""
+    nodes: dict[str, list[str]] = {}
+    for seen in chosen:
+        for each in seen.state.impaired if seen.state else ():
+            nodes.setdefault(each.message, []).append(seen.node.name)
+    yield from (f"{', '.join(names)}: {message}" for message, names in nodes.items())
 
 
 def _within(pod: SeenPod, namespace: str) -> bool:

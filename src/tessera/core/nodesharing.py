@@ -31,6 +31,7 @@ __all__ = [
     "effective",
     "mps_client_limit",
     "notes",
+    "shared_gpus",
     "withheld",
 ]
 
@@ -84,6 +85,8 @@ class GpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     sharing: Sharing | None = None
     """The layout is the one wanted; None leaves the sharing to the other files."""
+    strategy: Strategy | None = None
+    """MIG strategy of this GPU alone; None for the node's."""
     power_limit_watts: int | None = None
     clocks_mhz: tuple[int, int] | None = None
     """Lowest and highest clock of the graphics engine; None leaves them to the driver."""
@@ -131,6 +134,11 @@ def effective(inventory: Inventory, node_sharing: NodeSharing) -> tuple[Gpu, ...
 def notes(inventory: Inventory, node_sharing: NodeSharing) -> tuple[str, ...]:
     """Return what of the node's files has no effect or less than it says, and why; one sentence each."""
     return tuple(_Resolution(inventory, node_sharing).notes)
+
+
+def shared_gpus(inventory: Inventory, node_sharing: NodeSharing) -> frozenset[str]:
+    """Return the UUIDs of the GPUs of which, or of whose instances, entries of NVIDIA's configuration decide."""
+    return _Resolution(inventory, node_sharing).shared
 
 
 def desired_layouts(inventory: Inventory, node_sharing: NodeSharing) -> tuple[tuple[str, Layout | None], ...]:
@@ -210,7 +218,7 @@ class _Resolution:
         self._inventory = inventory
         self._said = node_sharing
         self.notes: list[str] = list(node_sharing.ignored)
-        self._policies = {each.uuid: each.sharing for each in node_sharing.policies if each.sharing is not None}
+        self._policies = {each.uuid: self._called(each, each.sharing) for each in node_sharing.policies if each.sharing}
         self._slots = tuple(slot for facts in inventory.gpus for slot in self._slots_of(facts))
         self._entries = self._assigned()
         sharings = [self._sharing(facts) for facts in inventory.gpus]
@@ -219,7 +227,20 @@ class _Resolution:
             for facts, sharing in zip(inventory.gpus, self._alike(sharings), strict=True)
         )
 
+    @property
+    def shared(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that entries speak of."""
+        return frozenset(uuid for uuid, _ in self._entries)
+
     # Which entry decides about which device
+
+    def _called(self, policy: GpuPolicy, sharing: Sharing) -> Sharing:
+        """Return the sharing of a policy with its instances called as the MIG strategy has it.
+
+        Instances that a policy fixes are offered under strategy `none` too, by their profiles.
+        """
+        strategy = policy.strategy or (sharing.strategy if sharing.strategy == "single" else self._said.strategy)
+        return msgspec.structs.replace(sharing, strategy="single" if strategy == "single" else "mixed")
 
     def _slots_of(self, facts: GpuFacts) -> Iterator[_Slot]:
         if facts.uuid in self._policies:
@@ -365,7 +386,7 @@ class _Resolution:
             if strange:
                 found = ", ".join(sorted(strange))
                 self.notes.append(f"{_named(facts)} offers nothing: strategy single wants {kept} alone, found {found}")
-            alike.append(_nothing(sharing.layout) if strange else sharing)
+            alike.append(_amounts(sharing) if strange else sharing)
         return alike
 
     def _under_single(self, facts: GpuFacts, sharing: Sharing) -> bool:
@@ -383,6 +404,14 @@ def _named(facts: GpuFacts) -> str:
 
 def _nothing(layout: Layout | None) -> Sharing:
     return Sharing(modes=(), layout=layout, recut=False)
+
+
+def _amounts(sharing: Sharing) -> Sharing:
+    """Return the sharing without any device; of a GPU left to Tessera whose memory is shared, that stays."""
+    modes = tuple(mode for mode in sharing.modes if mode in {Mode.MPS, Mode.MEMORY_SHARE})
+    if sharing.layout is not None or not sharing.undecided or not modes:
+        return _nothing(sharing.layout)
+    return msgspec.structs.replace(sharing, modes=modes)
 
 
 def _offer(placement: Placement | None, mode: Mode, entry: Entry) -> Offer:

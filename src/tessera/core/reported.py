@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tessera.core.gpunodestate import GpuNodeState, Sick, Used
+from tessera.core.advertise import NodeOffer
+from tessera.core.gpunodestate import GpuNodeState, Impairment, Sick, Used
 from tessera.core.health import Health, Phase
 from tessera.core.inventory import ComputeMode, Inventory
 from tessera.core.sharing import devices
 from tessera.core.snapshot import Gpu, NodeName
 
-__all__ = ["Summary", "reported", "settled", "summary"]
+__all__ = ["Summary", "reported", "settled", "summary", "withheld_resources"]
 
 _PART = 20
 """What moves by less than a twentieth of the GPU is not worth a write that wakes every server."""
@@ -57,6 +58,14 @@ def reported(
         unit_mib=unit_mib,
         driver=inventory.driver,
         reported=True,
+    )
+
+
+def withheld_resources(offered: NodeOffer) -> tuple[Impairment, ...]:
+    """Return the resources that are not offered although the configuration says so."""
+    return tuple(
+        Impairment(kind="Withheld", subject=name, message=f"{name} is not offered: {problem}")
+        for name, problem in offered.impossible
     )
 
 

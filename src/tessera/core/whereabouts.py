@@ -121,6 +121,13 @@ def _ledger(cluster: Cluster, without: SeenPod) -> Ledger:
     return ledger
 
 
+def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
+    """Yield why a node's agent does not offer resources that are asked for, though its GPUs could give them."""
+    resources = {ask.resource for ask in asks}
+    impaired = each.state.impaired if each.state is not None else ()
+    yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
+
+
 def _seen(each: SeenNode) -> tuple[Node, tuple[Share, ...]]:
     return seen(each.node, each.state) if each.state else (each.node, ())
 
@@ -149,6 +156,9 @@ class _Desk:
         name = each.node.name
         if each.problem and self.need.asks:
             return Answer(node=name, reason="its GPUs cannot be told; tessera inspect says why", lasting=True)
+        withheld = next(_withheld(each, self.need.asks), "")
+        if withheld:
+            return Answer(node=name, reason=withheld, lasting=True)
         if name in hopeless:
             reason = hopeless[name]
             told = next((told for ask in self.need.asks for known, told in _by_name(each, ask) if known == reason), "")
@@ -298,6 +308,9 @@ def _unadvertised(desk: _Desk) -> Iterator[str]:
 
 
 def _who_would(desk: _Desk, ask: Ask) -> str:
+    withheld = {each.node.name: reason for each in desk.cluster.nodes for reason in _withheld(each, (ask,))}
+    for reason in dict.fromkeys(withheld.values()):
+        return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
         return _who_would_serve(desk, ask)
     gpus = [gpu for each in desk.cluster.nodes for gpu in each.node.gpus]

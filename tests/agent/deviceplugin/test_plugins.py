@@ -467,6 +467,7 @@ async def test_equal_shares_that_were_mistaken_are_exchanged(node: Node) -> None
     for number in (3, 0, 2, 1):
         got = dict((await node.run(f"p{number}", NEED, 2)).env)
         assert got["NVIDIA_VISIBLE_DEVICES"] == facts(node.assigned(f"p{number}")[0]["gpu"]).uuid
+        assert got["TESSERA_GPU_UUIDS"] == got["NVIDIA_VISIBLE_DEVICES"]
     gpus = [node.assigned(f"p{number}")[0]["gpu"] for number in range(4)]
     assert sorted(gpus) == [0, 0, 1, 1]
 

@@ -200,12 +200,11 @@ class Plugins:
         shares = [_share(resource, device, gpus) for device in devices]
         uuids = tuple(dict.fromkeys(device.uuid for device in devices))
         made = self._edits(shares, {facts.index: facts for facts in self._inventory.gpus})
-        env = (("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env)
         visible = uuids
         if self._options.id_strategy == "index":
             visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
         named = by_cdi(self._handover, GPU_KIND, uuids)
-        return grant(self._handover, named, visible, msgspec.structs.replace(made, env=env))
+        return grant(self._handover, named, visible, _naming(uuids, made))
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""
@@ -226,7 +225,7 @@ class Plugins:
             uuids[_uuid(facts, placement)] = None
         await self._outside.enforce(shares)
         gpus = {facts.index: facts for facts in self._inventory.gpus}
-        return Prepared(visible=tuple(uuids), edits=self._edits(shares, gpus))
+        return Prepared(visible=tuple(uuids), edits=_naming(uuids, self._edits(shares, gpus)))
 
     def _capacity(self) -> dict[DeviceKey, int]:
         """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
@@ -291,6 +290,11 @@ class Plugins:
         if reason not in self._complained:
             self._complained.add(reason)
             self._log.warning("device_handover_impaired", reason=reason)
+
+
+def _naming(uuids: Iterable[str], made: ShareEdits) -> ShareEdits:
+    """Return what a container gets, its GPUs and MIG instances named whichever way they are handed over."""
+    return msgspec.structs.replace(made, env=(("TESSERA_GPU_UUIDS", ",".join(uuids)), *made.env))
 
 
 def _share(resource: Resource, device: PluginDevice, gpus: Mapping[str, GpuFacts]) -> Share:

@@ -300,10 +300,7 @@ class ShareAllocator:
         )
 
     def _specify(self, name: str, prepared: Prepared) -> None:
-        visible = ("TESSERA_GPU_UUIDS", ",".join(prepared.visible))
-        edits = msgspec.structs.replace(
-            prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), visible, *prepared.edits.env)
-        )
+        edits = msgspec.structs.replace(prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), *prepared.edits.env))
         text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.handover.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
 

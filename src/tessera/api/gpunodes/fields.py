@@ -4,12 +4,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from tessera.core.gpunodestate import ImpairedKind
 from tessera.core.need import Isolation
 from tessera.core.sharing import Allocator, Mode
 
 __all__ = [
     "ClaimFields",
     "GpuFields",
+    "ImpairedFields",
     "OfferFields",
     "OfferedFields",
     "PlaceFields",
@@ -153,6 +155,20 @@ class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     instances: tuple[PlaceFields, ...] = ()
 
 
+class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Something that was declared for the node and is not in force."""
+
+    kind: ImpairedKind
+    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
+    offered."""
+    subject: str = ""
+    """What it is about."""
+    by: str = ""
+    """What decides in its place."""
+    message: str
+    """What was found and what to do about it."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the agent reports of its node."""
 
@@ -162,6 +178,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     unit_mib: int = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: tuple[GpuFields, ...] = ()
+    impaired: tuple[ImpairedFields, ...] = ()
+    """What labels, files and policies declare for the node and is not in force."""
     summary: SummaryFields = SummaryFields()
     offered: tuple[OfferedFields, ...] = ()
     """Devices that are the kubelet's: written before they are advertised, taken out when the kubelet has let go of

@@ -9,7 +9,7 @@ import msgspec
 from tessera.api.gpunodes.fields import GpuFields, OfferedFields, PlaceFields, ShareFields, Spec, Status, WantedFields
 from tessera.api.gpusharing import in_place
 from tessera.core.gpumodels import GpuModel, Profile, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Sick, Used, Wanted
+from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
 from tessera.core.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.need import PodKey
 from tessera.core.sharing import Offer, Sharing
@@ -74,6 +74,7 @@ def _state(found: _Object) -> GpuNodeState:
         unit_mib=status.unit_mib,
         driver=status.driver,
         reported=found.status is not None,
+        impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
         claims=tuple(

@@ -8,6 +8,7 @@ import msgspec
 from tessera.api.gpunodes.fields import (
     ClaimFields,
     GpuFields,
+    ImpairedFields,
     OfferedFields,
     OfferFields,
     PlaceFields,
@@ -23,7 +24,7 @@ from tessera.api.gpunodes.fields import (
     WantedFields,
 )
 from tessera.core.gpumodels import GpuModel, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Wanted
+from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
 from tessera.core.mig import Placement
 from tessera.core.reported import summary
 from tessera.core.sharing import Sharing
@@ -34,6 +35,8 @@ __all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field",
 
 API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
+_MOST_IMPAIRED, _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 64, 512, 4096
+"""As the schema has them."""
 
 
 def new_object(node: str, uid: str) -> dict[str, Any]:
@@ -53,10 +56,11 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         driver=state.driver,
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
+        impaired=tuple(_impaired_fields(each) for each in state.impaired[:_MOST_IMPAIRED]),
         summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
-    return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": []} | fields
+    return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
 
 
 def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
@@ -104,6 +108,15 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
             for used in state.used
             if used.gpu == gpu.uuid
         ),
+    )
+
+
+def _impaired_fields(each: Impairment) -> ImpairedFields:
+    return ImpairedFields(
+        kind=each.kind,
+        subject=each.subject[:_NAME_CHARACTERS],
+        by=each.by[:_NAME_CHARACTERS],
+        message=each.message[:_MESSAGE_CHARACTERS],
     )
 
 
