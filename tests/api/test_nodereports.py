@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 
-from tessera.api.nodereports import Report, condition, enforcement_text, event, event_name, impairment_report
+from tessera.api.nodereports import Report, Subject, condition, enforcement_text, event, event_name, impairment_report
 from tessera.core.gpunodestate import Impairment
 from tessera.core.mig import Placement
 from tessera.core.mps import Enforcement, Level
@@ -14,22 +14,25 @@ APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
 FAILED = Report(reason="LayoutFailed", message="x" * 2000, warning=True)
 
 
+NODE = Subject.of_node("n1")
+
+
 def test_an_event_names_the_node_and_the_reason() -> None:
-    got = event("n1", APPLIED, NOON, count=2)
+    got = event(NODE, APPLIED, NOON, count=2)
     assert got["involvedObject"] == {"kind": "Node", "name": "n1", "uid": "n1"}
     assert (got["type"], got["reason"], got["count"]) == ("Normal", "LayoutApplied", 2)
     assert got["lastTimestamp"] == got["firstTimestamp"] == "2026-11-21T12:00:00Z"
 
 
 def test_a_warning_is_one_and_its_message_is_no_longer_than_the_api_takes() -> None:
-    got = event("n1", FAILED, NOON)
+    got = event(NODE, FAILED, NOON)
     assert got["type"] == "Warning"
     assert len(got["message"]) == 1024
 
 
 def test_the_same_report_has_the_same_name() -> None:
-    assert event_name("n1", APPLIED) == event_name("n1", APPLIED) == event("n1", APPLIED, NOON)["metadata"]["name"]
-    assert len({event_name("n1", APPLIED), event_name("n1", FAILED), event_name("n2", APPLIED)}) == 3
+    assert event_name(NODE, APPLIED) == event_name(NODE, APPLIED) == event(NODE, APPLIED, NOON)["metadata"]["name"]
+    assert len({event_name(NODE, APPLIED), event_name(NODE, FAILED), event_name(Subject.of_node("n2"), APPLIED)}) == 3
 
 
 def test_a_condition_remembers_when_its_status_changed() -> None:
@@ -58,3 +61,9 @@ def test_what_is_in_force_is_json() -> None:
         {"gpu": "GPU-0", "placement": None, "mode": "mps", "level": "driver-mps"},
         {"gpu": "GPU-1", "placement": placement, "mode": "mig", "level": "hardware"},
     ]
+
+
+def test_an_event_about_a_pod_lies_in_its_namespace() -> None:
+    got = event(Subject(kind="Pod", name="p", namespace="ml", uid="u", node="n1"), FAILED, NOON)
+    assert got["involvedObject"] == {"kind": "Pod", "name": "p", "namespace": "ml", "uid": "u"}
+    assert (got["metadata"]["namespace"], got["source"]["host"]) == ("ml", "n1")

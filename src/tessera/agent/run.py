@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
+from tessera.agent.conflicts import Conflicts
 from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
 from tessera.agent.deviceplugin import Paths as PluginPaths
@@ -67,6 +68,7 @@ _TOLD_TRIES = 5
 """Pods that are bound for a device already get it before it is withdrawn."""
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
+    "conflicts": "DeviceConflict",
     "enforcement": "EnforcementImpaired",
     "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
@@ -135,6 +137,7 @@ class Agent:
         self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues)
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
+        self._conflicts = Conflicts(kube, settings.node, self._plugins.gate, self._log)
         self._handovers = Handovers(
             self._gpunode, self._record, self._kubelet, self._plugins.gate, self._pods.assigned, self._log
         )

@@ -3,7 +3,7 @@
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -15,6 +15,7 @@ __all__ = [
     "CONFIGURATION",
     "ENFORCEMENT",
     "Report",
+    "Subject",
     "condition",
     "enforcement_text",
     "event",
@@ -54,29 +55,46 @@ def impairment_report(impaired: Sequence[Impairment]) -> Report | None:
     return Report(reason=gravest.kind, message=message, warning=True)
 
 
-def event_name(node: str, report: Report) -> str:
-    """Return the event's name: the same report of the same node has the same name, so it is counted, not repeated."""
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event is about."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str
+    node: str
+    """The node of the agent that says it, or the node itself."""
+
+    @classmethod
+    def of_node(cls, node: str) -> Self:
+        """Return a node as a subject.
+
+        Source: kubernetes/client-go `tools/record/event.go` (`makeEvent`): a node's UID is given as its name.
+        """
+        return cls(kind="Node", name=node, uid=node, node=node)
+
+
+def event_name(subject: Subject, report: Report) -> str:
+    """Return the event's name: the same report of the same object has the same name, so it is counted, not repeated."""
     digest = hashlib.sha256(f"{report.reason}\n{report.message}".encode()).hexdigest()[:16]
-    return f"{node}.{digest}"
+    return f"{subject.name}.{digest}"
 
 
 def event(
-    node: str, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
+    subject: Subject, report: Report, now: dt.datetime, *, count: int = 1, component: str = _COMPONENT
 ) -> dict[str, Any]:
-    """Return a core/v1 Event about a node, in namespace `default`, where kubectl looks for those of nodes.
-
-    Source: kubernetes/client-go `tools/record/event.go` (`makeEvent`): a node's UID is given as its name.
-    """
+    """Return a core/v1 Event about an object, where kubectl looks for it: of a node, in namespace `default`."""
     moment = _text(now)
+    about = {"kind": subject.kind, "name": subject.name, "uid": subject.uid}
     return {
-        "metadata": {"name": event_name(node, report), "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": node, "uid": node},
+        "metadata": {"name": event_name(subject, report), "namespace": subject.namespace or "default"},
+        "involvedObject": about | ({"namespace": subject.namespace} if subject.namespace else {}),
         "reason": report.reason,
         "message": report.message[:_MESSAGE_CHARACTERS],
         "type": "Warning" if report.warning else "Normal",
-        "source": {"component": component, "host": node},
+        "source": {"component": component, "host": subject.node},
         "reportingComponent": component,
-        "reportingInstance": node,
+        "reportingInstance": subject.node,
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": count,
