@@ -4,7 +4,6 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -116,7 +115,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[tuple[s
         yield from ((context.command_path, each) for each in command.params)
 
 
-NUMBERS: dict[str, Any] = {
+NUMBERS: dict[str, click.ParamType[float]] = {
     f"{path} {each.opts[0]}": each.type
     for path, each in _options(main, click.Context(main, info_name="tessera"))
     if isinstance(each.type, click.types.FloatParamType)
