@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
 from tessera.core.exact import Bound, assign
-from tessera.core.gpumodels import GpuModel
+from tessera.core.gpumodels import GpuModel, model
 from tessera.core.mig import Placement
 from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.core.plan import plan
 from tessera.core.sharing import AUTO, Mode, Sharing
 from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 
+RTX_PRO = model("RTX-PRO-6000")
 FIXED = Sharing(
     modes=(Mode.MIG_TIME_SLICING,),
     layout=(Placement(0, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
@@ -63,6 +64,15 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
         (node("a", gpu(0, T4)), node("b", gpu(0, T4))),
         pods(Need(node_name="b", asks=(Ask(resource="nvidia.com/gpu"),)), 2),
         1,
+    ),
+    "one instance may hold all media engines": (
+        (node("a", gpu(0, RTX_PRO)),),
+        tuple(
+            pod
+            for i, name in enumerate(("+me.all", "+me", "", "-me"))
+            for pod in pods(slices(f"1g.24gb{name}"), 1, f"p{i}")
+        ),
+        3,
     ),
     "nothing pending is nothing placed": ((node("a", gpu(0)),), (), 0),
 }

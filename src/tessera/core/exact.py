@@ -88,27 +88,15 @@ class _Model:
 
         Return the variables' values, None where nothing is better than `start`, and the most pods that can be placed.
         """
-        values, better, at_most = self._values(start), False, 0
+        search = _Search(self.program, self._values(start), limit_s)
         priorities = sorted({priority for priority, _ in self.kinds}, reverse=True)
+        at_most = 0
         for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
             asked = sum(count for kind, count in self.wanted.items() if kind[0] == priority)
-            have, most = sum(round(values[v]) for v in mine), asked
-            if have < asked and limit_s > 0:
-                part_s = limit_s / (len(priorities) - position)
-                found = self.program.maximise(mine, limit_s=part_s, start=values)
-                limit_s -= found.took_s
-                if found.feasible and round(found.objective) > have:
-                    values, have, better = found.values, round(found.objective), True
-                # A bound below what is placed would be of another problem than this: it proves nothing.
-                most = math.floor(found.bound + 1e-6) if have <= found.bound + 1e-6 < asked else asked
-            at_most += most
-            self.program.row(mine, low=have)
-        if limit_s > 0:
-            found = self.program.minimise(dict.fromkeys(self.opened, 1.0), limit_s=limit_s, start=values)
-            if found.feasible and round(found.objective) < sum(round(values[v]) for v in self.opened):
-                values, better = found.values, True
-        return values if better else None, at_most
+            at_most += search.serve(mine, asked, search.left_s / (len(priorities) - position))
+        search.close(self.opened)
+        return search.values if search.better else None, at_most
 
     def _values(self, assignments: Sequence[Assignment]) -> tuple[float, ...]:
         """Return the values of all variables for these assignments beside what running pods hold."""

@@ -314,6 +314,20 @@ def test_devices_rest_before_they_make_way() -> None:
     assert world.wanted == (wish(0, "7g.40gb@0"),)
 
 
+def test_devices_rest_before_they_are_given_up() -> None:
+    """Also where idle ones are kept for a shorter time."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
+    world.pending = [pod("one", exact("4g.20gb"))]
+    world.look()
+    world.pending = []
+    world.look()
+    decision = world.look(later_s=10)
+    assert decision.again_s == world.now_s + 20
+    assert len(world.wanted) == 1
+    world.look(later_s=20)
+    assert not world.wanted
+
+
 # Keyed by a sentence: GPUs, what has just become wanted and whether its pod is gone, who comes then, what is wanted.
 AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "another shape takes the GPU that is free": (2, "4g.20gb", True, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
