@@ -148,6 +148,7 @@ def test_overlapping_is_symmetric_and_every_device_overlaps_itself(a: DeviceKey,
 
 # sentence: desired, committed, held, taken, what the kubelet lists, and what follows
 A, B = frozenset({FIRST}), frozenset({SECOND})
+IN_A: frozenset[DeviceKey] = frozenset({(FIRST, HALF)})
 NONE: frozenset[DeviceKey] = frozenset()
 STEPS: dict[str, Any] = {
     "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, Handover(add=A)),
@@ -160,6 +161,16 @@ STEPS: dict[str, Any] = {
     "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, Handover(withdrawing=A)),
     "what a pod holds stays": (NONE, A, A, NONE, NONE, Handover()),
     "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
+    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, Handover(withdrawing=A)),
+    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, Handover()),
+    "what lies across one that goes is not advertised even if it is written": (
+        IN_A,
+        A | IN_A,
+        NONE,
+        NONE,
+        A,
+        Handover(withdrawing=A),
+    ),
     "one goes and another comes": (B, A, NONE, NONE, NONE, Handover(add=B, withdrawing=A, release=A)),
 }
 
@@ -184,10 +195,11 @@ def test_laws(
     assert made.release <= made.withdrawing <= committed
     assert not made.release & (made.advertise | desired | held | (listed or NONE))
     assert not made.add & (committed | taken)
+    assert not any(overlapping(MODELS, new, old) for new in made.add for old in committed - desired)
     assert not made.advertise & taken - held
     after = (committed - made.release) | made.add
     assert made.advertise <= after
     assert held & committed <= after
     again = handover(desired, after, held, taken, listed)
-    assert not again.add
+    assert made.release or not again.add, "what waited for others to go comes after them"
     assert not again.release

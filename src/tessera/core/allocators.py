@@ -166,6 +166,8 @@ def handover(
 ) -> Handover:
     """Return what to advertise, and what to write to `status.offered`, where nothing may ever be given twice.
 
+    The kubelet does not know that devices overlap: one that lies across another that it still has waits for that too.
+
     Args:
         desired: what should be offered by name now.
         committed: `status.offered` as it is stored.
@@ -174,10 +176,11 @@ def handover(
         advertised_by_kubelet: what the kubelet lists as allocatable; None where that is not known.
 
     """
-    withdrawing = committed - desired - held
+    leaving, withdrawing = committed - desired, committed - desired - held
+    blocked = frozenset(each for each in desired if any(overlapping({}, each, other) for other in leaving))
     return Handover(
-        add=desired - committed - taken,
-        advertise=desired & committed - (taken - held),
+        add=desired - committed - taken - blocked,
+        advertise=desired & committed - ((taken | blocked) - held),
         withdrawing=withdrawing,
         release=frozenset() if advertised_by_kubelet is None else withdrawing - advertised_by_kubelet,
     )

@@ -112,6 +112,16 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
     assert list(ledger.conflicts) == []
 
 
+def test_needs_and_names_applied_together_never_meet() -> None:
+    """One GPU has a fixed layout, the other is left to Tessera: needs go to that alone, as many as it has places."""
+    ledger = ledger_of(state(card(0), card(1, FIXED), offered=(Wanted(gpu="GPU-1", instances=(FIRST, SECOND)),)))
+    gpus = []
+    while not isinstance(shares := ledger.choose(GRADED, "n"), str):
+        gpus.append(shares[0].gpu)
+        ledger.put_pod(Holder(f"p{len(gpus)}", PodKey(f"default/p{len(gpus)}"), NodeName("n"), GRADED, shares))
+    assert gpus == [0, 0]
+
+
 def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None:
     ledger = ledger_of(state(card(0, SHARED_BY_SCHEDULER)))
     shares = ledger.choose(QUARTER, "n")

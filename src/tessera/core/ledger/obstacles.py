@@ -100,6 +100,8 @@ class Obstacles:
 
     def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
         """Return that no GPU serves an ask, or a type of GPU whose devices would if their allocator did."""
+        if not self._others[number].any():
+            return _code(_UNABLE, number)
         other = np.where(self._others[number][kinds], kinds, 0).max(axis=0, initial=0)
         what = _BY_SCHEDULER if ask.form is Form.EXACT else _BY_NAME
         return np.where(other, _code(what, number, 0, other), _code(_UNABLE, number))
