@@ -107,6 +107,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
     single: set[str] = set()
     withheld: list[str] = []
     impossible: list[tuple[str, str]] = []
+    sharing: list[tuple[Gpu, GpuFacts]] = []
     for gpu in gpus:
         facts = facts_of.get(gpu.uuid)
         reason = _why_not(gpu, facts)
@@ -119,11 +120,19 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         single |= {device.resource for device in able if device.single_request}
         for device in able:
             found.setdefault(device.resource, []).extend(_clients(device, facts, options))
-        for resource in SHARE_RESOURCES if _has_units(gpu, options) else ():
-            found.setdefault(resource, []).extend(_units(gpu, facts, options))
+        if _has_units(gpu, options):
+            sharing.append((gpu, facts))
+    too_many = _too_many_units(sharing, options.unit_mib)
+    for resource in SHARE_RESOURCES if sharing else ():
+        if too_many:
+            withheld.append(f"resource {resource}: {too_many}")
+            impossible.append((resource, too_many))
+        else:
+            units = (unit for gpu, facts in sharing for unit in _units(gpu, facts, options))
+            found.setdefault(resource, []).extend(units)
     kept = []
     for name, members in sorted(found.items()):
-        problem = _problem(members, options.unit_mib if name in SHARE_RESOURCES else 0)
+        problem = _problem(members)
         if problem:
             withheld.append(f"resource {name}: {problem}")
             impossible.append((name, problem))
@@ -199,11 +208,24 @@ def _has_units(gpu: Gpu, options: OfferOptions) -> bool:
     return gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS)
 
 
+def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
+    return min(gpu.memory_mib, facts.memory_mib) // unit_mib
+
+
+def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
+    """Return why units of the memory of these GPUs cannot be offered; empty when they can.
+
+    It is told before there are any: a node of eight GPUs has a million of a MiB each.
+    """
+    count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
+    cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
+    return f"{cause}; set unit: GiB" if count > MOST_DEVICES else ""
+
+
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
     """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
-    memory_mib = min(gpu.memory_mib, facts.memory_mib)
     mode = next(mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
-    for number in range(memory_mib // options.unit_mib):
+    for number in range(_unit_count(gpu, facts, options.unit_mib)):
         yield PluginDevice(
             id=f"{facts.uuid}-_-{number}",
             healthy=not (facts.lost or facts.uuid in options.unhealthy),
@@ -215,18 +237,12 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
         )
 
 
-def _problem(members: list[PluginDevice], unit_mib: int) -> str:
-    """Return why a resource cannot be offered as it is; empty when it can.
-
-    Args:
-        members: its devices.
-        unit_mib: memory of one of them, where they are units of memory; else 0.
-
-    """
+def _problem(members: list[PluginDevice]) -> str:
+    """Return why a resource cannot be offered as it is; empty when it can."""
     if len(members) > MOST_DEVICES:
-        what = f"units of {unit_mib} MiB" if unit_mib else "devices"
-        cure = "set unit: GiB" if unit_mib else "choose fewer replicas"
-        return f"{len(members)} {what} are more than the {MOST_DEVICES} a kubelet takes of a node; {cure}"
+        return (
+            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes of a node; choose fewer replicas"
+        )
     kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"
