@@ -7,6 +7,8 @@ from kube.pods import pod
 from testbed.processes import until
 
 GPUS = ("8xH100-80GB",)
+POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
+"""A policy that is in force and says nothing about the MIG strategy."""
 PODS = 60
 AT_ONCE = 56
 """Seven 1g.10gb on each of eight GPUs."""
@@ -29,7 +31,7 @@ def test_a_job_of_sixty_runs_fifty_six_at_a_time_and_completes(gpu_node: GpuNode
     cluster = gpu_node.cluster
     gate = gpu_node.node.folder / "var-lib" / "gate"
     gate.mkdir(exist_ok=True)
-    gpu_node.start_agent("--strategy=single")
+    gpu_node.start_agent("--strategy=single", policy=POLICY)
     gpu_node.ask_layout("all-1g.10gb")
     gpu_node.until_offered(("nvidia.com/gpu", AT_ONCE))
     cluster.apply(job("/var/lib/gate"))

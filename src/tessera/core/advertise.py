@@ -115,6 +115,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
     single: set[str] = set()
     withheld: list[str] = []
     impossible: list[tuple[str, str]] = []
+    counted: dict[str, list[tuple[Gpu, GpuFacts]]] = {}
     for gpu in gpus:
         facts = facts_of.get(gpu.uuid)
         reason = _why_not(gpu, facts)
@@ -125,14 +126,22 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         able = [device for device in wanted if _offered(device, facts, options)]
         withheld += _missing(gpu, facts, [device for device in wanted if device not in able], options)
         for resource in _counted(gpu, able, options):
-            found.setdefault(resource, []).extend(_units(gpu, facts, options))
+            counted.setdefault(resource, []).append((gpu, facts))
         by_name = () if gpu.sharing.allocator == "scheduler" else able
         single |= {device.resource for device in by_name if device.single_request}
         for device in by_name:
             found.setdefault(device.resource, []).extend(_clients(device, facts, options))
+    for resource, sharing in counted.items():
+        too_many = _too_many_units(sharing, options.unit_mib)
+        if too_many:
+            withheld.append(f"resource {resource}: {too_many}")
+            impossible.append((resource, too_many))
+        else:
+            units = (unit for gpu, facts in sharing for unit in _units(gpu, facts, options))
+            found.setdefault(resource, []).extend(units)
     kept = []
     for name, members in sorted(found.items()):
-        problem = _problem(members, options.unit_mib if name in SHARE_RESOURCES else 0)
+        problem = _problem(members)
         if problem:
             withheld.append(f"resource {name}: {problem}")
             impossible.append((name, problem))
@@ -212,12 +221,25 @@ def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, 
     return (_NEEDS,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
 
 
+def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
+    return min(gpu.memory_mib, facts.memory_mib) // unit_mib
+
+
+def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
+    """Return why units of the memory of these GPUs cannot be offered; empty when they can.
+
+    It is told before there are any: a node of eight GPUs has a million of a MiB each.
+    """
+    count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
+    cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
+    return f"{cause}; set unit: GiB" if count > MOST_DEVICES else ""
+
+
 def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
     """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
-    memory_mib = min(gpu.memory_mib, facts.memory_mib)
     able = (mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
     mode = next(able, gpu.sharing.modes[0])
-    for number in range(memory_mib // options.unit_mib):
+    for number in range(_unit_count(gpu, facts, options.unit_mib)):
         yield PluginDevice(
             id=f"{facts.uuid}-_-{number}",
             healthy=not (facts.lost or facts.uuid in options.unhealthy),
@@ -229,18 +251,12 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
         )
 
 
-def _problem(members: list[PluginDevice], unit_mib: int) -> str:
-    """Return why a resource cannot be offered as it is; empty when it can.
-
-    Args:
-        members: its devices.
-        unit_mib: memory of one of them, where they are units of memory; else 0.
-
-    """
+def _problem(members: list[PluginDevice]) -> str:
+    """Return why a resource cannot be offered as it is; empty when it can."""
     if len(members) > MOST_DEVICES:
-        what = f"units of {unit_mib} MiB" if unit_mib else "devices"
-        cure = "set unit: GiB" if unit_mib else "choose fewer replicas"
-        return f"{len(members)} {what} are more than the {MOST_DEVICES} a kubelet takes of a node; {cure}"
+        return (
+            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes of a node; choose fewer replicas"
+        )
     kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"
