@@ -91,6 +91,10 @@ class Bed:
     async def list(self) -> dict[str, tuple[str, ...]]:
         return {each.pod: each.device_ids for each in await PodResources(self.node.pod_resources).list()}
 
+    def last_offered(self) -> set[str]:
+        """Return the ids that the kubelet took for free when it asked last which to prefer."""
+        return set(self.plugin.offered[-1])
+
     async def get(self, name: str) -> tuple[str, ...] | str:
         """Return the ids of a pod by PodResources' Get, or what it says."""
         async with sockets.channel(self.node.pod_resources) as channel:
@@ -141,10 +145,10 @@ async def test_list_during_allocate_gives_a_device_twice_and_a_refusal_heals_it(
     bed.plugin.held = {"b"}
     await bed.apply("refused")
     await bed.until_phase("refused", "Failed")
-    assert bed.plugin.offered[-1] == ("a", "b", "c"), "the kubelet believes that b, which first has, is free"
+    assert bed.last_offered() == {"a", "b", "c"}, "the kubelet believes that b, which first has, is free"
     assert await bed.phase("refused") == ("Failed", "UnexpectedAdmissionError")
     await bed.run("healed")
-    assert bed.plugin.offered[-1] == ("a", "c"), "the refusal made it count again what pods have"
+    assert bed.last_offered() == {"a", "c"}, "the refusal made it count again what pods have"
     assert bed.checkpoint() in (["a", "b"], ["b", "c"])
 
 
@@ -162,7 +166,7 @@ async def test_a_device_that_is_given_twice_ends_a_running_pod_when_the_kubelet_
 async def test_get_in_place_of_list_forgets_nothing(bed: Bed) -> None:
     await bed.allocate_while_another_ends("Get")
     await bed.run("second")
-    assert bed.plugin.offered[-1] == ("a", "c")
+    assert bed.last_offered() == {"a", "c"}
     assert UNKNOWN in await bed.get("ending")
     assert UNKNOWN in await bed.get("never-there")
 
