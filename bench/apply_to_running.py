@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from kube import pods  # noqa: E402 - the folders are no packages
-from kube.observing import Api, NoAnswerError  # noqa: E402
+from kube.observing import Api, NoAnswerError, seen  # noqa: E402
 from testbed.cluster import Cluster, Wanted, default_folder  # noqa: E402
 from testbed.processes import until  # noqa: E402
 from testbed.programs import programs  # noqa: E402
@@ -100,10 +100,10 @@ class Bench:
                 self._create(self._pod(crowd, f"misrouted-{self._number}-{each}"))
 
     def _uncut(self) -> bool:
-        """Return whether the agent reports no instance and no device is desired."""
+        """Return whether the driver shows no instance and nothing is kept for a pod."""
         (node,) = self._api.list("/apis/tessera.dev/v1alpha1/gpunodes")
-        cut = any(gpu.get("sharing", {}).get("layout") for gpu in node.get("status", {}).get("gpus", ()))
-        return not cut and not node.get("spec", {}).get("wanted") and not node.get("spec", {}).get("claims")
+        spec = node.get("spec", {})
+        return not seen(self._cluster.nodes[0]).instances and not spec.get("wanted") and not spec.get("claims")
 
     def _pod(self, case: Case, name: str) -> dict[str, Any]:
         made = pods.pod(name, command="exec sleep 3600", limits=case.limits, schedulerName=case.scheduler)

@@ -253,7 +253,7 @@ def soak(bed: Bed, log: Log) -> tuple[dict[str, Any], list[Fault]]:
             quiet.set()
             over.set()
         watching.result()
-    return report(maker, breaker, watcher, left), [each.fault for each in watcher.found.values()]
+    return report(book, maker, breaker, watcher, left), [each.fault for each in watcher.found.values()]
 
 
 def ends_well(cluster: Cluster, book: Book, log: Log) -> list[str]:
@@ -349,7 +349,12 @@ def _not_had(cluster: Cluster, names: list[str]) -> list[str]:
     return [f"{name} {phases.get(name)}" for name in names if phases.get(name) != "Running"]
 
 
-def report(maker: Maker, breaker: Breaker, watcher: Watcher, left: list[str]) -> dict[str, Any]:
+def kind_of(book: Book, pod_name: str) -> str:
+    act = book.act_of(pod_name)
+    return act.kind.name if act else "at the end"
+
+
+def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: list[str]) -> dict[str, Any]:
     """Return what was done and found, as numbers."""
     ran = [each for each in watcher.pods.values() if each.ran_since]
     return {
@@ -358,7 +363,7 @@ def report(maker: Maker, breaker: Breaker, watcher: Watcher, left: list[str]) ->
         "pods": len(watcher.pods),
         "pods that ran": len(ran),
         "pods in which a device was seen": len(watcher.served),
-        "pods by kind": dict(Counter(each.name.rpartition("-")[0].rstrip("0123456789-") for each in ran)),
+        "pods by kind": dict(Counter(kind_of(book, each.name) for each in ran)),
         "faults": breaker.made.total(),
         "faults by process": dict(sorted(breaker.made.items())),
         "troubles that failed": breaker.failed,
@@ -366,6 +371,7 @@ def report(maker: Maker, breaker: Breaker, watcher: Watcher, left: list[str]) ->
         "containers looked at": watcher.containers,
         "given twice and the like": dict(Counter(each.fault.kind for each in watcher.found.values())),
         "harmed": watcher.harmed,
+        "ended by themselves and told as refused": watcher.unreported,
         "refused": dict(watcher.refused),
         "reasons of refusals": dict(watcher.reasons.most_common()),
         "late": dict(maker.late),

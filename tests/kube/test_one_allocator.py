@@ -2,8 +2,10 @@
 
 import json
 
+from deviceuse import Container, judged, uses_of
 from kube import pods
 from kube.gpunode import GpuNode
+from kube.observing import containers_of, living, seen
 from testbed.cluster import Cluster
 from testbed.processes import until
 
@@ -28,7 +30,9 @@ def test_three_by_name_and_three_needs_share_no_instance(whole_cluster: Cluster)
     for each in needs:
         each["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
     pods.run(cluster, *by_name, *needs)
-    names = [each["metadata"]["name"] for each in (*by_name, *needs)]
-    got = {name: pods.environment(cluster, name)["NVIDIA_VISIBLE_DEVICES"] for name in names}
-    assert sorted(got.values()) == sorted(set(got.values())), got
-    assert set(got.values()) <= set(node.mig_uuids()), got
+    there = containers_of(living(cluster.cgroup), lambda each, name: Container(each.node, name, each.id))
+    found, driver = list(there), seen(node.node)
+    assert judged(driver, found) == []
+    got = {each.pod: [use.device for use in uses_of(each, driver)] for each in found}
+    assert {name: len(uuids) for name, uuids in got.items()} == dict.fromkeys(got, 1), got
+    assert len(got) == 6

@@ -51,6 +51,8 @@ class Seen:
         self.phase = ""
         self.scheduler = ""
         self.ran_since = 0.0
+        self.lived: tuple[float, float] | None = None
+        """When its containers' processes were seen first and last."""
         self.ended = False
         self.judged = False
 
@@ -75,6 +77,8 @@ class Watcher:
         self.found: dict[tuple[str, str, tuple[str, ...]], Found] = {}
         self.harmed: list[str] = []
         self.refused: Counter[str] = Counter()
+        self.unreported: list[str] = []
+        """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
         self.reasons: Counter[str] = Counter()
         """Of pods that were refused and whose asking was honest."""
         self.checks = 0
@@ -109,6 +113,9 @@ class Watcher:
     def _known(self, found: Living, name: str) -> Container:
         act = self._book.act_of(name)
         pod = self.pods.get(found.pod_uid)
+        if pod is not None:
+            now = time.monotonic()
+            pod.lived = pod.lived[0] if pod.lived else now, now
         routed = pod is not None and pod.scheduler != DEFAULT
         return Container(
             node=found.node,
@@ -150,11 +157,15 @@ class Watcher:
         if known.judged or not (known.phase == "Failed" or restarts):
             return
         known.judged = True
-        words = f"{status.get('reason', '')} {status.get('message', '')} {_exits(states)}"
+        words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
+        if self._may_go(known):
+            return
         if not known.ran_since:
             self._count_refusal(known, status)
-        elif not self._may_go(known):
-            self._harm(known, f"{known.phase}, {restarts} restarts: {words}")
+        elif self._was_done(known) and set(_exits(states)) <= {0}:
+            self.unreported.append(f"{known.name}: {words}")
+        else:
+            self._harm(known, f"{words} {_exits(states)}")
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
         act = self._book.act_of(known.name)
@@ -173,11 +184,21 @@ class Watcher:
         if known.ran_since and not known.ended and not due and not self._may_go(known):
             self._harm(known, "gone")
 
+    def _was_done(self, known: Seen) -> bool:
+        """Return whether a pod that ends by itself lived as long as it was to, and lives no more."""
+        act = self._book.act_of(known.name)
+        if act is None or act.end != "alone" or known.lived is None:
+            return False
+        first, last = known.lived
+        return last - first > act.life_s - 2 and time.monotonic() - last > 1
+
     def _may_go(self, known: Seen) -> bool:
         act = self._book.act_of(known.name)
         return act is None or act.name in self._book.let_go
 
     def _harm(self, known: Seen, words: str) -> None:
+        last_s = time.monotonic() - known.lived[1] if known.lived else -1
+        words = f"{words}, its processes seen {last_s:.1f} s ago"
         self.harmed.append(f"{known.name}: {words}")
         self._log(f"HARMED {known.name}: {words}")
 
