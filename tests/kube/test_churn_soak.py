@@ -372,6 +372,7 @@ def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: l
         "given twice and the like": dict(Counter(each.fault.kind for each in watcher.found.values())),
         "harmed": watcher.harmed,
         "ended by themselves and told as refused": watcher.unreported,
+        "ended while containerd was starting them": watcher.unstarted,
         "refused": dict(watcher.refused),
         "reasons of refusals": dict(watcher.reasons.most_common()),
         "late": dict(maker.late),

@@ -17,6 +17,8 @@ __all__ = ["Book", "Found", "Watcher"]
 
 OF_ACT = re.compile(r"(.*-[0-9]+)(?:-[a-z0-9]{5})?")
 LOOK_S = 0.4
+_UNKNOWN_EXIT, _STARTING_S = 255, 2.0
+"""What is said of a container of which nothing is known. Source: containerd `internal/cri/server/helpers.go`."""
 PODS = "/api/v1/namespaces/default/pods?labelSelector=made-by%3Dtest"
 NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+(\.[0-9]+)?")
 
@@ -51,8 +53,8 @@ class Seen:
         self.phase = ""
         self.scheduler = ""
         self.ran_since = 0.0
-        self.lived: tuple[float, float] | None = None
-        """When its containers' processes were seen first and last."""
+        self.lived: tuple[int, int] | None = None
+        """Numbers of the looks at which its container's processes were seen first and last."""
         self.ended = False
         self.judged = False
 
@@ -71,6 +73,8 @@ class Watcher:
         self._cluster, self._book, self._log = cluster, book, log
         self._api = Api(cluster)
         self._began = time.monotonic()
+        self._looks = [self._began]
+        """When containers were looked at."""
         self.pods: dict[str, Seen] = {}
         """By UID, also those that are gone."""
         self.present: dict[str, dict[str, Any]] = {}
@@ -79,6 +83,8 @@ class Watcher:
         self.refused: Counter[str] = Counter()
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
+        self.unstarted: list[str] = []
+        """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
         """Of pods that were refused and whose asking was honest."""
         self.checks = 0
@@ -97,6 +103,7 @@ class Watcher:
         """Look once at everything."""
         with contextlib.suppress(NoAnswerError):  # what is given twice is so without the API server too
             self._follow(self._api.list(PODS))
+        self._looks.append(time.monotonic())
         before = living(self._cluster.cgroup)
         nodes = [(seen(node), checkpoint(node)) for node in self._cluster.nodes]
         after = living(self._cluster.cgroup)
@@ -114,8 +121,8 @@ class Watcher:
         act = self._book.act_of(name)
         pod = self.pods.get(found.pod_uid)
         if pod is not None:
-            now = time.monotonic()
-            pod.lived = pod.lived[0] if pod.lived else now, now
+            number = len(self._looks) - 1
+            pod.lived = pod.lived[0] if pod.lived else number, number
         routed = pod is not None and pod.scheduler != DEFAULT
         return Container(
             node=found.node,
@@ -162,8 +169,10 @@ class Watcher:
             return
         if not known.ran_since:
             self._count_refusal(known, status)
-        elif self._was_done(known) and set(_exits(states)) <= {0}:
+        elif self._may_be_done(known) and set(_exits(states)) <= {0}:
             self.unreported.append(f"{known.name}: {words}")
+        elif set(_exits(states)) == {_UNKNOWN_EXIT} and self._lived_s(known)[0] < _STARTING_S:
+            self.unstarted.append(f"{known.name}: {words}")
         else:
             self._harm(known, f"{words} {_exits(states)}")
 
@@ -178,27 +187,33 @@ class Watcher:
 
     def _gone(self, known: Seen) -> None:
         act = self._book.act_of(known.name)
-        lived_s = time.monotonic() - known.ran_since
         # One that may have ended by itself since the last look, and was collected, is not missed.
-        due = act is not None and act.end == "alone" and lived_s > act.life_s - 2
+        due = act is not None and act.end == "alone" and time.monotonic() - known.ran_since > act.life_s - 2
         if known.ran_since and not known.ended and not due and not self._may_go(known):
             self._harm(known, "gone")
 
-    def _was_done(self, known: Seen) -> bool:
-        """Return whether a pod that ends by itself lived as long as it was to, and lives no more."""
-        act = self._book.act_of(known.name)
-        if act is None or act.end != "alone" or known.lived is None:
-            return False
+    def _lived_s(self, known: Seen) -> tuple[float, float]:
+        """Return for how long a pod's container lived at least, and at most, by the looks at which it was there."""
+        if known.lived is None:
+            return 0.0, 0.0
         first, last = known.lived
-        return last - first > act.life_s - 2 and time.monotonic() - last > 1
+        after = self._looks[last + 1] if last + 1 < len(self._looks) else time.monotonic()
+        return self._looks[last] - self._looks[first], after - self._looks[first - 1]
+
+    def _may_be_done(self, known: Seen) -> bool:
+        """Return whether a pod that ends by itself may have lived as long as it was to, and lives no more."""
+        act = self._book.act_of(known.name)
+        ends = act is not None and act.end == "alone" and self._lived_s(known)[1] > act.life_s
+        return ends and known.lived is not None and known.lived[1] < len(self._looks) - 1
 
     def _may_go(self, known: Seen) -> bool:
         act = self._book.act_of(known.name)
         return act is None or act.name in self._book.let_go
 
     def _harm(self, known: Seen, words: str) -> None:
-        last_s = time.monotonic() - known.lived[1] if known.lived else -1
-        words = f"{words}, its processes seen {last_s:.1f} s ago"
+        ago_s = time.monotonic() - self._looks[known.lived[1]] if known.lived else -1.0
+        least_s, most_s = self._lived_s(known)
+        words = f"{words}; its container lived {least_s:.1f} to {most_s:.1f} s and was seen {ago_s:.1f} s ago"
         self.harmed.append(f"{known.name}: {words}")
         self._log(f"HARMED {known.name}: {words}")
 
