@@ -1,0 +1,186 @@
+"""Seconds from Apply to Running on a real node with simulated GPUs, for each way to ask.
+
+`python bench/apply_to_running.py [--rounds N] [--misrouted N] [-o FILE]`
+
+One node with two A100-40GB on the testbed (needs what `scripts/testbed` needs), all of Tessera on it as deployed. One
+pod at a time: the clock starts when the pod is sent to the API server, and stops when its phase is Running, asked a
+hundred times a second. Whether a MIG instance is there is arranged before the clock starts: a pod of that kind has left
+one, or a pod that had both GPUs whole has left none. The policy is that of the testbed, `idleSeconds: 1`;
+`--policy-default` leaves out `repartition`, as a user's first policy does.
+
+`cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
+beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler, which assigns them
+nothing.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from kube import pods  # noqa: E402 - the folders are no packages
+from kube.observing import Api, NoAnswerError, seen  # noqa: E402
+from testbed.cluster import Cluster, Wanted, default_folder  # noqa: E402
+from testbed.processes import until  # noqa: E402
+from testbed.programs import programs  # noqa: E402
+
+OURS = "tessera-scheduler"
+NEED, SHARE, SLICE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem", "nvidia.com/mig-2g.10gb"
+LONGEST_S = 90.0
+PODS = "/api/v1/namespaces/default/pods"
+MADE = "labelSelector=made-by%3Dtest"
+
+
+class Case(NamedTuple):
+    """A way to ask, and what is there before."""
+
+    name: str
+    limits: dict[str, int]
+    isolation: str = ""
+    fresh: bool = False
+    """Whether no MIG instance is there before."""
+    crowd: bool = False
+    """Whether misrouted pods come first."""
+    scheduler: str = OURS
+
+
+CASES = (
+    Case("cpu", {}, scheduler="default-scheduler"),
+    Case("gpushare's share", {SHARE: 3}),
+    Case("need, isolation none", {NEED: 4}, "none"),
+    Case("need, hardware, instance there", {NEED: 9}, "hardware"),
+    Case("need, hardware, new instance", {NEED: 9}, "hardware", fresh=True),
+    Case("slice by name, instance there", {SLICE: 1}, scheduler="default-scheduler"),
+    Case("slice by name, new instance", {SLICE: 1}, scheduler="default-scheduler", fresh=True),
+    Case("cpu beside misrouted", {}, crowd=True, scheduler="default-scheduler"),
+)
+
+
+class Bench:
+    """The cluster that pods run on."""
+
+    def __init__(self, cluster: Cluster, misrouted: int) -> None:
+        self._cluster = cluster
+        self._api, self._watched = Api(cluster), Api(cluster)
+        self._misrouted = misrouted
+        self._number = 0
+
+    def timed(self, case: Case) -> float | None:
+        """Return the seconds of one pod; None where it did not run."""
+        self._prepare(case)
+        self._number += 1
+        return self._run(self._pod(case, f"timed-{self._number}"))
+
+    def clean(self) -> None:
+        """Take all pods away."""
+        self._api.insist("DELETE", f"{PODS}?{MADE}")
+        until("pods gone", lambda: not self._api.list(f"{PODS}?{MADE}"), timeout_s=120)
+
+    def _prepare(self, case: Case) -> None:
+        self.clean()
+        if case.fresh:
+            whole = Case("", {"nvidia.com/gpu": 2})
+            self._run(self._pod(whole, f"whole-{self._number}"))
+            self.clean()
+            until("no instance", self._uncut, timeout_s=60)
+        elif SLICE in case.limits or case.isolation == "hardware":
+            self._run(self._pod(case, f"before-{self._number}"))
+            self.clean()
+        if case.crowd:
+            crowd = Case("", {NEED: 1}, "none", scheduler="default-scheduler")
+            for each in range(self._misrouted):
+                self._create(self._pod(crowd, f"misrouted-{self._number}-{each}"))
+
+    def _uncut(self) -> bool:
+        """Return whether the driver shows no instance and nothing is claimed for a pod."""
+        (node,) = self._api.list("/apis/tessera.dev/v1alpha1/gpunodes")
+        return not seen(self._cluster.nodes[0]).instances and not node.get("spec", {}).get("claims")
+
+    def _pod(self, case: Case, name: str) -> dict[str, Any]:
+        made = pods.pod(name, command="exec sleep 3600", limits=case.limits, schedulerName=case.scheduler)
+        made["metadata"]["annotations"] = {"tessera.dev/isolation": case.isolation} if case.isolation else {}
+        return made
+
+    def _create(self, pod: dict[str, Any]) -> None:
+        status, found = self._api.insist("POST", PODS, pod)
+        if status != 201:
+            raise SystemExit(f"pod {pod['metadata']['name']}: {found}")
+
+    def _run(self, pod: dict[str, Any]) -> float | None:
+        """Create a pod and return when it ran, by looking as often as can be."""
+        path = f"{PODS}/{pod['metadata']['name']}"
+        began = time.monotonic()
+        self._create(pod)
+        while time.monotonic() < began + LONGEST_S:
+            try:
+                status, found = self._watched.ask("GET", path)
+            except NoAnswerError:
+                continue
+            phase = found["status"].get("phase") if status == 200 else "gone"
+            if phase == "Running":
+                return time.monotonic() - began
+            if phase in {"Failed", "gone"}:
+                return None
+            time.sleep(0.01)
+        return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._api.close()
+        self._watched.close()
+
+
+@contextmanager
+def brought_up(misrouted: int, policy: dict[str, Any] | None) -> Iterator[Bench]:
+    """Give a cluster with one node, under the testbed's policy or another."""
+    cluster = Cluster(default_folder("bench-run"), programs(lambda *_: None))
+    cluster.down()
+    try:
+        cluster.up(Wanted(nodes=1, gpus=("2xA100-40GB",), agents=True, scheduler=True))
+        if policy is not None:
+            patch = json.dumps([{"op": "replace", "path": "/spec", "value": policy}])
+            cluster.kubectl("patch", "gpupolicy", "testbed", "--type=json", f"--patch={patch}")
+        until("units", lambda: pods.allocatable(cluster, "node1", NEED) > 0, timeout_s=90)
+        made = Bench(cluster, misrouted)
+        yield made
+        made.close()
+    finally:
+        cluster.down()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--misrouted", type=int, default=50)
+    parser.add_argument("--policy-default", action="store_true", help="leave out repartition, as a user's first policy")
+    parser.add_argument("--only", action="append", default=[], help="cases whose name begins so")
+    parser.add_argument("-o", "--output", type=Path, help="file for the seconds as JSON")
+    given = parser.parse_args()
+    cases = [each for each in CASES if not given.only or each.name.startswith(tuple(given.only))]
+    seconds: dict[str, list[float | None]] = {each.name: [] for each in cases}
+    with brought_up(given.misrouted, {} if given.policy_default else None) as bench:
+        for number in range(given.rounds):
+            for case in cases:
+                if not case.crowd or number < 3:
+                    seconds[case.name].append(bench.timed(case))
+        bench.clean()
+    print(f"{'Apply to Running, seconds':34} {'median':>7} {'least':>7} {'most':>7} {'ran':>6}")
+    for name, found in seconds.items():
+        ran = sorted(each for each in found if each is not None)
+        figures = (statistics.median(ran), ran[0], ran[-1]) if ran else (float("nan"),) * 3
+        print(f"{name:34} " + " ".join(f"{each:7.2f}" for each in figures) + f" {len(ran):>3}/{len(found)}")
+    if given.output:
+        given.output.write_text(json.dumps(seconds, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What the kubelet itself does wrong with devices, and what heals it: docs/kubelet-races.md tells of it.
+
+These are facts about the kubelet, on which the agent's own record of what it gave is built. A test that fails here says
+that another kubelet behaves in another way, which would be good news.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from kube.pods import pod, remove, run, until_allocatable
+from plugins import RESOURCE, ScriptedPlugin, connect
+from tessera.clients.kubelet import PluginServer, PodResources, sockets
+from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
+from tessera.core.grant import Grant
+from tessera.core.prefer import Wanted
+from tessera.errors import Conflict
+from testbed.cluster import Cluster
+from testbed.node import Node
+
+pytestmark = pytest.mark.anyio
+
+ENDS_SLOWLY = "trap 'sleep 2; exit 0' TERM; while :; do sleep 0.2; done"
+STAYS = "trap '' TERM; while :; do sleep 0.2; done"
+UNKNOWN = "not found"
+
+
+class Slow(ScriptedPlugin):
+    """A plugin that gives the device a test names, holds its answer back when told so, and refuses what it must."""
+
+    def __init__(self, *ids: str) -> None:
+        super().__init__(*ids)
+        self.preferred = ids[0]
+        self.offered: list[tuple[str, ...]] = []
+        self.inside = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.held: set[str] = set()
+
+    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+        self.offered.append(tuple(sorted(wanted.available)))
+        return (self.preferred,) if self.preferred in wanted.available else tuple(sorted(wanted.available))[:1]
+
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        self.inside.set()
+        await self.goes_on.wait()
+        if self.held & set(ids):
+            raise Conflict(f"device {ids}", found="a living pod that has it", wanted="nobody")
+        return Grant(env=(("IDS", ",".join(ids)),))
+
+
+class Bed:
+    """The cluster, its node, and a plugin with three devices."""
+
+    def __init__(self, cluster: Cluster, node: Node, plugin: Slow) -> None:
+        self.cluster, self.node, self.plugin = cluster, node, plugin
+
+    async def run(self, name: str, command: str = "exec sleep 3600") -> None:
+        await asyncio.to_thread(run, self.cluster, self.pod(name, command))
+
+    async def apply(self, name: str) -> None:
+        await asyncio.to_thread(self.cluster.apply, self.pod(name, "exec sleep 3600"))
+
+    async def kubectl(self, *arguments: str) -> str:
+        return await asyncio.to_thread(self.cluster.kubectl, *arguments)
+
+    def pod(self, name: str, command: str) -> dict[str, object]:
+        return pod(name, command=command, limits={RESOURCE: 1}, terminationGracePeriodSeconds=30)
+
+    async def phase(self, name: str) -> tuple[str, str]:
+        status = (await asyncio.to_thread(self.cluster.get, "pod", name))["status"]
+        return status["phase"], status.get("reason", "")
+
+    async def until_phase(self, name: str, *wanted: str) -> None:
+        for _ in range(300):
+            if (await self.phase(name))[0] in wanted:
+                return
+            await asyncio.sleep(0.1)
+        pytest.fail(f"{name} is {await self.phase(name)}, wanted {wanted}")
+
+    def checkpoint(self) -> list[str]:
+        """Return the ids that pods have by the kubelet's checkpoint, sorted."""
+        text = (self.node.device_plugins / "kubelet_internal_checkpoint").read_text()
+        entries = json.loads(text)["Data"]["PodDeviceEntries"] or ()
+        return sorted(each for entry in entries for ids in entry["DeviceIDs"].values() for each in ids)
+
+    async def list(self) -> dict[str, tuple[str, ...]]:
+        return {each.pod: each.device_ids for each in await PodResources(self.node.pod_resources).list()}
+
+    def last_offered(self) -> set[str]:
+        """Return the ids that the kubelet took for free when it asked last which to prefer."""
+        return set(self.plugin.offered[-1])
+
+    async def get(self, name: str) -> tuple[str, ...] | str:
+        """Return the ids of a pod by PodResources' Get, or what it says."""
+        async with sockets.channel(self.node.pod_resources) as channel:
+            call = channel.unary_unary(
+                "/v1.PodResourcesLister/Get",
+                request_serializer=wire.GetPodResourcesRequest.SerializeToString,
+                response_deserializer=wire.GetPodResourcesResponse.FromString,
+            )
+            try:
+                answer = await call(wire.GetPodResourcesRequest(pod_name=name, pod_namespace="default"))
+            except grpc.aio.AioRpcError as error:
+                return str(error.details())
+        containers = answer.pod_resources.containers
+        return tuple(each for one in containers for devices in one.devices for each in devices.device_ids)
+
+    async def allocate_while_another_ends(self, record: str) -> None:
+        """Let `first` be in Allocate with device b while `ending`, which has a, ends; then ask for the record."""
+        self.plugin.preferred = "a"
+        await self.run("ending", ENDS_SLOWLY)
+        await self.kubectl("delete", "pod", "ending", "--wait=false")
+        self.plugin.preferred = "b"
+        self.plugin.inside.clear()
+        self.plugin.goes_on.clear()
+        await self.apply("first")
+        await self.plugin.inside.wait()
+        await self.kubectl("wait", "--for=delete", "pod/ending", "--timeout=30s")
+        assert await self.get("first") == (), "a pod in Allocate has no devices in the record yet"
+        if record == "List":
+            await self.list()
+        self.plugin.goes_on.set()
+        await self.until_phase("first", "Running")
+        assert await self.get("first") == ("b",)
+
+
+@pytest.fixture
+async def bed(node_cluster: Cluster, node: Node) -> AsyncIterator[Bed]:
+    plugin = Slow("a", "b", "c")
+    server: PluginServer = await connect(plugin, node.device_plugins)
+    await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 3)])
+    yield Bed(node_cluster, node, plugin)
+    plugin.goes_on.set()
+    await asyncio.to_thread(remove, node_cluster)
+    await server.stop()
+
+
+async def test_list_during_allocate_gives_a_device_twice_and_a_refusal_heals_it(bed: Bed) -> None:
+    await bed.allocate_while_another_ends("List")
+    bed.plugin.held = {"b"}
+    await bed.apply("refused")
+    await bed.until_phase("refused", "Failed")
+    assert bed.last_offered() == {"a", "b", "c"}, "the kubelet believes that b, which first has, is free"
+    assert await bed.phase("refused") == ("Failed", "UnexpectedAdmissionError")
+    await bed.run("healed")
+    assert bed.last_offered() == {"a", "c"}, "the refusal made it count again what pods have"
+    assert bed.checkpoint() in (["a", "b"], ["b", "c"])
+
+
+async def test_a_device_that_is_given_twice_ends_a_running_pod_when_the_kubelet_restarts(bed: Bed) -> None:
+    await bed.allocate_while_another_ends("List")
+    await bed.run("second")
+    assert bed.checkpoint() == ["b", "b"]
+    assert await bed.list() == {"first": ("b",), "second": ("b",)}
+    await asyncio.to_thread(bed.node.restart_kubelet)
+    await bed.until_phase("second", "Failed")
+    assert await bed.phase("second") == ("Failed", f"OutOf{RESOURCE}")
+    assert await bed.phase("first") == ("Running", "")
+
+
+async def test_get_in_place_of_list_forgets_nothing(bed: Bed) -> None:
+    await bed.allocate_while_another_ends("Get")
+    await bed.run("second")
+    assert bed.last_offered() == {"a", "c"}
+    assert UNKNOWN in await bed.get("ending")
+    assert UNKNOWN in await bed.get("never-there")
+
+
+async def test_a_pod_deleted_by_force_leaves_its_device_while_its_container_runs(bed: Bed) -> None:
+    await bed.run("old", STAYS)
+    await bed.kubectl("delete", "pod", "old", "--force", "--grace-period=0")
+    await bed.apply("new")
+    for _ in range(100):
+        if len(holders("a", bed.node.cgroup)) == 2:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("the kubelet waits for the end of the old container")
+    assert UNKNOWN in await bed.get("old")
+    await bed.until_phase("new", "Running")
+
+
+def holders(device: str, cgroup: str) -> set[str]:
+    """Return the names of the pods in whose containers' environment the plugin has put a device."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if cgroup not in (path / "cgroup").read_text():
+                continue
+            pairs = (path / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if environment.get("IDS") == device:
+            found.add(environment["HOSTNAME"])
+    return found

@@ -1,0 +1,227 @@
+"""What happens to the pods of a churn, watched from outside: what is given twice, who is harmed, who was refused."""
+
+import contextlib
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from deviceuse import Container, Fault, doubled, judged, uses_of
+from kube.churn import DEFAULT, Act
+from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, seen
+from testbed.cluster import Cluster
+
+__all__ = ["Book", "Found", "Watcher"]
+
+OF_ACT = re.compile(r"(.*-[0-9]+)(?:-[a-z0-9]{5})?")
+LOOK_S = 0.4
+_UNKNOWN_EXIT, _STARTING_S = 255, 2.0
+"""What is said of a container of which nothing is known. Source: containerd `internal/cri/server/helpers.go`."""
+PODS = "/api/v1/namespaces/default/pods?labelSelector=made-by%3Dtest"
+NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+(\.[0-9]+)?")
+
+
+class Book:
+    """What was made, and what was asked to go."""
+
+    def __init__(self) -> None:
+        self.acts: dict[str, Act] = {}
+        self.let_go: set[str] = set()
+        """Acts whose pods were asked to go, or may be gone since."""
+
+    def act_of(self, pod_name: str) -> Act | None:
+        match = OF_ACT.fullmatch(pod_name)
+        return self.acts.get(pod_name) or (self.acts.get(match[1]) if match else None)
+
+
+class Found(NamedTuple):
+    """A fault, and how long it lasted."""
+
+    fault: Fault
+    first_s: float
+    last_s: float
+    times: int
+
+
+class Seen:
+    """What is known of a pod."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase = ""
+        self.scheduler = ""
+        self.ran_since = 0.0
+        self.lived: tuple[int, int] | None = None
+        """Numbers of the looks at which its container's processes were seen first and last."""
+        self.ended = False
+        self.judged = False
+
+
+class Watcher:
+    """Looks at containers, drivers and checkpoints as often as it can, and at the pods of the API.
+
+    Args:
+        cluster: one that runs.
+        book: what is made.
+        log: is told what is found.
+
+    """
+
+    def __init__(self, cluster: Cluster, book: Book, log: Callable[[str], None]) -> None:
+        self._cluster, self._book, self._log = cluster, book, log
+        self._api = Api(cluster)
+        self._began = time.monotonic()
+        self._looks = [self._began]
+        """When containers were looked at."""
+        self.pods: dict[str, Seen] = {}
+        """By UID, also those that are gone."""
+        self.present: dict[str, dict[str, Any]] = {}
+        self.found: dict[tuple[str, str, tuple[str, ...]], Found] = {}
+        self.harmed: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.unreported: list[str] = []
+        """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
+        self.unstarted: list[str] = []
+        """Pods whose container was about to start when containerd was killed, which cleans such up."""
+        self.reasons: Counter[str] = Counter()
+        """Of pods that were refused and whose asking was honest."""
+        self.checks = 0
+        self.containers = 0
+        self.served: set[str] = set()
+        """Names of the pods in which a device was seen."""
+
+    def run(self, ends: threading.Event) -> None:
+        """Look until it is to end."""
+        with contextlib.closing(self._api):
+            while not ends.is_set():
+                self.look()
+                ends.wait(LOOK_S)
+
+    def look(self) -> None:
+        """Look once at everything."""
+        with contextlib.suppress(NoAnswerError):  # what is given twice is so without the API server too
+            self._follow(self._api.list(PODS))
+        self._looks.append(time.monotonic())
+        before = living(self._cluster.cgroup)
+        nodes = [(seen(node), checkpoint(node)) for node in self._cluster.nodes]
+        after = living(self._cluster.cgroup)
+        # What lives before and after lived while the driver was read.
+        lasting = {key: each for key, each in before.items() if key in after}
+        containers = list(containers_of(lasting, self._known))
+        self.checks += 1
+        self.containers += len(containers)
+        for node, entries in nodes:
+            there = [each for each in containers if each.node == node.name]
+            self.served |= {each.pod for each in there if uses_of(each, node)}
+            self._note([*judged(node, there), *doubled(entries)])
+
+    def _known(self, found: Living, name: str) -> Container:
+        act = self._book.act_of(name)
+        pod = self.pods.get(found.pod_uid)
+        if pod is not None:
+            number = len(self._looks) - 1
+            pod.lived = pod.lived[0] if pod.lived else number, number
+        routed = pod is not None and pod.scheduler != DEFAULT
+        return Container(
+            node=found.node,
+            pod=name,
+            id=found.id,
+            asked_mib=act.kind.asked_mib if act else None,
+            forged=act is not None and (act.kind.forged or (act.kind.misrouted and not routed)),
+            deleted=pod is not None and found.pod_uid not in self.present,
+        )
+
+    def _note(self, faults: Iterable[Fault]) -> None:
+        now = time.monotonic() - self._began
+        for each in faults:
+            known = self.found.get(each.key)
+            if known is None:
+                self._log(f"FAULT {each.kind}: {each.where} {each.who} {each.text}")
+            first, times = (known.first_s, known.times) if known else (now, 0)
+            self.found[each.key] = Found(each, first, now, times + 1)
+
+    # Pods of the API
+
+    def _follow(self, pods: Iterable[dict[str, Any]]) -> None:
+        present = {each["metadata"]["uid"]: each for each in pods}
+        for uid, pod in present.items():
+            known = self.pods.setdefault(uid, Seen(pod["metadata"]["name"]))
+            self._judge(known, pod)
+        for uid in self.present.keys() - present.keys():
+            self._gone(self.pods[uid])
+        self.present = present
+
+    def _judge(self, known: Seen, pod: dict[str, Any]) -> None:
+        status = pod.get("status") or {}
+        known.phase, known.scheduler = status.get("phase", ""), pod["spec"].get("schedulerName", "")
+        states = status.get("containerStatuses") or ()
+        if not known.ran_since and any(_began(each) for each in states):
+            known.ran_since = time.monotonic()
+        known.ended = known.phase in {"Succeeded", "Failed"}
+        restarts = sum(each["restartCount"] for each in states)
+        if known.judged or not (known.phase == "Failed" or restarts):
+            return
+        known.judged = True
+        words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
+        if self._may_go(known):
+            return
+        if not known.ran_since:
+            self._count_refusal(known, status)
+        elif self._may_be_done(known) and set(_exits(states)) <= {0}:
+            self.unreported.append(f"{known.name}: {words}")
+        elif set(_exits(states)) == {_UNKNOWN_EXIT} and self._lived_s(known)[0] < _STARTING_S:
+            self.unstarted.append(f"{known.name}: {words}")
+        else:
+            self._harm(known, f"{words} {_exits(states)}")
+
+    def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
+        act = self._book.act_of(known.name)
+        reason = status.get("reason") or "no reason"
+        wrong = act is not None and (act.kind.forged or act.kind.misrouted)
+        self.refused[f"{reason}{', forged or misrouted' if wrong else ''}"] += 1
+        if not wrong:
+            self.reasons[NUMBERS.sub("N", status.get("message", ""))[:160]] += 1
+            self._log(f"refused {known.name}: {reason} {status.get('message', '')[:300]}")
+
+    def _gone(self, known: Seen) -> None:
+        act = self._book.act_of(known.name)
+        # One that may have ended by itself since the last look, and was collected, is not missed.
+        due = act is not None and act.end == "alone" and time.monotonic() - known.ran_since > act.life_s - 2
+        if known.ran_since and not known.ended and not due and not self._may_go(known):
+            self._harm(known, "gone")
+
+    def _lived_s(self, known: Seen) -> tuple[float, float]:
+        """Return for how long a pod's container lived at least, and at most, by the looks at which it was there."""
+        if known.lived is None:
+            return 0.0, 0.0
+        first, last = known.lived
+        after = self._looks[last + 1] if last + 1 < len(self._looks) else time.monotonic()
+        return self._looks[last] - self._looks[first], after - self._looks[first - 1]
+
+    def _may_be_done(self, known: Seen) -> bool:
+        """Return whether a pod that ends by itself may have lived as long as it was to, and lives no more."""
+        act = self._book.act_of(known.name)
+        ends = act is not None and act.end == "alone" and self._lived_s(known)[1] > act.life_s
+        return ends and known.lived is not None and known.lived[1] < len(self._looks) - 1
+
+    def _may_go(self, known: Seen) -> bool:
+        act = self._book.act_of(known.name)
+        return act is None or act.name in self._book.let_go
+
+    def _harm(self, known: Seen, words: str) -> None:
+        ago_s = time.monotonic() - self._looks[known.lived[1]] if known.lived else -1.0
+        least_s, most_s = self._lived_s(known)
+        words = f"{words}; its container lived {least_s:.1f} to {most_s:.1f} s and was seen {ago_s:.1f} s ago"
+        self.harmed.append(f"{known.name}: {words}")
+        self._log(f"HARMED {known.name}: {words}")
+
+
+def _began(container: dict[str, Any]) -> bool:
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    return any("running" in each or each.get("terminated", {}).get("startedAt") for each in states)
+
+
+def _exits(containers: Iterable[dict[str, Any]]) -> list[object]:
+    return [each["state"]["terminated"].get("exitCode") for each in containers if "terminated" in each["state"]]
