@@ -51,6 +51,8 @@ class Machine(msgspec.Struct, kw_only=True):
                 plugins=self.kubelet.plugins,
                 pod_resources=self.kubelet.pod_resources,
                 cdi=self.folder / "cdi",
+                driver_specs=(self.folder / "nvidia.yaml",),
+                runtime_config=self.folder / "containerd.toml",
                 state=self.folder / "state",
                 mig_minors=self.folder / "mig-minors",
             ),

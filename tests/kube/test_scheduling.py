@@ -39,7 +39,7 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def visible(cluster: Cluster, name: str) -> str:
-    return pods.environment(cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+    return pods.devices(cluster, name)
 
 
 def test_a_need_runs_by_default(whole: GpuNode) -> None:

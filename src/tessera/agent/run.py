@@ -10,6 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
@@ -28,19 +31,20 @@ from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
 from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
+from tessera.api.nodereports import DEVICE_LIST, ENFORCEMENT, Report, enforcement_text
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import PodResources
 from tessera.core.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.byname import shares_by_id
+from tessera.core.handover import list_strategies
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
-from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
 from tessera.core.reported import reported
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
@@ -105,6 +109,8 @@ class Agent:
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
         self._offering = asyncio.Lock()
+        self._list_strategies: tuple[ListStrategy, ...] = ()
+        """How devices were handed over last."""
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
         self._plugins = self._own_plugins()
@@ -116,6 +122,7 @@ class Agent:
         paths = PluginPaths(
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
+            driver_specs=self._settings.paths.driver_specs,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
             mps_root=self._settings.mps.root,
@@ -257,10 +264,22 @@ class Agent:
             )
             offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
-            told = await self._plugins.offer(offered, inventory, said.plugin)
+            told = await self._plugins.offer(offered, inventory, self._handover(said.plugin))
             self._note("plugins", self._plugins.problems)
             self._seen = declared, said, gpus
             return told
+
+    def _handover(self, plugin: PluginOptions) -> PluginOptions:
+        """Return how devices are handed over, with strategies that this node can follow where none are configured."""
+        paths = self._settings.paths
+        node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
+        if chosen.strategies != self._list_strategies:
+            self._list_strategies = chosen.strategies
+            told = self._log.warning if chosen.fallback else self._log.info
+            reason = f"{chosen.fallback}: {chosen.advice}" if chosen.fallback else ""
+            told("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
+        return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
         """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""
@@ -304,7 +323,9 @@ class Agent:
         if self._settings.labels:
             await self._label(inventory, declared.gpus, said.strategy or self._settings.strategy)
         levels = enforcement_text(enforcements(gpus, inventory))
-        await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
+        handed_over = ",".join(self._list_strategies)
+        noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
+        await self._record.annotate(noted)
         await self._record.count_gpus(self._node(), len(inventory.gpus))
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node

@@ -9,13 +9,16 @@ import msgspec
 
 from tessera.core.mps import Enforcement
 
-__all__ = ["CONDITION", "ENFORCEMENT", "Report", "condition", "enforcement_text", "event", "event_name"]
+__all__ = ["CONDITION", "DEVICE_LIST", "ENFORCEMENT", "Report", "condition", "enforcement_text", "event", "event_name"]
 
 CONDITION = "TesseraLayoutApplied"
 """Type of the node condition that says whether the layout asked for is in force."""
 
 ENFORCEMENT = "tessera.dev/enforcement"
 """Annotation of a node: what keeps pods within their shares on each device, as JSON."""
+
+DEVICE_LIST = "tessera.dev/device-list-strategy"
+"""Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas."""
 
 _COMPONENT = "tessera-agent"
 _MESSAGE_CHARACTERS = 1024

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
 from tessera.agent.settings import Paths
 from tessera.agent.sharing import MpsSettings
+from tessera.core.nodesharing import ListStrategy
 
 __all__ = ["node_options"]
 
@@ -17,6 +18,11 @@ _FILE = click.Path(path_type=Path)
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sharing-config": {"type": _FILE, "help": "NVIDIA sharing file, or a folder of which a label names one."},
     "sharing-default": {"default": "", "metavar": "NAME", "help": "File of the folder for nodes without label."},
+    "device-list-strategy": {
+        "type": click.Choice(get_args(ListStrategy)),
+        "multiple": True,
+        "help": "How devices are handed over where no file says.  [default: cdi-cri where the node can, else envvar]",
+    },
     "node-policy": {
         "type": _FILE,
         "help": "Tessera's own file on the sharing of this node's GPUs; wins over a GPUPolicy.",
