@@ -355,6 +355,9 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
             spec.write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [A=b]}\n")
             await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
             await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
+            spec.unlink()  # as it is for a moment when the driver is upgraded
+            (machine.folder / "sharing" / "default").write_text(SHARING)
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
             await machine.pod("p1", {"nvidia.com/gpu": 1})
             env = await machine.start("p1", "nvidia.com/gpu")
     assert "NVIDIA_VISIBLE_DEVICES" not in env, "the device's specification says void"

@@ -82,21 +82,20 @@ def device_list(node: GpuNode) -> tuple[str, str]:
 
 
 def test_a_node_without_the_drivers_specification_falls_back_and_says_so(gpu_node: GpuNode) -> None:
-    gpu_node.start_agent()
-    until_handed_over(gpu_node, "cdi-cri")
-    assert device_list(gpu_node) == ("ok", "cdi-cri")
     spec = gpu_node.node.path(str(DRIVER_SPEC))
     text = spec.read_text()
     spec.unlink()
     try:
+        gpu_node.start_agent()
         until_handed_over(gpu_node, "envvar")
         cause = "there is no CDI specification of the driver"
         assert device_list(gpu_node) == ("warning", f"envvar and not cdi-cri: {cause}")
-        told = [json.loads(line) for line in gpu_node.log_lines() if "device_list_strategy" in line]
-        assert [(each["strategies"], cause in each["reason"]) for each in told] == [
-            (["cdi-cri"], False),
-            (["envvar"], True),
-        ]
     finally:
         spec.write_text(text)
     until_handed_over(gpu_node, "cdi-cri")
+    assert device_list(gpu_node) == ("ok", "cdi-cri")
+    told = [json.loads(line) for line in gpu_node.log_lines() if "device_list_strategy" in line]
+    assert [(each["strategies"], cause in each["reason"]) for each in told] == [
+        (["envvar"], True),
+        (["cdi-cri"], False),
+    ]

@@ -273,6 +273,9 @@ class Agent:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
         node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        if "cdi-cri" in self._list_strategies:
+            # What was read of the driver's specification is kept: that it is being written anew must not open the node.
+            node = msgspec.structs.replace(node, driver_spec=True)
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
         if chosen.strategies != self._list_strategies:
             self._list_strategies = chosen.strategies
