@@ -180,7 +180,7 @@ def paths(kubelet: MemoryKubelet, root: Path) -> Paths:
     return Paths(
         plugins=kubelet.plugins,
         cdi=root / "cdi",
-        driver_spec=root / "none",
+        driver_specs=(),
         minors=root / "none",
         memory=root / "memory",
     )

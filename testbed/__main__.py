@@ -91,14 +91,21 @@ def main(context: click.Context, name: str) -> None:
     show_default=True,
     help="Start tessera server, the scheduler tessera-scheduler that asks it, and tessera controller.",
 )
+@click.option(
+    "--admission/--no-admission",
+    default=True,
+    show_default=True,
+    help="With the scheduler, put the policies of deploy/admission into force.",
+)
 @click.pass_obj
-def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool, scheduler: bool) -> None:
+def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool, scheduler: bool, admission: bool) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
         agents = agent and bool(gpus) and "agent" in COMMANDS
-        wanted = Wanted(nodes, gpus, agents=agents, scheduler=scheduler and "server" in COMMANDS)
+        there = scheduler and "server" in COMMANDS
+        wanted = Wanted(nodes, gpus, agents=agents, scheduler=there, admission=admission)
         testbed.up(wanted, _told(console, status.update))
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 

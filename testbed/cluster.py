@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
-from testbed import controlplane, node, parts
+from testbed import admission, controlplane, node, parts
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
@@ -50,10 +50,13 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether `up` starts Tessera's agent on each node."""
     scheduler: bool = False
     """Whether `up` starts Tessera's server, the scheduler `tessera-scheduler` that asks it, and the controller."""
+    admission: bool = True
+    """Whether `up` puts deploy/admission into force where there is such a scheduler."""
 
     def __str__(self) -> str:
         """Return it in words."""
-        more = [word for word, there in (("agents", self.agents), ("tessera-scheduler", self.scheduler)) if there]
+        scheduler = "tessera-scheduler" if self.admission else "tessera-scheduler, no admission policies"
+        more = [word for word, there in (("agents", self.agents), (scheduler, self.scheduler)) if there]
         return ", ".join((f"{self.nodes} nodes with {' '.join(self.gpus) or 'no GPUs'}", *more))
 
 
@@ -247,6 +250,9 @@ class Cluster:
         self.install()
         if wanted.scheduler and not self.get("gpupolicies")["items"]:
             self.apply(parts.policy())
+        if wanted.scheduler and wanted.admission:
+            report("admission policies")
+            admission.install(self)
         for name in parts.names() if wanted.scheduler else ():
             report(name)
             self.start_part(name)

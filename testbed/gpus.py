@@ -1,15 +1,18 @@
 """The device files of simulated GPUs on a node: where an agent looks for them, with no driver behind them.
 
+And the CDI specification that NVIDIA's container toolkit would make there, with the driver's libraries left out.
+
 Run on the node with the number of GPUs: `python gpus.py 2`.
 """
 
+import json
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["INSTANCES", "capability_minors", "make_device_files"]
+__all__ = ["DRIVER_SPEC", "INSTANCES", "capability_minors", "make_device_files", "make_driver_spec"]
 
 INSTANCES = 15
 """GPU instances of a GPU that the driver counts capabilities for, and compute instances of each. Source: mig-minors of
@@ -21,6 +24,8 @@ _MAJOR = 120
 Source: Linux, Documentation/admin-guide/devices.txt, 120-127 local or experimental use."""
 _CONTROL, _MODESET, _UVM, _UVM_TOOLS, _FIRST_CAPABILITY = 255, 254, 256, 257, 1000
 _PROC = Path("/proc/driver")
+DRIVER_SPEC = Path("/run/cdi/nvidia.yaml")
+"""Where the toolkit's service nvidia-cdi-refresh writes it."""
 
 
 def capability_minors(gpus: int) -> dict[str, int]:
@@ -54,8 +59,22 @@ def make_device_files(gpus: int, dev: Path = Path("/dev"), proc: Path = _PROC) -
     (proc / "nvidia-caps" / "mig-minors").write_text(text)
 
 
+def make_driver_spec(gpus: int, path: Path = DRIVER_SPEC) -> None:
+    """Write the CDI specification of so many GPUs."""
+    nodes = [[{"path": f"/dev/nvidia{gpu}"}] for gpu in range(gpus)]
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [{"name": str(gpu), "containerEdits": {"deviceNodes": each}} for gpu, each in enumerate(nodes)],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [{"path": "/dev/nvidiactl"}]},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(spec, indent=1))
+
+
 if __name__ == "__main__":
     # /proc takes no files; the node's own, which no other process sees, may have something mounted on it.
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(_PROC)], check=True)
     os.umask(0)
     make_device_files(int(sys.argv[1]))
+    make_driver_spec(int(sys.argv[1]))

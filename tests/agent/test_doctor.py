@@ -16,6 +16,7 @@ from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
 from tessera.core.doctor import Observed, Verdict, checks
+from tessera.core.handover import ListStrategies
 from tessera.core.mps import MpsTarget
 from tessera.core.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
@@ -83,7 +84,9 @@ async def test_a_node_in_order(places: Places) -> None:
     (places.cdi[1] / "README").write_text("not a spec")
     driver = MemoryDriver.of("T4")
     kube = MemoryKube()
-    await kube.create(NODES, {"kind": "Node", "metadata": {"name": NODE, "labels": {"nvidia.com/gpu.count": "1"}}})
+    info = {"containerRuntimeVersion": "containerd://2.4.2", "kubeletVersion": "v1.36.3"}
+    metadata = {"name": NODE, "labels": {"nvidia.com/gpu.count": "1"}}
+    await kube.create(NODES, {"kind": "Node", "metadata": metadata, "status": {"nodeInfo": info}})
     with listening(places.plugins / "kubelet.sock", places.pod_resources, places.runtime):
         seen = await look(places, driver, kube)
     assert seen.cdi_devices == (
@@ -91,6 +94,38 @@ async def test_a_node_in_order(places: Places) -> None:
         (f"{places.cdi[0]}/nvidia.yaml", "nvidia.com/gpu=all"),
     )
     assert {each.verdict for each in checks(seen)} == {Verdict.OK, Verdict.SKIPPED}
+    assert seen.list_strategies == ListStrategies(strategies=("cdi-cri",))
+    assert seen.driver_spec == str(places.cdi[0] / "nvidia.yaml")
+
+
+ACCEPT = "accept-nvidia-visible-devices"
+TOOLKIT = {
+    "silent, so that the defaults hold": ("disable-require = false\n", (True, False, "")),
+    "closed": (
+        f"{ACCEPT}-envvar-when-unprivileged = false\n{ACCEPT}-as-volume-mounts = true\n[nvidia-container-cli]\n",
+        (False, True, ""),
+    ),
+    "broken": ("= 3", (True, False, "Invalid statement (at line 1, column 1)")),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), TOOLKIT.values(), ids=TOOLKIT)
+@pytest.mark.parametrize("place", [0, 1])
+async def test_what_nvidias_runtime_is_told(
+    places: Places, text: str, want: tuple[bool, bool, str], place: int
+) -> None:
+    path = places.toolkit_configs[place]
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    toolkit = (await look(places)).toolkit
+    assert (toolkit.accepts_environment, toolkit.accepts_mounts, toolkit.problem) == want
+    assert toolkit.config == str(path)
+
+
+async def test_an_option_says_how_devices_are_handed_over(places: Places) -> None:
+    given = msgspec.structs.replace(places, list_strategies=("volume-mounts",))
+    assert (await look(given)).list_strategies == ListStrategies(strategies=("volume-mounts",))
+    assert (await look(places)).list_strategies is None
 
 
 async def test_what_a_gpu_policy_overrides_is_a_warning_and_no_drift(places: Places) -> None:

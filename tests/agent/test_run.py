@@ -1,6 +1,7 @@
 """The whole agent in this process: driver, Kubernetes API and kubelet in memory, real sockets between them."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 from agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
+from tessera.api.nodereports import DEVICE_LIST
 from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, NODES, PODS, annotations_of, labels_of
 from tessera.core.inventory import GpuEvent
@@ -363,3 +365,26 @@ async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machi
     loop.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loop
+
+
+async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machine) -> None:
+    info = {"containerRuntimeVersion": "containerd://2.4.2", "kubeletVersion": "v1.36.3"}
+    spec = machine.folder / "nvidia.yaml"
+    with capture_logs() as logs:
+        async with machine.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "envvar")
+            await until_logged(logs, "device_list_strategy", strategies=["envvar"], log_level="warning")
+            spec.write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [A=b]}\n")
+            await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
+            await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
+            spec.unlink()  # as it is for a moment when the driver is upgraded
+            (machine.folder / "sharing" / "default").write_text(SHARING)
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+            await machine.pod("p1", {"nvidia.com/gpu": 1})
+            env = await machine.start("p1", "nvidia.com/gpu")
+    assert "NVIDIA_VISIBLE_DEVICES" not in env, "the device's specification says void"
+    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
+    assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
+    assert written["containerEdits"] == {"env": ["A=b"]}
+    assert {each["log_level"] for each in logs if each.get("strategies") == ["cdi-cri"]} == {"info"}

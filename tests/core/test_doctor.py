@@ -4,13 +4,16 @@ import msgspec
 import pytest
 
 from nodefacts import gpu, node
-from tessera.core.doctor import Check, Daemon, Folder, NodeSeen, Observed, Runtime, Socket, Verdict, checks
+from tessera.core.doctor import Check, Daemon, Folder, NodeSeen, Observed, Runtime, Socket, Toolkit, Verdict, checks
+from tessera.core.handover import ListStrategies
 from tessera.core.inventory import ComputeMode, MigMode
 from tessera.core.mig import Placement
 
 FINE = Folder(path="/f", exists=True, writable=True, free_mib=1000)
 READ_ONLY = msgspec.structs.replace(FINE, writable=False)
 MISSING = Folder(path="/f")
+BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
+BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
 SOUND = Observed(
     inventory=node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
     mps_wanted=True,
@@ -18,7 +21,9 @@ SOUND = Observed(
     shm=FINE,
     mps_root=MISSING,
     runtime=Runtime(socket=Socket(path="/c.sock")),
-    cdi_wanted=True,
+    list_strategies=ListStrategies(strategies=("cdi-cri",)),
+    driver_spec="/etc/cdi/a.yaml",
+    toolkit=Toolkit(config="/t", accepts_environment=False),
     cdi_folders=(MISSING, FINE),
     cdi_devices=(("/etc/cdi/a.yaml", "nvidia.com/gpu=0"), ("/var/run/cdi/a.yaml", "nvidia.com/gpu=0")),
     plugin_folder=FINE,
@@ -54,7 +59,7 @@ def node_of(**labels: str) -> NodeSeen:
 
 def test_a_sound_node_has_no_complaint() -> None:
     assert {each.verdict for each in checks(SOUND)} == {Verdict.OK}
-    assert len(checks(SOUND)) == 12
+    assert len(checks(SOUND)) == 14
 
 
 INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
@@ -128,7 +133,7 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
     "no folder for CDI": (seen(cdi_folders=(FINE, MISSING)), [("cdi", "/f is not there")]),
     "a read-only folder for CDI": (seen(cdi_folders=(READ_ONLY,)), [("cdi", "/f is read-only")]),
     "a device defined twice, whoever hands it over": (
-        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), cdi_wanted=False),
+        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), list_strategies=None),
         [("cdi", "x/y=0 is defined by /d/a and /d/b")],
     ),
     "a device defined twice": (
@@ -224,6 +229,96 @@ UNUSED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize(("observed", "want"), UNUSED.values(), ids=UNUSED)
 def test_without_a_cdi_strategy_nothing_about_cdi_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
-    unused = msgspec.structs.replace(observed, cdi_wanted=False)
+    mounts = msgspec.structs.replace(SOUND.toolkit, accepts_mounts=True)
+    unused = msgspec.structs.replace(observed, list_strategies=BY_MOUNTS, toolkit=mounts, driver_spec="")
     assert found(unused, Verdict.SKIPPED) == want
     assert found(unused, Verdict.FAILED, Verdict.WARNING) == []
+
+
+ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+OPEN = Toolkit(config="/t")
+CLOSED = Toolkit(config="/t", accepts_environment=False)
+HANDED_OVER: dict[str, tuple[Observed, Verdict, str, str]] = {
+    "any pod's own list counts": (
+        seen(toolkit=OPEN),
+        Verdict.WARNING,
+        f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
+        "set it to false in /t, or have no pod use that runtime unasked; see docs/security.md",
+    ),
+    "any pod's own list counts, and devices are told so": (
+        seen(toolkit=OPEN, list_strategies=BY_ENVIRONMENT),
+        Verdict.WARNING,
+        f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
+        "configure deviceListStrategy cdi-cri, then set it to false in /t; see docs/security.md",
+    ),
+    "the environment hands over nothing": (
+        seen(toolkit=CLOSED, list_strategies=BY_ENVIRONMENT),
+        Verdict.FAILED,
+        f"{ENVIRONMENT} is false, so that envvar hands over nothing",
+        "configure deviceListStrategy cdi-cri or volume-mounts",
+    ),
+    "mounts hand over nothing": (
+        seen(toolkit=CLOSED, list_strategies=BY_MOUNTS),
+        Verdict.FAILED,
+        "accept-nvidia-visible-devices-as-volume-mounts is not true, so that volume-mounts hands over nothing",
+        "set accept-nvidia-visible-devices-as-volume-mounts = true in /t",
+    ),
+    "mounts hand over": (
+        seen(toolkit=msgspec.structs.replace(CLOSED, accepts_mounts=True), list_strategies=BY_MOUNTS),
+        Verdict.OK,
+        "/t heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers",
+        "",
+    ),
+    "a broken file": (
+        seen(toolkit=Toolkit(config="/t", problem="line 1")),
+        Verdict.WARNING,
+        "/t: line 1",
+        "correct the file, or mount it into the agent",
+    ),
+    "no file": (
+        seen(toolkit=Toolkit()),
+        Verdict.SKIPPED,
+        "no configuration of NVIDIA's container runtime was found",
+        f"where NVIDIA's container runtime is installed, set {ENVIRONMENT} = false in its configuration",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HANDED_OVER)
+def test_whether_nvidias_runtime_heeds_what_a_pod_says(case: str) -> None:
+    observed, verdict, text, advice = HANDED_OVER[case]
+    (check,) = (each for each in checks(observed) if each.name == "nvidia-runtime")
+    assert check == Check(name="nvidia-runtime", verdict=verdict, found=text, advice=advice)
+
+
+DEVICE_LIST: dict[str, tuple[ListStrategies | None, Verdict, str, str]] = {
+    "cdi-cri": (SOUND.list_strategies, Verdict.OK, "cdi-cri", ""),
+    "several": (ListStrategies(strategies=("envvar", "cdi-cri")), Verdict.OK, "envvar, cdi-cri", ""),
+    "a node that cannot": (
+        ListStrategies(strategies=("envvar",), fallback="it is old", advice="upgrade it"),
+        Verdict.WARNING,
+        "envvar and not cdi-cri: it is old",
+        "upgrade it; see docs/security.md",
+    ),
+    "nobody says": (
+        None,
+        Verdict.SKIPPED,
+        "no strategy is configured, and no node was named",
+        "give --node to see what it can do",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEVICE_LIST)
+def test_how_devices_are_handed_over(case: str) -> None:
+    chosen, verdict, text, advice = DEVICE_LIST[case]
+    (check,) = (each for each in checks(seen(list_strategies=chosen)) if each.name == "device-list")
+    assert check == Check(name="device-list", verdict=verdict, found=text, advice=advice)
+
+
+def test_cdi_without_the_drivers_libraries_warns() -> None:
+    (check,) = (each for each in checks(seen(driver_spec="")) if each.verdict is Verdict.WARNING)
+    assert (check.name, check.advice) == (
+        "cdi-driver",
+        "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    )

@@ -76,10 +76,13 @@ def control_plane(program_folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def scheduling_plane(program_folder: Path) -> Iterator[Cluster]:
-    """Give a cluster without kubelets with Tessera's server and scheduler; `kube.fakenodes` makes its nodes."""
+    """Give a cluster without kubelets with Tessera's server and scheduler; `kube.fakenodes` makes its nodes.
+
+    Without admission policies: tests write assignments in the place of agents.
+    """
     testbed = fresh("sched", program_folder)
     try:
-        testbed.up(Wanted(nodes=0, scheduler=True))
+        testbed.up(Wanted(nodes=0, scheduler=True, admission=False))
         yield testbed
     finally:
         testbed.down()

@@ -11,6 +11,7 @@ from testbed.processes import until
 
 __all__ = [
     "allocatable",
+    "devices",
     "environment",
     "phase",
     "pod",
@@ -75,6 +76,13 @@ def environment(cluster: Cluster, name: str) -> dict[str, str]:
     """Return the environment of a container that began with `env`."""
     lines = cluster.kubectl("logs", name).splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def devices(cluster: Cluster, name: str) -> str:
+    """Return the UUIDs of a container's GPUs and instances, however they were handed over."""
+    found = environment(cluster, name)
+    visible = found["NVIDIA_VISIBLE_DEVICES"]
+    return found["TESSERA_GPU_UUIDS"] if visible == "void" else visible
 
 
 def allocatable(cluster: Cluster, node: str, resource: str) -> int:

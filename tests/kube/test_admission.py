@@ -1,18 +1,41 @@
-"""The admission policy on a real API server: which pods go to tessera-scheduler without naming it."""
+"""What deploy/admission does on a real API server: which pods are routed, and which are refused, with what advice."""
 
+import base64
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kube import pods
+from admissionpods import ROUTED, asking
+from tessera.errors import Unavailable
+from testbed import admission
+from testbed.addresses import CONTROL_PLANE
 from testbed.cluster import Cluster
 from testbed.deploy import objects
+from testbed.namespaces import Namespaces, environment
 from testbed.processes import until
 
-MEMORY = {"tessera.dev/gpu-memory": 6}
+MEMORY = {"tessera.dev/gpu-memory": "6"}
 OURS, DEFAULT = "tessera-scheduler", "default-scheduler"
+PORT = 8443
+ASSIGNMENT = "tessera.dev/assignment"
+GUARDED = (
+    ASSIGNMENT,
+    "tessera.dev/assignment-signature",
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "ALIYUN_COM_GPU_MEM_DEV",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "scheduler.framework.gpushare.allocation",
+)
+ACCOUNT = "system:serviceaccount:tessera-system:tessera-"
+EVERYBODY = ("--as-group=system:masters", "--as-group=system:authenticated")
+"""Rights to everything: what refuses is the policy, not RBAC."""
+TENANT = ("--as=jane", *EVERYBODY)
 
 
 def scheduler_of(cluster: Cluster, pod: dict[str, Any], namespace: str = "default") -> str:
@@ -23,38 +46,203 @@ def scheduler_of(cluster: Cluster, pod: dict[str, Any], namespace: str = "defaul
     return str(json.loads(said)["spec"]["schedulerName"])
 
 
+@pytest.fixture(scope="module", params=["policy", "webhook"])
+def routing(control_plane: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster where the API server routes by itself, then one where it asks the server."""
+    if request.param == "policy":
+        admission.install(control_plane, admission.FILES[:1])
+        yield control_plane
+        admission.remove(control_plane, admission.FILES[:1])
+    else:
+        yield from webhook(control_plane)
+
+
+def webhook(cluster: Cluster) -> Iterator[Cluster]:
+    """Start a server that answers at the control plane's address, and have the API server ask it."""
+    certificate = cluster.pki.issue("admission", "/CN=tessera-server", names=(f"IP:{CONTROL_PLANE}",))
+    files = ("--admission-certificate", str(certificate), "--admission-key", str(cluster.pki.key("admission")))
+    address = ("--port", "0", "--admission-host", CONTROL_PLANE, "--admission-port", str(PORT))
+    holder = cluster.processes.get("namespaces")
+    assert holder is not None
+    variables = {**environment(), "KUBECONFIG": str(cluster.account_kubeconfig("server"))}
+    command = (str(Path(sys.executable).with_name("tessera")), "server", *address, *files)
+    cluster.processes.start("admission", command, inside=Namespaces(holder).enter(), environment=variables)
+    (hook,) = objects("admission/scheduler-name-webhook.yaml")
+    authority = base64.b64encode(cluster.pki.certificate("ca").read_bytes()).decode()
+    (one,) = hook["webhooks"]
+    path = one["clientConfig"]["service"]["path"]
+    one["clientConfig"] = {"url": f"https://{CONTROL_PLANE}:{PORT}{path}", "caBundle": authority}
+    cluster.apply(hook)
+    try:
+        until("the webhook is asked", lambda: scheduler_of(cluster, asking(MEMORY)) == OURS, timeout_s=60)
+        yield cluster
+        cluster.processes.stop("admission")
+        assert scheduler_of(cluster, asking(MEMORY)) == DEFAULT, "without a server pods come as they are"
+    finally:
+        cluster.processes.stop("admission")
+        cluster.kubectl("delete", hook["kind"], hook["metadata"]["name"])
+    until("the webhook is gone", lambda: scheduler_of(cluster, asking(MEMORY)) == DEFAULT, timeout_s=60)
+
+
+@pytest.mark.parametrize("case", ROUTED)
+def test_the_api_server_routes_what_the_function_routes(routing: Cluster, case: str) -> None:
+    pod, namespace, want = ROUTED[case]
+    assert scheduler_of(routing, pod, namespace) == (OURS if want else pod["spec"].get("schedulerName", DEFAULT))
+
+
+# Pods that name their node
+
+
 @pytest.fixture(scope="module")
-def plane(control_plane: Cluster) -> Iterator[Cluster]:
-    policy = objects("admission/scheduler-name.yaml")
-    control_plane.apply(*policy)
-    asking = pods.pod("probe", limits=MEMORY)
-    until("the policy is in force", lambda: scheduler_of(control_plane, asking) == OURS, timeout_s=60)
+def guarded(control_plane: Cluster) -> Iterator[Cluster]:
+    admission.install(control_plane, admission.FILES[1:])
     yield control_plane
-    for each in policy:
-        control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
-    until("the policy is gone", lambda: scheduler_of(control_plane, asking) == DEFAULT, timeout_s=60)
+    admission.remove(control_plane, admission.FILES[1:])
 
 
-INIT = {"name": "first", "image": "x", "resources": {"limits": {"tessera.dev/gpu-memory": "1"}}}
-CASES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "a need": (pods.pod("a", limits={**MEMORY, "tessera.dev/gpu-compute": 30}), "default", OURS),
-    "gpushare's memory": (pods.pod("a", limits={"aliyun.com/gpu-mem": 2}), "default", OURS),
-    "an init container asks": (pods.pod("a", initContainers=[INIT]), "default", OURS),
-    "nothing is asked": (pods.pod("a"), "default", DEFAULT),
-    "an exact device is asked": (pods.pod("a", limits={"nvidia.com/gpu": 1}), "default", DEFAULT),
-    "another scheduler is named": (pods.pod("a", limits=MEMORY, schedulerName="volcano"), "default", "volcano"),
-    "a node is named": (pods.pod("a", limits=MEMORY, nodeName="n"), "default", DEFAULT),
-    "a namespace of the system": (pods.pod("a", limits=MEMORY), "kube-system", DEFAULT),
+def create(cluster: Cluster, pod: dict[str, Any], *who: str, dry: bool = True) -> None:
+    words = ("--dry-run=server",) if dry else ()
+    cluster.kubectl("create", *words, "-n", "default", *who, "-f", "-", input_text=json.dumps(pod))
+
+
+ON_A_NODE = {
+    "a need": asking(MEMORY, nodeName="n"),
+    "gpushare's memory in an init container": asking(
+        nodeName="n", initContainers=[{**asking({"aliyun.com/gpu-mem": "2"})["spec"]["containers"][0], "name": "i"}]
+    ),
+    "another scheduler too": asking(MEMORY, nodeName="n", schedulerName="volcano"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_which_scheduler_a_pod_goes_to(plane: Cluster, case: str) -> None:
-    pod, namespace, want = CASES[case]
-    assert scheduler_of(plane, pod, namespace) == want
+@pytest.mark.parametrize("case", ON_A_NODE)
+def test_a_pod_that_names_its_node_and_asks_an_amount_is_refused_with_what_to_do(guarded: Cluster, case: str) -> None:
+    with pytest.raises(Unavailable) as refused:
+        create(guarded, ON_A_NODE[case], *TENANT)
+    assert "spec.nodeName is set, so no scheduler can give this pod a device for " in str(refused.value)
+    assert "nodeSelector: {kubernetes.io/hostname: n}" in str(refused.value)
 
 
-def test_a_label_keeps_a_pod_where_it_is(plane: Cluster) -> None:
-    pod = pods.pod("a", limits=MEMORY)
-    pod["metadata"]["labels"]["tessera.dev/scheduling"] = "false"
-    assert scheduler_of(plane, pod) == DEFAULT
+TAKEN = {
+    "a pod on a node that asks nothing": asking(nodeName="n"),
+    "a pod on a node that asks a device by name": asking({"nvidia.com/gpu": "1"}, nodeName="n"),
+    "a pod on a node that asks nothing of it": asking({"tessera.dev/gpu-memory": "0"}, nodeName="n"),
+    "a need without a node": asking(MEMORY),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_other_pods_come_as_they_are(guarded: Cluster, case: str) -> None:
+    create(guarded, TAKEN[case], *TENANT)
+
+
+# Assignments
+
+
+def annotated(*keys: str) -> dict[str, Any]:
+    pod = asking(MEMORY)
+    pod["metadata"]["annotations"] = dict.fromkeys(keys, "1")
+    return pod
+
+
+@pytest.mark.parametrize("key", GUARDED)
+def test_nobody_creates_a_pod_with_an_assignment(guarded: Cluster, key: str) -> None:
+    with pytest.raises(Unavailable) as refused:
+        create(guarded, annotated(key), *TENANT)
+    assert f"only Tessera assigns GPUs, and jane may not set, change or remove {key}. " in str(refused.value)
+    with pytest.raises(Unavailable, match="only Tessera assigns GPUs"):
+        create(guarded, annotated(key))  # nor an administrator, whose controllers create what tenants wrote
+
+
+def test_every_annotation_that_a_binding_writes_is_guarded() -> None:
+    policy = objects("admission/assignments.yaml")[0]
+    (text,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == "guarded")
+    assert tuple(json.loads(text.replace("'", '"'))) == GUARDED
+
+
+def test_other_annotations_are_free(guarded: Cluster) -> None:
+    create(guarded, annotated("tessera.dev/isolation-note", "ALIYUN_COM_GPU_MEM_CONTAINER"), *TENANT)
+
+
+@pytest.fixture
+def bound(guarded: Cluster) -> Iterator[Cluster]:
+    """Give a cluster with a pod that the server bound with its assignment."""
+    create(guarded, asking(MEMORY), dry=False)
+    try:
+        bind(guarded, f"--as={ACCOUNT}server")
+        yield guarded
+    finally:
+        guarded.kubectl("delete", "pod", "a", "--force", "--grace-period=0")
+
+
+def bind(cluster: Cluster, *who: str) -> None:
+    """Bind pod `a` as an extender does, with an assignment."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "a", "namespace": "default", "annotations": {ASSIGNMENT: "granted"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "no-such-node"},
+    }
+    path = "/api/v1/namespaces/default/pods/a/binding"
+    cluster.kubectl("create", "--raw", path, *who, "-f", "-", input_text=json.dumps(binding))
+
+
+def test_the_server_binds_and_the_agent_corrects(bound: Cluster) -> None:
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted"}
+    patch = json.dumps({"metadata": {"annotations": {ASSIGNMENT: "corrected"}}})
+    bound.kubectl("patch", "pod", "a", "-p", patch, f"--as={ACCOUNT}agent")
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "corrected"}
+
+
+def test_nobody_else_binds_with_an_assignment(guarded: Cluster) -> None:
+    create(guarded, asking(MEMORY), dry=False)
+    try:
+        with pytest.raises(Unavailable, match=r"jane may not set, change or remove tessera\.dev/assignment"):
+            bind(guarded, *TENANT)
+    finally:
+        guarded.kubectl("delete", "pod", "a", "--force", "--grace-period=0")
+
+
+CHANGES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "changed": ({"annotations": {ASSIGNMENT: "all of it"}}, ()),
+    "removed": ({"annotations": {ASSIGNMENT: None}}, ()),
+    "set beside it": ({"annotations": {"ALIYUN_COM_GPU_MEM_IDX": "1"}}, ()),
+    "changed with the status": ({"annotations": {ASSIGNMENT: "all of it"}}, ("--subresource=status",)),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("who", ["jane", f"{ACCOUNT}controller", "system:serviceaccount:default:tessera-agent"])
+def test_nobody_else_changes_an_assignment(bound: Cluster, case: str, who: str) -> None:
+    metadata, words = CHANGES[case]
+    patch = json.dumps({"metadata": metadata})
+    with pytest.raises(Unavailable, match=f"{who} may not set, change or remove "):
+        bound.kubectl("patch", "pod", "a", "--type=merge", "-p", patch, *words, f"--as={who}", *EVERYBODY)
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted"}
+
+
+def test_a_pod_with_an_assignment_is_otherwise_its_owners(bound: Cluster) -> None:
+    bound.kubectl("label", "pod", "a", "team=a", *TENANT)
+    bound.kubectl("annotate", "pod", "a", "note=mine", *TENANT)
+    assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted", "note": "mine"}
+
+
+def test_others_may_be_named(bound: Cluster) -> None:
+    """A program of the administrator's that restores pods, say."""
+    policy = objects("admission/assignments.yaml")[0]
+    for each in policy["spec"]["variables"]:
+        if each["name"] == "groups":
+            each["expression"] = "['restorers']"
+    bound.apply(policy)
+    pod = annotated(ASSIGNMENT)
+    pod["metadata"]["name"] = "restored"
+
+    def taken() -> bool:
+        try:
+            create(bound, pod, "--as=restorer", "--as-group=restorers", *EVERYBODY)
+        except Unavailable:
+            return False
+        return True
+
+    until("the policy is in force", taken, timeout_s=60)
+    with pytest.raises(Unavailable, match="only Tessera assigns GPUs"):
+        create(bound, pod, *TENANT)

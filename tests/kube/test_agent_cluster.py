@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import allocatable, environment, pod, run
+from kube.pods import allocatable, devices, pod, run
 from kubeobjects import amount
 from tessera.api.assignments import write_shares
 from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
@@ -120,7 +120,7 @@ def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Lef
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
     run(left.cluster, pod("small", limits={"nvidia.com/mig-1g.5gb": 1}), pod("whole", limits={"nvidia.com/gpu": 1}))
     (told,) = left.assignment("small")
-    visible = environment(left.cluster, "small")["NVIDIA_VISIBLE_DEVICES"]
+    visible = devices(left.cluster, "small")
     assert left.places()[visible] == (told["gpu"], told["profile"], told["start"])
     assert (told["container"], told["resource"], told["mode"]) == ("main", "nvidia.com/mig-1g.5gb", "mig")
     (told,) = left.assignment("whole")
@@ -139,7 +139,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
     run(left.cluster, assigned("half", 16, amount(0, HALF, 16384)), assigned("hopper", 30, amount(1, HOPPER, 30720)))
     for name, want in (("half", (0, HALF)), ("hopper", (1, HOPPER))):
-        visible = environment(left.cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+        visible = devices(left.cluster, name)
         assert left.places()[visible] == (want[0], want[1].profile, want[1].start)
     left.until_layouts((*SMALL, HALF), (HOPPER,))
     assert allocatable(left.cluster, left.node.node.name, "nvidia.com/mig-3g.20gb") == 0
@@ -147,7 +147,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     left.cluster.kubectl("delete", "pod", "half", "hopper", "--timeout=60s")
     amounts = (assigned(f"amount{gpu}", 4, amount(gpu, None, 4096)) for gpu in (0, 1))
     run(left.cluster, *amounts)
-    given = [environment(left.cluster, f"amount{gpu}")["NVIDIA_VISIBLE_DEVICES"] for gpu in (0, 1)]
+    given = [devices(left.cluster, f"amount{gpu}") for gpu in (0, 1)]
     assert tuple(given) == left.node.gpu_uuids()
     left.until_layouts(None, None)
 
@@ -206,22 +206,24 @@ def seventh_pods() -> tuple[dict[str, Any], ...]:
     return tuple(assigned(f"p{number}", 4, amount(gpu, spot, 4096)) for number, (gpu, spot) in enumerate(SEVENTHS))
 
 
-def check_sevenths(left: Left, variable: str) -> None:
+def check_sevenths(left: Left) -> None:
     """Check that each pod has the slice on record for it, that all have one, and that there is no other.
 
     Who has which is the kubelet's to say: pods that ask the same may have changed.
     """
     where, names = left.places(), [f"p{number}" for number in range(len(SEVENTHS))]
-    found = [where[environment(left.cluster, name)[variable]] for name in names]
+    found = [where[devices(left.cluster, name)] for name in names]
     told = [(one["gpu"], one["profile"], one["start"]) for name in names for one in left.assignment(name)]
     assert found == told
     assert sorted(found) == sorted((gpu, spot.profile, spot.start) for gpu, spot in SEVENTHS)
     left.until_layouts(*(tuple(spot for gpu, spot in SEVENTHS if gpu == index) for index in (0, 1)))
 
 
-def test_many_slices_at_once(left: Left) -> None:
+@pytest.mark.parametrize("strategy", ["cdi-cri", "envvar"])
+def test_many_slices_at_once(gpu_node: GpuNode, strategy: str) -> None:
+    left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": [strategy]}})
     run(left.cluster, *seventh_pods(), timeout_s=120)
-    check_sevenths(left, "NVIDIA_VISIBLE_DEVICES")
+    check_sevenths(left)
 
 
 @pytest.mark.anyio
@@ -239,5 +241,5 @@ async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: G
     cut = len(left.places())
     gpu_node.start_again()
     run(left.cluster, *pods, timeout_s=150)
-    check_sevenths(left, "TESSERA_GPU_UUIDS")
+    check_sevenths(left)
     assert cut < len(pods), "the agent was killed too late for this test to prove anything"

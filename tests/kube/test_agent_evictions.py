@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, phase, pod, run
+from kube.pods import devices, phase, pod, run
 from testbed.processes import until
 
 GPUS = ("A100-40GB",)
@@ -36,7 +36,7 @@ def prepared(node: GpuNode, *options: str) -> str:
         return bool(status.get("currentHealthy") == 1 and status.get("observedGeneration"))
 
     until("the budget's count of healthy pods", counted, timeout_s=30)
-    return environment(node.cluster, "guarded")["NVIDIA_VISIBLE_DEVICES"]
+    return devices(node.cluster, "guarded")
 
 
 def names(node: GpuNode) -> set[str]:

@@ -3,13 +3,12 @@
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, phase, pod, run
+from kube.pods import devices, phase, pod, run
 from tessera.sim.nvmlsim import Machine, Process
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)
 SLICE = "nvidia.com/mig-1g.5gb"
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def names(count: int) -> list[str]:
@@ -23,7 +22,7 @@ def test_a_label_cuts_both_gpus_and_every_pod_has_an_instance_of_its_own(gpu_nod
     gpu_node.until_state("success")
     gpu_node.until_offered((SLICE, 14), ("nvidia.com/gpu", 0))
     run(gpu_node.cluster, *(pod(name, limits={SLICE: 1}) for name in names(14)))
-    got = sorted(environment(gpu_node.cluster, name)[VISIBLE] for name in names(14))
+    got = sorted(devices(gpu_node.cluster, name) for name in names(14))
     assert got == list(gpu_node.mig_uuids())
     gpu_node.cluster.apply(pod("one-too-many", limits={SLICE: 1}))
     gpu_node.cluster.kubectl("wait", "--for=condition=PodScheduled=False", "pod/one-too-many", "--timeout=60s")
@@ -36,7 +35,7 @@ def test_slices_in_use_stay_when_the_label_changes(gpu_node: GpuNode) -> None:
     gpu_node.ask_layout("all-1g.5gb")
     gpu_node.until_offered((SLICE, 14))
     run(gpu_node.cluster, *(pod(name, limits={SLICE: 1}) for name in names(4)))
-    used = {environment(gpu_node.cluster, name)[VISIBLE] for name in names(4)}
+    used = {devices(gpu_node.cluster, name) for name in names(4)}
     gpu_node.ask_layout("all-7g.40gb")
     gpu_node.until_state("failed", timeout_s=120)
     assert used <= set(gpu_node.mig_uuids())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run
+from kube.pods import devices, environment, pod, run
 from tessera.api.assignments import write_shares
 from tessera.core.need import Isolation
 from tessera.core.sharing import Mode
@@ -89,9 +89,10 @@ def test_each_pod_has_the_pipes_of_its_gpu_and_limits_of_its_own_and_daemons_com
         found = environment(gpu_node.cluster, name)
         assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == limit
         assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == percent
-        assert found["NVIDIA_VISIBLE_DEVICES"] == gpu_node.gpu_uuids()[1]
+        assert devices(gpu_node.cluster, name) == gpu_node.gpu_uuids()[1]
     on_slices = [environment(gpu_node.cluster, f"slice-{number}") for number in range(4)]
-    assert sorted(found["NVIDIA_VISIBLE_DEVICES"] for found in on_slices) == sorted(2 * gpu_node.mig_uuids())
+    held = [devices(gpu_node.cluster, f"slice-{number}") for number in range(4)]
+    assert sorted(held) == sorted(2 * gpu_node.mig_uuids())
     assert {found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for found in on_slices} == {"0=9984M"}
     assert {found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for found in on_slices} == {"50"}
     for name in ("replica-0", "replica-1", "small", "large", "slice-0", "slice-3"):

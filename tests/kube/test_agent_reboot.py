@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, phase, pod, remove, run
+from kube.pods import devices, phase, pod, remove, run
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until
 
@@ -47,7 +47,7 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     gpu_node.ask_layout("all-3g.20gb")
     until_mig_waits(gpu_node)
     gpu_node.until_state("pending")
-    assert environment(gpu_node.cluster, "busy")["NVIDIA_VISIBLE_DEVICES"] in gpu_node.gpu_uuids()
+    assert devices(gpu_node.cluster, "busy") in gpu_node.gpu_uuids()
     assert (phase(gpu_node.cluster, "busy"), reboots(mark)) == ("Running", 0)
     remove(gpu_node.cluster, "busy")
     gpu_node.until_state("rebooting")
@@ -59,5 +59,5 @@ def test_a_node_is_rebooted_once_nobody_uses_its_gpus(gpu_node: GpuNode) -> None
     gpu_node.until_state("success")
     gpu_node.until_offered((HALF, 4))
     run(gpu_node.cluster, pod("after", limits={HALF: 1}))
-    assert environment(gpu_node.cluster, "after")["NVIDIA_VISIBLE_DEVICES"] in gpu_node.mig_uuids()
+    assert devices(gpu_node.cluster, "after") in gpu_node.mig_uuids()
     assert reboots(mark) == 1

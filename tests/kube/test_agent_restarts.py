@@ -3,7 +3,7 @@
 import random
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run
+from kube.pods import devices, pod, run
 
 GPUS = ("A100-40GB",)
 SLICE = "nvidia.com/mig-1g.5gb"
@@ -16,7 +16,7 @@ def pods_as_they_are(node: GpuNode, names: list[str]) -> list[tuple[str, str, in
     for name in names:
         found = node.cluster.get("pod", name)
         status = found["status"]["containerStatuses"][0]
-        device = environment(node.cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+        device = devices(node.cluster, name)
         told.append((found["metadata"]["uid"], device, status["restartCount"], status["ready"]))
     return told
 

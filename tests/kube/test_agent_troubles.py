@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import environment, pod, run
+from kube.pods import devices, environment, pod, run
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.need import Isolation
@@ -181,7 +181,7 @@ def test_a_socket_folder_that_becomes_read_only(gpu_node: GpuNode) -> None:
         gpu_node.node.run("mount", "-o", "remount,bind,rw", folder)
         gpu_node.until_offered((SLICE, 7))
         run(gpu_node.cluster, pod("next", limits={SLICE: 1}))
-        used = {environment(gpu_node.cluster, name)["NVIDIA_VISIBLE_DEVICES"] for name in ("steady", "next")}
+        used = {devices(gpu_node.cluster, name) for name in ("steady", "next")}
         assert (len(used), used <= set(instances)) == (2, True)
         assert status(gpu_node, "steady") == before
         gpu_node.stop_agent()

@@ -116,7 +116,7 @@ def test_pods_of_every_kind_come_and_go(whole_cluster: Cluster) -> None:
     where = devices(node)
     for name, each in running(present(cluster)).items():
         told = {(share["gpu"], share["profile"], share["start"]) for share in shares(each)}
-        seen = {where[uuid] for uuid in pods.environment(cluster, name)["NVIDIA_VISIBLE_DEVICES"].split(",")}
+        seen = {where[uuid] for uuid in pods.devices(cluster, name).split(",")}
         assert told == seen, name
     failed = [
         each["status"].get("message") for each in present(cluster).values() if each["status"]["phase"] == "Failed"

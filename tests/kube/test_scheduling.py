@@ -1,6 +1,5 @@
 """All of Tessera on a real cluster: the scheduler asks the server, the server assigns, the agent cuts, the pod runs."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from kube import pods
 from kube.gpunode import GpuNode
 from testbed.cluster import Cluster
-from testbed.deploy import objects
 from testbed.images import BUSYBOX
 from testbed.processes import until
 
@@ -41,7 +39,7 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def visible(cluster: Cluster, name: str) -> str:
-    return pods.environment(cluster, name)["NVIDIA_VISIBLE_DEVICES"]
+    return pods.devices(cluster, name)
 
 
 def test_a_need_runs_by_default(whole: GpuNode) -> None:
@@ -135,11 +133,8 @@ GUIDE = {
 
 def test_the_manifests_of_gpushares_guide_work_unchanged(whole: GpuNode) -> None:
     cluster = whole.cluster
-    policy = objects("admission/scheduler-name.yaml")
-    cluster.apply(*policy)
+    cluster.apply(GUIDE)
     try:
-        until("the policy is in force", lambda: _scheduler(cluster) == OURS, timeout_s=60)
-        cluster.apply(GUIDE)
         cluster.kubectl("wait", "--for=condition=Available", "deployment/binpack-1", "--timeout=120s")
         found = cluster.get("pods", "-l", "app=binpack-1")["items"]
         assert [each["spec"]["schedulerName"] for each in found] == [OURS] * 2
@@ -151,13 +146,9 @@ def test_the_manifests_of_gpushares_guide_work_unchanged(whole: GpuNode) -> None
             assert environment["ALIYUN_COM_GPU_MEM_IDX"] == told["ALIYUN_COM_GPU_MEM_IDX"]
     finally:
         cluster.kubectl("delete", "deployment", "binpack-1", "--ignore-not-found")
-        for each in policy:
-            cluster.kubectl("delete", each["kind"], each["metadata"]["name"])
 
 
-def _scheduler(cluster: Cluster) -> str:
-    """Return the scheduler that a pod which asks as gpushare's do would go to."""
-    probe = json.dumps(pods.pod("probe", limits={"aliyun.com/gpu-mem": 1}))
-    return cluster.kubectl(
-        *("create", "--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-"), input_text=probe
-    )
+def test_a_need_that_names_no_scheduler_runs(whole: GpuNode) -> None:
+    pods.run(whole.cluster, pods.pod("unnamed", limits={"tessera.dev/gpu-memory": 6}))
+    assert whole.cluster.get("pod", "unnamed")["spec"]["schedulerName"] == OURS
+    assert ASSIGNMENT in annotations(whole.cluster, "unnamed")

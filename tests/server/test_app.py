@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from admissionpods import ROUTED
 from kubeobjects import gpu, gpunode, node, pod, share
 from servers import NEED, SHARE, Asked, Clock, make_node, make_pod, servers, settle
 from tessera import __version__
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.sharing import Mode, Sharing
-from tessera.server.settings import Limits
+from tessera.server.run import Server
+from tessera.server.settings import Limits, Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -454,3 +456,21 @@ async def test_a_place_is_kept_for_a_pod_that_was_scored_until_it_is_bound_or_la
         assert await server.fitting(third, "a") == ["a"]
         assert await server.bind(first, "a") == ""
         assert await server.bind(second, "a") == "", "what is kept for the third gives way to who comes first"
+
+
+@pytest.mark.parametrize("case", ROUTED)
+async def test_the_webhook_routes_what_the_function_routes(server: Asked, case: str) -> None:
+    body, namespace, want = ROUTED[case]
+    asked = {"uid": "u1", "kind": {"group": "", "kind": "Pod"}, "operation": "CREATE", "namespace": namespace}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, "object": body}}
+    status, answer = await server.post("/admission/v1/route", review)
+    assert (status, answer["response"]["uid"], answer["response"]["allowed"]) == (200, "u1", True)
+    assert ("patch" in answer["response"]) is want
+
+
+async def test_the_webhook_answers_before_anything_was_read() -> None:
+    one = Asked(Server(Settings(), MemoryKube()))
+    review = {"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u1"}}
+    assert (await one.post("/admission/v1/route", review))[0] == 200
+    assert (await one.post("/admission/v1/route", b"{"))[0] == 400
+    assert (await one.post("/admission/v1/route", b" " * (9 << 20)))[0] == 413

@@ -17,7 +17,7 @@ from tessera.cli import main
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings, Tls
+from tessera.server.settings import Admission, Limits, Settings, Tls
 
 
 async def started(server: Server) -> "asyncio.Task[None]":
@@ -87,6 +87,26 @@ async def test_without_an_authority_any_client_is_heard_over_tls(pki: Path) -> N
     assert await get(f"https://127.0.0.1:{server.port}/healthz", context) == 200
     server.stop()
     await task
+
+
+@pytest.mark.anyio
+async def test_the_api_server_is_answered_beside_an_extender_on_the_loopback(pki: Path) -> None:
+    tls = Tls(certificate=pki / "server.crt", key=pki / "server.key")
+    server = Server(Settings(port=0, admission=Admission(host="127.0.0.1", port=0, tls=tls)), MemoryKube())
+    task = await started(server)
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    url = f"https://127.0.0.1:{server.admission_port}"
+    assert await get(f"http://127.0.0.1:{server.port}/readyz") == 200
+    assert await get(f"{url}/healthz", context) == 200
+    assert await get(f"{url}/readyz", context) == 404
+    async with httpx2.AsyncClient(verify=context) as client:
+        answer = await client.post(f"{url}/admission/v1/route", content=REVIEW)
+    assert (answer.status_code, answer.json()["response"]["allowed"]) == (200, True)
+    server.stop()
+    await task
+
+
+REVIEW = b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u1"}}'
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.com"])
@@ -165,6 +185,7 @@ WRONG = {
     "a certificate without key": (["--tls-certificate", "x"], "--tls-key"),
     "an authority alone": (["--tls-client-authority", "x"], "--tls-certificate"),
     "another address without TLS": (["--host", "0.0.0.0", "--kubeconfig", "{config}"], "plain HTTP"),
+    "an admission port without certificate": (["--admission-port", "0"], "--admission-certificate"),
     "a policy that is none": (["--policy", "best"], "fgd"),
     "random, which replicas would not agree on": (["--policy", "random"], "fgd"),
 }

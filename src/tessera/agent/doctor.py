@@ -6,23 +6,24 @@ import os
 import shutil
 import socket
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG, first_file, observe_cdi, read_runtime_config
 from tessera.agent.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import GPU_NODES, NODES, Kube, annotations_of, labels_of
-from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket
-from tessera.core.handover import Handover
+from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
+from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket, Toolkit
+from tessera.core.handover import ListStrategies, list_strategies
 from tessera.core.inventory import Inventory
-from tessera.core.nodesharing import NodeSharing, effective, notes
+from tessera.core.nodesharing import ListStrategy, NodeSharing, effective, notes
 from tessera.core.sharing import Mode
 from tessera.errors import InvalidInput, TesseraError
 
@@ -30,11 +31,28 @@ __all__ = ["Places", "observe"]
 
 _CONNECT_S = 3.0
 _MIB = 1 << 20
-_CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-"""Where containerd's configuration has `enable_cdi`: of version 3, and before.
+TOOLKIT_CONFIGS: Final = (
+    Path("/etc/nvidia-container-runtime/config.toml"),
+    Path("/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"),
+)
+"""Configuration of NVIDIA's container runtime: its package's, and the GPU operator's.
 
-Source: containerd/containerd `docs/cri/config.md`.
+Source: NVIDIA Container Toolkit documentation; nvidia-container-toolkit `cmd/nvidia-ctk-installer`.
 """
+_ACCEPT = "accept-nvidia-visible-devices-"
+
+
+_MOVED = (
+    "mps_root",
+    "shm",
+    "cdi",
+    "plugins",
+    "pod_resources",
+    "runtime",
+    "runtime_config",
+    "driver_specs",
+    "toolkit_configs",
+)
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +65,15 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     runtime: Path = Path("/run/containerd/containerd.sock")
-    runtime_config: Path = Path("/etc/containerd/config.toml")
+    runtime_config: Path = RUNTIME_CONFIG
+    driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    toolkit_configs: tuple[Path, ...] = TOOLKIT_CONFIGS
+    list_strategies: tuple[ListStrategy, ...] = ()
+    """What the agent is told by option; no place, but told beside them."""
 
     def under(self, root: Path) -> "Places":
         """Return the same places on a node whose file system is mounted at `root`; the given files stay."""
-        moved = {
-            name: _moved(getattr(self, name), root)
-            for name in ("mps_root", "shm", "cdi", "plugins", "pod_resources", "runtime", "runtime_config")
-        }
+        moved = {name: _moved(getattr(self, name), root) for name in _MOVED}
         return msgspec.structs.replace(self, **moved)
 
 
@@ -78,7 +97,8 @@ async def observe(
 
     """
     inventory, driver_problem = await _inventory(driver)
-    seen, node_problem = await _node(kube, node)
+    found, node_problem = await _node(kube, node)
+    seen = NodeSeen(labels=labels_of(found), annotations=annotations_of(found)) if found is not None else None
     policy = await _policy(kube, node)
     config = await asyncio.to_thread(_configuration, places.sources, seen, inventory, policy)
     said = config.node_sharing or NodeSharing()
@@ -95,7 +115,9 @@ async def observe(
         daemons=daemons,
         processes=await _processes(driver, sorted({daemon.gpu for daemon in daemons} - {""})),
         runtime=await asyncio.to_thread(_runtime, places),
-        cdi_wanted=Handover(strategies=said.plugin.list_strategies or Handover().strategies).cdi,
+        list_strategies=await asyncio.to_thread(_strategies, places, said, found),
+        driver_spec=str(first_file(places.driver_specs) or ""),
+        toolkit=await asyncio.to_thread(_toolkit, places.toolkit_configs),
         cdi_folders=tuple(_folder(path) for path in places.cdi),
         **(await asyncio.to_thread(_cdi, places.cdi)),
         plugin_folder=_folder(places.plugins),
@@ -128,7 +150,7 @@ async def _processes(driver: GpuDriver | str, gpus: Iterable[str]) -> tuple[tupl
     return tuple(found)
 
 
-async def _node(kube: Kube | None, name: str) -> tuple[NodeSeen | None, str]:
+async def _node(kube: Kube | None, name: str) -> tuple[Object | None, str]:
     if kube is None or not name:
         return None, ""
     try:
@@ -137,7 +159,16 @@ async def _node(kube: Kube | None, name: str) -> tuple[NodeSeen | None, str]:
         return None, str(error)
     if found is None:
         return None, f"there is no node {name}"
-    return NodeSeen(labels=labels_of(found), annotations=annotations_of(found)), ""
+    return found, ""
+
+
+def _strategies(places: Places, said: NodeSharing, node: Object | None) -> ListStrategies | None:
+    """Return how the agent hands devices over; None where nothing is configured and the Node object is not known."""
+    configured = said.plugin.list_strategies or places.list_strategies
+    if node is None and not configured:
+        return None
+    support = observe_cdi(node or {}, runtime_config=places.runtime_config, driver_specs=places.driver_specs)
+    return list_strategies(configured, support)
 
 
 async def _policy(kube: Kube | None, name: str) -> GivenPolicy | None:
@@ -191,30 +222,30 @@ def _socket(path: Path) -> Socket:
 
 
 def _runtime(places: Places) -> Runtime:
-    answers = _socket(places.runtime)
-    path = places.runtime_config
+    answers, path = _socket(places.runtime), places.runtime_config
     try:
-        config = tomllib.loads(path.read_text())
+        config = read_runtime_config(path)
     except FileNotFoundError:
         return Runtime(socket=answers)
     except (OSError, ValueError) as error:
         return Runtime(socket=answers, config=str(path), problem=str(error))
-    version = config.get("version")
-    return Runtime(
-        socket=answers,
+    return Runtime(socket=answers, config=str(path), version=config.version, cdi=config.cdi)
+
+
+def _toolkit(paths: Iterable[Path]) -> Toolkit:
+    """Return what NVIDIA's container runtime is told; its defaults where the file does not say."""
+    path = first_file(paths)
+    if path is None:
+        return Toolkit()
+    try:
+        config = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        return Toolkit(config=str(path), problem=str(error))
+    return Toolkit(
         config=str(path),
-        version=version if isinstance(version, int) else 0,
-        cdi=_cdi_switch(config),
+        accepts_environment=config.get(f"{_ACCEPT}envvar-when-unprivileged", True) is not False,
+        accepts_mounts=config.get(f"{_ACCEPT}as-volume-mounts", False) is True,
     )
-
-
-def _cdi_switch(config: Mapping[str, Any]) -> bool | None:
-    plugins = config.get("plugins")
-    for name in _CRI:
-        section = plugins.get(name) if isinstance(plugins, dict) else None
-        if isinstance(section, dict) and isinstance(section.get("enable_cdi"), bool):
-            return bool(section["enable_cdi"])
-    return None
 
 
 def _cdi(folders: Iterable[Path]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.declared import Declarations, Declared
@@ -33,7 +34,7 @@ from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
 from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.nodereports import ENFORCEMENT, Report, enforcement_text
+from tessera.api.nodereports import DEVICE_LIST, ENFORCEMENT, Report, enforcement_text
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kube, Listing, Object, Selection, Store, labels_of
@@ -43,13 +44,14 @@ from tessera.core.allocators import by_name
 from tessera.core.byname import shares_by_id
 from tessera.core.gpunodestate import Impairment
 from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
+from tessera.core.handover import list_strategies
 from tessera.core.health import Change, Phase
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Held
 from tessera.core.mig import Layout, Placement
 from tessera.core.mps import enforcements
-from tessera.core.nodesharing import NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
 from tessera.core.reported import reported, withheld_resources
 from tessera.core.sharing import Mode
 from tessera.core.snapshot import Gpu, Share
@@ -131,6 +133,8 @@ class Agent:
         self._impaired: tuple[Impairment, ...] = ()
         """What is declared and not in force."""
         self._offering = asyncio.Lock()
+        self._list_strategies: tuple[ListStrategy, ...] = ()
+        """How devices were handed over last."""
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
         self._plugins = self._own_plugins()
@@ -146,6 +150,7 @@ class Agent:
         paths = PluginPaths(
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
+            driver_specs=self._settings.paths.driver_specs,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
             allocations=self._settings.paths.state / "allocations.json",
@@ -292,7 +297,7 @@ class Agent:
             offered = offer(gpus, inventory, options)
             self._note("offer", offered.withheld)
             look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-            told = await self._hand_over(look, said.plugin)
+            told = await self._hand_over(look, self._handover(said.plugin))
             self._note("plugins", self._plugins.problems)
             self._advertised = offered
             self._impaired = (*declared.impaired, *withheld_resources(offered))
@@ -310,6 +315,21 @@ class Agent:
         if plan.withdrawing - released:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
         return told and by_name(now) <= by_name(look.offered)
+
+    def _handover(self, plugin: PluginOptions) -> PluginOptions:
+        """Return how devices are handed over, with strategies that this node can follow where none are configured."""
+        paths = self._settings.paths
+        node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        if "cdi-cri" in self._list_strategies:
+            # What was read of the driver's specification is kept: that it is being written anew must not open the node.
+            node = msgspec.structs.replace(node, driver_spec=True)
+        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
+        if chosen.strategies != self._list_strategies:
+            self._list_strategies = chosen.strategies
+            told = self._log.warning if chosen.fallback else self._log.info
+            reason = f"{chosen.fallback}: {chosen.advice}" if chosen.fallback else ""
+            told("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
+        return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
         """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""
@@ -355,7 +375,9 @@ class Agent:
         if self._settings.labels:
             await self._label(inventory, declared.gpus, said.strategy or "mixed")
         levels = enforcement_text(enforcements(gpus, inventory))
-        await self._record.annotate({APPLIED: declared.generation or None, ENFORCEMENT: levels})
+        handed_over = ",".join(self._list_strategies)
+        noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
+        await self._record.annotate(noted)
         await self._record.count_gpus(self._node(), self._sharing_gpus())
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node

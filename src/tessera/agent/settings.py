@@ -4,10 +4,12 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG
 from tessera.agent.configuration import Sources
 from tessera.agent.sharing import MpsSettings
 from tessera.core.health import Policy
 from tessera.core.layouts import Limits
+from tessera.core.nodesharing import ListStrategy
 
 __all__ = ["Paths", "Settings"]
 
@@ -23,6 +25,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """What must outlive the agent, and layouts a reboot."""
     mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     """The driver's list of capability device nodes."""
+    driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    runtime_config: Path = RUNTIME_CONFIG
     machine: Path = Path("/sys/class/dmi/id/product_name")
     """The machine's product name, for a label. Source: GPU Feature Discovery `--machine-type-file`."""
     dev_root: Path = Path("/")
@@ -56,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: Sources = Sources()
     mig_config: Path | None = None
     """mig-parted's file; the names it knows by itself work without one."""
+    list_strategies: tuple[ListStrategy, ...] = ()
+    """How devices are handed over where no file says; empty for what suits the node."""
     mps: MpsSettings = MpsSettings()
     limits: Limits = Limits()
     health: Policy = Policy()

@@ -13,6 +13,7 @@ from tessera.core.mps import Enforcement
 __all__ = [
     "CONDITION",
     "CONFIGURATION",
+    "DEVICE_LIST",
     "ENFORCEMENT",
     "Report",
     "Subject",
@@ -30,6 +31,9 @@ CONFIGURATION = "TesseraConfigurationApplied"
 
 ENFORCEMENT = "tessera.dev/enforcement"
 """Annotation of a node: what keeps pods within their shares on each device, as JSON."""
+
+DEVICE_LIST = "tessera.dev/device-list-strategy"
+"""Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas."""
 
 _COMPONENT = "tessera-agent"
 _GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")

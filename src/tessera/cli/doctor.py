@@ -21,7 +21,7 @@ from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
 from tessera.core.doctor import Check, Observed, Verdict, checks
-from tessera.core.nodesharing import Strategy
+from tessera.core.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
 
 __all__ = ["doctor"]
@@ -37,6 +37,7 @@ class _Given(TypedDict):
     kubeconfig: Path | None
     sharing_config: Path | None
     sharing_default: str
+    device_list_strategy: tuple[ListStrategy, ...]
     node_policy: Path | None
     strategy: Strategy | None
     plugins_dir: Path
@@ -106,6 +107,8 @@ async def _observed(given: _Given) -> Observed:
         cdi=(*_PLACES.cdi[:-1], given["cdi_dir"]),
         plugins=given["plugins_dir"],
         pod_resources=given["pod_resources"],
+        driver_specs=(_PLACES.driver_specs[0], given["cdi_dir"] / _PLACES.driver_specs[1].name),
+        list_strategies=given["device_list_strategy"],
     ).under(given["root"])
     sources = Sources(
         sharing=given["sharing_config"],

@@ -8,7 +8,7 @@ import click
 
 from tessera.agent.settings import Paths
 from tessera.agent.sharing import MpsSettings
-from tessera.core.nodesharing import Strategy
+from tessera.core.nodesharing import ListStrategy, Strategy
 
 __all__ = ["node_options"]
 
@@ -18,6 +18,11 @@ _FILE = click.Path(path_type=Path)
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sharing-config": {"type": _FILE, "help": "NVIDIA sharing file, or a folder of which a label names one."},
     "sharing-default": {"default": "", "metavar": "NAME", "help": "File of the folder for nodes without label."},
+    "device-list-strategy": {
+        "type": click.Choice(get_args(ListStrategy)),
+        "multiple": True,
+        "help": "How devices are handed over where no file says.  [default: cdi-cri where the node can, else envvar]",
+    },
     "node-policy": {
         "type": _FILE,
         "help": "Tessera's own file on the sharing of this node's GPUs; a GPUPolicy yields to it.",

@@ -15,7 +15,7 @@ from tessera.core.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.log import configure
 from tessera.server.run import Server
-from tessera.server.settings import Limits, Settings, Tls
+from tessera.server.settings import Admission, Limits, Settings, Tls
 
 __all__ = ["server"]
 
@@ -25,6 +25,7 @@ Examples:
   tessera server
   tessera server --kubeconfig ~/.kube/config --port 39999
   tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
+  tessera server --admission-port 8443 --admission-certificate tls.crt --admission-key tls.key
 
 \b
 Rights it needs: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and patch
@@ -43,6 +44,10 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @click.option("--tls-certificate", type=_FILE, help="Certificate and its chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Its key, PEM.")
 @click.option("--tls-client-authority", type=_FILE, help="Clients must show a certificate of this authority, PEM.")
+@click.option("--admission-port", type=click.IntRange(0, 65535), help="Answer the API server's admission webhook here.")
+@click.option("--admission-host", default="0.0.0.0", show_default=True, help="Its address.")  # noqa: S104
+@click.option("--admission-certificate", type=_FILE, help="Its certificate, PEM.  [default: --tls-certificate]")
+@click.option("--admission-key", type=_FILE, help="Its key, PEM.  [default: --tls-key]")
 @click.option("--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing.")
 @click.option("--replica", metavar="NAME", help="Name of this server in claims.  [default: host name and a number]")
 @click.option(
@@ -75,11 +80,28 @@ def _settings(given: dict[str, Any]) -> Settings:
         host=given["host"],
         port=given["port"],
         tls=Tls(certificate=certificate, key=key, client_authority=authority) if certificate else None,
+        admission=_admission(given),
         policy=given["policy"],
         freeze=True,
         replica=given["replica"] or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
         limits=Limits(request_s=given["request_s"], body_bytes=given["body_mib"] << 20),
     )
+
+
+def _admission(given: dict[str, Any]) -> Admission | None:
+    port = given["admission_port"]
+    certificate = given["admission_certificate"] or given["tls_certificate"]
+    key = given["admission_key"] or given["tls_key"]
+    if port is None:
+        return None
+    if not certificate or not key:
+        raise InvalidInput(
+            "--admission-port",
+            found="no certificate, and the API server asks over TLS alone",
+            wanted="--admission-certificate and --admission-key",
+            accepted="or --tls-certificate and --tls-key for both",
+        )
+    return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 
 
 async def _run(settings: Settings, kubeconfig: Path | None) -> None:

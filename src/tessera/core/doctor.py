@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.core.handover import MAKE_DRIVER_SPEC, Handover, ListStrategies
 from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Observed",
     "Runtime",
     "Socket",
+    "Toolkit",
     "Verdict",
     "checks",
 ]
@@ -31,6 +33,9 @@ _LEAST_SHM_MIB = 64
 _LONGEST_SOCKET = 107
 """Characters of a socket's path. Source: unix(7), `sun_path`."""
 _NO_CDI = "the device list strategy hands nothing over by CDI"
+_BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+_BY_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+"""Source: nvidia-container-toolkit `internal/config/config.go`; the first is true by default, the second false."""
 _CDI_BY_DEFAULT = 3
 """Version of containerd's configuration from which CDI is on unless switched off; that of containerd 2.0."""
 
@@ -97,6 +102,19 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """Why the configuration cannot be read."""
 
 
+class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
+    """NVIDIA's container runtime, by its configuration."""
+
+    config: str = ""
+    """Path of the file; empty where there is none."""
+    accepts_environment: bool = True
+    """Whether NVIDIA_VISIBLE_DEVICES of any container counts, whoever set it."""
+    accepts_mounts: bool = False
+    """Whether the list of devices may be mounts."""
+    problem: str = ""
+    """Why the configuration cannot be read."""
+
+
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The Node object."""
 
@@ -120,8 +138,11 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     mps_root: Folder
     daemons: tuple[Daemon, ...] = ()
     runtime: Runtime
-    cdi_wanted: bool = False
-    """Whether the device list strategy hands devices over by CDI."""
+    list_strategies: ListStrategies | None = None
+    """How the agent hands devices over; None where it is not configured, and the Node object not known."""
+    driver_spec: str = ""
+    """The CDI specification with the driver's libraries; empty where there is none."""
+    toolkit: Toolkit = Toolkit()
     cdi_folders: tuple[Folder, ...] = ()
     """In order of priority, the last wins."""
     cdi_devices: tuple[tuple[str, str], ...] = ()
@@ -137,10 +158,15 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     node_problem: str = ""
     """Why there is no Node object; empty where none was asked for."""
 
+    @property
+    def cdi_wanted(self) -> bool:
+        """Whether the device list strategy hands devices over by CDI."""
+        return self.list_strategies is not None and Handover(strategies=self.list_strategies.strategies).cdi
+
 
 def checks(seen: Observed) -> tuple[Check, ...]:
     """Return every check with its verdict, in the order in which causes come before what they cause."""
-    groups = (_driver, _mig, _compute_modes, _mps, _configuration, _runtime, _cdi, _kubelet, _node)
+    groups = (_driver, _mig, _compute_modes, _mps, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _node)
     return tuple(check for group in groups for check in group(seen))
 
 
@@ -302,6 +328,42 @@ def _configuration(seen: Observed) -> Iterator[Check]:
         yield _warning("configuration", note, "see docs/sharing.md")
 
 
+def _handover(seen: Observed) -> Iterator[Check]:
+    name, chosen = "device-list", seen.list_strategies
+    if chosen is None:
+        yield _skipped(name, "no strategy is configured, and no node was named", "give --node to see what it can do")
+    elif chosen.fallback:
+        yield _warning(name, f"envvar and not cdi-cri: {chosen.fallback}", f"{chosen.advice}; see docs/security.md")
+    else:
+        yield _ok(name, ", ".join(chosen.strategies))
+
+
+def _toolkit(seen: Observed) -> Iterator[Check]:
+    """Yield whether NVIDIA's runtime heeds what the agent hands over, and nothing that a pod says by itself."""
+    name, toolkit = "nvidia-runtime", seen.toolkit
+    strategies = seen.list_strategies.strategies if seen.list_strategies is not None else ()
+    if not toolkit.config:
+        advice = f"where NVIDIA's container runtime is installed, set {_BY_ENVIRONMENT} = false in its configuration"
+        yield _skipped(name, "no configuration of NVIDIA's container runtime was found", advice)
+    elif toolkit.problem:
+        advice = "correct the file, or mount it into the agent"
+        yield _warning(name, f"{toolkit.config}: {toolkit.problem}", advice)
+    elif not toolkit.accepts_environment and "envvar" in strategies:
+        advice = "configure deviceListStrategy cdi-cri or volume-mounts"
+        yield _failed(name, f"{_BY_ENVIRONMENT} is false, so that envvar hands over nothing", advice)
+    elif toolkit.accepts_environment:
+        found = f"{_BY_ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU"
+        advice = f"set it to false in {toolkit.config}, or have no pod use that runtime unasked"
+        if "envvar" in strategies:
+            advice = f"configure deviceListStrategy cdi-cri, then set it to false in {toolkit.config}"
+        yield _warning(name, found, f"{advice}; see docs/security.md")
+    elif "volume-mounts" in strategies and not toolkit.accepts_mounts:
+        advice = f"set {_BY_MOUNTS} = true in {toolkit.config}"
+        yield _failed(name, f"{_BY_MOUNTS} is not true, so that volume-mounts hands over nothing", advice)
+    else:
+        yield _ok(name, f"{toolkit.config} heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers")
+
+
 def _runtime(seen: Observed) -> Iterator[Check]:
     runtime = seen.runtime
     if runtime.socket.problem:
@@ -333,6 +395,9 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         advice = "mount it into the agent, writable, with type DirectoryOrCreate"
         found = f"{folder.path} {state}"
         yield _failed("cdi", found, advice) if seen.cdi_wanted else _skipped("cdi", f"{found}; {_NO_CDI}")
+    if seen.cdi_wanted and not seen.driver_spec:
+        found = "there is no CDI specification of the driver, so that containers get devices without its libraries"
+        yield _warning("cdi-driver", found, MAKE_DRIVER_SPEC)
     for problem in seen.cdi_problems:
         yield _failed("cdi", problem, "remove or correct the file: runtimes refuse devices they cannot tell")
     files: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -1,4 +1,6 @@
-"""The HTTP routes: kube-scheduler's extender and gpushare's paths. A handler decodes, calls, encodes; by starlette.
+"""The HTTP routes: kube-scheduler's extender, gpushare's paths, the admission webhook; by starlette.
+
+A handler decodes, calls, encodes.
 
 Errors are `{"Error": ...}` with the status that says whose fault it is. A pod that cannot be bound is an ordinary
 answer (200) on our path and HTTP 500 on gpushare's, as its extender gives; kube-scheduler takes both for a failure.
@@ -15,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tessera import __version__
+from tessera.api.admission import is_routed, read_review, write_review
 from tessera.api.extender import (
     read_args,
     read_binding,
@@ -30,9 +33,12 @@ from tessera.log import Logger
 from tessera.server.settings import Limits
 from tessera.server.verbs import Verbs
 
-__all__ = ["make_app"]
+__all__ = ["make_admission_app", "make_app"]
 
 GPUSHARE = "/gpushare-scheduler"
+_ADMISSION = "/admission/v1/route"
+_REVIEW_BYTES = 8 << 20
+"""More than the API server stores of an object, which a review may have twice."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -86,9 +92,6 @@ class _Handlers:
         self._check_ready()
         return _json(await self._verbs.inspect(request.path_params.get("node", "")))
 
-    async def healthy(self, _: Request) -> Response:
-        return Response("ok", media_type="text/plain")
-
     async def ready(self, _: Request) -> Response:
         waiting = self._waiting_for()
         return Response(waiting or "ok", 503 if waiting else 200, media_type="text/plain")
@@ -102,14 +105,7 @@ class _Handlers:
             raise Unavailable("tessera server", found=waiting, wanted="all objects read", accepted="trying again")
 
     async def _body(self, request: Request) -> bytes:
-        parts, size = list[bytes](), 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._limits.body_bytes:
-                found = f"a body of more than {self._limits.body_bytes} bytes"
-                raise _TooLarge(f"request {request.url.path}", found=found, wanted="less")
-            parts.append(part)
-        return b"".join(parts)
+        return await _body(request, self._limits.body_bytes)
 
 
 def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, log: Logger) -> Starlette:
@@ -138,11 +134,45 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
             post(f"{GPUSHARE}/bind", handlers.bind),
             Route(f"{GPUSHARE}/inspect", _guarded(handlers.inspect, limits.request_s, log)),
             Route(f"{GPUSHARE}/inspect/{{node}}", _guarded(handlers.inspect, limits.request_s, log)),
+            *_admission_routes(limits, log),
             Route("/version", handlers.version),
-            Route("/healthz", handlers.healthy),
             Route("/readyz", handlers.ready),
         ]
     )
+
+
+def make_admission_app(limits: Limits, log: Logger) -> Starlette:
+    """Return an application that answers AdmissionReviews and nothing else: it may be asked by anybody."""
+    return Starlette(routes=_admission_routes(limits, log))
+
+
+def _admission_routes(limits: Limits, log: Logger) -> list[Route]:
+    """Return the admission webhook, which needs nothing of the cluster, and what says that it is there."""
+
+    async def route(request: Request) -> Response:
+        review = read_review(await _body(request, _REVIEW_BYTES))
+        routed = review.pod is not None and is_routed(review.pod, review.namespace)
+        return _json(write_review(review.uid, routed=routed))
+
+    async def healthy(_: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    return [
+        Route(_ADMISSION, _guarded(route, limits.request_s, log), methods=["POST"]),
+        Route("/healthz", healthy),
+    ]
+
+
+async def _body(request: Request, limit_bytes: int) -> bytes:
+    parts, size = list[bytes](), 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit_bytes:
+            raise _TooLarge(
+                f"request {request.url.path}", found=f"a body of more than {limit_bytes} bytes", wanted="less"
+            )
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _guarded(handler: Handler, deadline_s: float, log: Logger) -> Handler:

@@ -10,18 +10,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Change, Kind, Kube, follow
 from tessera.core.ledger import Ledger
 from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
 from tessera.log import logger
-from tessera.server.app import make_app
+from tessera.server.app import make_admission_app, make_app
 from tessera.server.binder import Binder, Clocks
 from tessera.server.certificates import Certificates
 from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
-from tessera.server.settings import Settings
+from tessera.server.settings import Settings, Tls
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
 
@@ -43,6 +44,7 @@ class Server:
     Attributes:
         app: the HTTP application, of which tests ask without a socket.
         port: where it listens; 0 before it does.
+        admission_port: where it answers the API server besides; 0 where it does not.
         listening: set when it does.
 
     """
@@ -59,12 +61,12 @@ class Server:
         self.binder = Binder(kube, self.view, self.claimer, limits=limits, clocks=clocks, log=self._log)
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
-        self.port = 0
+        self.port = self.admission_port = 0
         self.listening = asyncio.Event()
         self._synced = {kind: asyncio.Event() for kind in (GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
-        self._http: uvicorn.Server | None = None
+        self._http: tuple[uvicorn.Server, ...] = ()
 
     def waiting_for(self) -> str:
         """Return what must be read before anything can be answered; empty when all is."""
@@ -80,8 +82,8 @@ class Server:
 
     def stop(self) -> None:
         """End `run`: no new requests, those under way are answered."""
-        if self._http is not None:
-            self._http.should_exit = True
+        for each in self._http:
+            each.should_exit = True
 
     async def run(self) -> None:
         """Serve until `stop`.
@@ -91,13 +93,27 @@ class Server:
             Unavailable: the port is taken.
 
         """
-        self._http = _Http(self._config())
-        with _listening(self._settings.host, self._settings.port) as listener:
-            self.port = listener.getsockname()[1]
+        places = self._places()
+        self._http = tuple(_Http(self._config(each.app, each.tls)) for each in places)
+        with contextlib.ExitStack() as stack:
+            listeners = [stack.enter_context(_listening(each.host, each.port)) for each in places]
+            self.port, *more = (listener.getsockname()[1] for listener in listeners)
+            self.admission_port = next(iter(more), 0)
             self.listening.set()
-            async with self.following():
-                self._log.info("listening", host=self._settings.host, port=self.port, tls=bool(self._settings.tls))
-                await self._http.serve(sockets=[listener])
+            async with self.following(), asyncio.TaskGroup() as tasks:
+                for each, listener, http in zip(places, listeners, self._http, strict=True):
+                    port = listener.getsockname()[1]
+                    self._log.info("listening", host=each.host, port=port, tls=bool(each.tls), serves=each.serves)
+                    tasks.create_task(http.serve(sockets=[listener]))
+
+    def _places(self) -> tuple["_Place", ...]:
+        """Return where it listens; the first is the extender's."""
+        one = self._settings
+        main = _Place("extender", one.host, one.port, one.tls, self.app)
+        if one.admission is None:
+            return (main,)
+        app = make_admission_app(one.limits, self._log)
+        return main, _Place("admission", one.admission.host, one.admission.port, one.admission.tls, app)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -187,15 +203,14 @@ class Server:
 
     def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what follows the files of TLS, where there are any."""
-        tls, context = self._settings.tls, self._http.config.ssl if self._http is not None else None
-        if tls is not None and context is not None:
-            yield Certificates(tls, context, self._log).follow(self._settings.limits.renewal_s)
+        for place, http in zip(self._places(), self._http, strict=False):
+            if place.tls is not None and http.config.ssl is not None:
+                yield Certificates(place.tls, http.config.ssl, self._log).follow(self._settings.limits.renewal_s)
 
-    def _config(self) -> uvicorn.Config:
-        tls = self._settings.tls
+    def _config(self, app: Callable[..., Any], tls: Tls | None) -> uvicorn.Config:
         authority = tls.client_authority if tls else None
         config = uvicorn.Config(
-            self.app,
+            app,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -213,6 +228,16 @@ class Server:
             found, wanted = shown(error), "a certificate, its key and an authority in PEM"
             raise InvalidInput("TLS files", found=found, wanted=wanted) from error
         return config
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where it listens, and what it answers there."""
+
+    serves: str
+    host: str
+    port: int
+    tls: Tls | None
+    app: Callable[..., Any]
 
 
 class _Http(uvicorn.Server):

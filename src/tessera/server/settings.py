@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.errors import InvalidInput
 
-__all__ = ["Limits", "Settings", "Tls"]
+__all__ = ["Admission", "Limits", "Settings", "Tls"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,16 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """Clients must show a certificate of this authority; without it anybody may ask."""
 
 
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """Where AdmissionReviews are answered besides: the API server comes from outside and shows no certificate."""
+
+    host: str = "0.0.0.0"  # noqa: S104  # a Service leads here
+    port: int
+    """0 takes any free port."""
+    tls: Tls
+    """Without an authority for clients."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server."""
 
@@ -53,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """gpushare's default. 0 takes any free port."""
     tls: Tls | None = None
     """None for plain HTTP, which is for the loopback alone."""
+    admission: Admission | None = None
     policy: str = "tessera"
     """Packing policy, a name of `tessera.core.pack.POLICIES`."""
     replica: str = "server"

@@ -72,7 +72,7 @@ class Node:
         paths = Paths(
             plugins=self.kubelet.plugins,
             cdi=self.cdi,
-            driver_spec=self.root / "nvidia.yaml",
+            driver_specs=(self.root / "nvidia.yaml",),
             minors=self.minors,
             memory=self.root / "shares.json",
             allocations=self.root / "allocations.json",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.resource import OfferedResource
@@ -41,8 +42,8 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
     cdi: Path = Path("/var/run/cdi")
-    driver_spec: Path = Path("/etc/cdi/nvidia.yaml")
-    """Made by `nvidia-ctk cdi generate`: its edits for all devices, the driver's libraries, are ours too."""
+    driver_specs: tuple[Path, ...] = DRIVER_SPECS
+    """Made by `nvidia-ctk`; the edits for all devices of the first that is there, the driver's libraries, are ours."""
     minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     memory: Path | None = Path("/run/tessera/shares.json")
     """Keeps what was answered for shares and not used yet, for a restart of the agent; None keeps nothing."""
@@ -259,8 +260,9 @@ class Plugins:
     def _write_devices(self) -> None:
         """Write the specification of all whole GPUs and MIG instances; one that cannot be written leaves the former."""
         try:
-            if self._paths.driver_spec.exists():
-                found = documents.read(str(self._paths.driver_spec), read_file(self._paths.driver_spec, LARGEST_SPEC))
+            driver_spec = first_file(self._paths.driver_specs)
+            if driver_spec is not None:
+                found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
                 self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
             text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
             self._folder.write("gpu", text)

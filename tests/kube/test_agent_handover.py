@@ -1,0 +1,101 @@
+"""The agent on a real node: how devices are handed over unasked, and what a manifest can say against it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.gpunode import GpuNode
+from kube.pods import environment, pod, run
+from kubeobjects import amount
+from tessera.api.assignments import write_shares
+from testbed.gpus import DRIVER_SPEC
+from testbed.processes import until
+
+GPUS = ("2xA100-40GB",)
+GPU, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+HANDED_OVER = "tessera.dev/device-list-strategy"
+SHOW = "env; echo NODES=$(ls /dev | grep '^nvidia[0-9]'); exec sleep 3600"
+SHARED = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
+
+
+def greedy(name: str, limits: dict[str, int] | None = None) -> dict[str, Any]:
+    """Return a pod whose manifest asks NVIDIA's runtime for every GPU, as the samples of some recipes do."""
+    made = pod(name, command=SHOW, limits=limits)
+    made["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return made
+
+
+def until_handed_over(node: GpuNode, want: str) -> None:
+    def said() -> str:
+        found = node.cluster.get("node", node.node.name)["metadata"]["annotations"]
+        return str(found.get(HANDED_OVER, ""))
+
+    until(f"devices handed over by {want}", lambda: said() == want, timeout_s=60, found=said)
+
+
+def test_a_manifest_that_asks_for_all_gpus_gets_its_own_alone(gpu_node: GpuNode) -> None:
+    gpu_node.start_agent()
+    gpu_node.until_offered((GPU, 2))
+    until_handed_over(gpu_node, "cdi-cri")
+    run(gpu_node.cluster, greedy("one", {GPU: 1}), greedy("none"))
+    found = environment(gpu_node.cluster, "one")
+    assert found["NVIDIA_VISIBLE_DEVICES"] == "void", "NVIDIA's runtime adds nothing"
+    assert found["TESSERA_GPU_UUIDS"] == gpu_node.gpu_uuids()[int(found["NODES"].removeprefix("nvidia"))]
+    assert environment(gpu_node.cluster, "none")["NODES"] == ""
+
+
+def test_a_share_is_its_own_alone_as_well(gpu_node: GpuNode) -> None:
+    gpu_node.start_agent(policy=SHARED)
+    gpu_node.until_offered((UNITS, 2 * 39))
+    one = greedy("share", {UNITS: 4})
+    one["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((amount(1, None, 4096),))}
+    run(gpu_node.cluster, one)
+    found = environment(gpu_node.cluster, "share")
+    assert (found["NVIDIA_VISIBLE_DEVICES"], found["NODES"]) == ("void", "nvidia1")
+    assert found["TESSERA_GPU_UUIDS"] == gpu_node.gpu_uuids()[1]
+
+
+@pytest.mark.parametrize("configured", ["by an option", "by a file"])
+def test_by_the_environment_the_manifest_wins_which_docs_security_says(gpu_node: GpuNode, configured: str) -> None:
+    if configured == "by a file":
+        gpu_node.start_agent("--device-list-strategy=cdi-cri", flags={"plugin": {"deviceListStrategy": ["envvar"]}})
+    else:
+        gpu_node.start_agent("--device-list-strategy=envvar")
+    gpu_node.until_offered((GPU, 2))
+    until_handed_over(gpu_node, "envvar")
+    run(gpu_node.cluster, greedy("one", {GPU: 1}), pod("honest", command=SHOW, limits={GPU: 1}))
+    assert environment(gpu_node.cluster, "one")["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert environment(gpu_node.cluster, "honest")["NVIDIA_VISIBLE_DEVICES"] in gpu_node.gpu_uuids()
+
+
+def device_list(node: GpuNode) -> tuple[str, str]:
+    """Return what `tessera doctor` says about the strategy: verdict and finding."""
+    program = str(Path(sys.executable).with_name("tessera"))
+    command = node.node.command(program, "doctor", "-o", "json")
+    done = subprocess.run(command, capture_output=True, check=False, text=True, env=node.node.environment())
+    (found,) = (each for each in json.loads(done.stdout) if each["name"] == "device-list")
+    return found["verdict"], found["found"]
+
+
+def test_a_node_without_the_drivers_specification_falls_back_and_says_so(gpu_node: GpuNode) -> None:
+    spec = gpu_node.node.path(str(DRIVER_SPEC))
+    text = spec.read_text()
+    spec.unlink()
+    try:
+        gpu_node.start_agent()
+        until_handed_over(gpu_node, "envvar")
+        cause = "there is no CDI specification of the driver"
+        assert device_list(gpu_node) == ("warning", f"envvar and not cdi-cri: {cause}")
+    finally:
+        spec.write_text(text)
+    until_handed_over(gpu_node, "cdi-cri")
+    assert device_list(gpu_node) == ("ok", "cdi-cri")
+    told = [json.loads(line) for line in gpu_node.log_lines() if "device_list_strategy" in line]
+    assert [(each["strategies"], cause in each["reason"]) for each in told] == [
+        (["envvar"], True),
+        (["cdi-cri"], False),
+    ]
