@@ -250,3 +250,23 @@ def test_a_lone_pod_is_decided_about_at_once() -> None:
             return loop.time() - began_s
 
     assert virtualtime.run(story()) == pytest.approx(0.25, abs=0.02)
+
+
+class Busy(MemoryKube):
+    """Gets another GPUPolicy while the controller writes what it decided."""
+
+    async def apply(self, *args: Any, **more: Any) -> Object:
+        if await self.get(GPU_POLICIES, "late") is None:
+            await self.create(GPU_POLICIES, gpu_policy({"priority": 1}, "late"))
+            for _ in range(100):  # turns in which whoever watches learns of it
+                await asyncio.sleep(0)
+        return await super().apply(*args, **more)
+
+
+async def test_a_policy_that_comes_during_a_look_is_what_the_next_one_is_about() -> None:
+    """The controller goes on, and the policy applies."""
+    kube = Busy()
+    await furnish(kube)
+    async with running(kube):
+        await until(kube, lambda each: each["spec"].get("policy", {}).get("name") == "late")
+        await until(kube, lambda each: condition(each, "Accepted")[0] == "True", GPU_POLICIES, "late")

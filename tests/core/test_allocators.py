@@ -16,9 +16,13 @@ from tessera.core.allocators import (
     as_wanted,
     by_name,
     claimed_keys,
+    existing,
     handover,
+    on_gpus,
     overlapping,
     restricted,
+    still_needed,
+    with_former,
 )
 from tessera.core.gpumodels import model
 from tessera.core.gpunodestate import Claim, Wanted
@@ -203,3 +207,42 @@ def test_laws(
     again = handover(desired, after, held, taken, listed)
     assert made.release or not again.add, "what waited for others to go comes after them"
     assert not again.release
+
+
+def test_ids_of_the_kubelet_stand_for_devices_and_units_for_none() -> None:
+    cut = facts(0, layout=SEVEN[:2])
+    inventory = Inventory(gpus=(cut, facts(1)))
+    ids = (cut.instances[1].uuid, f"{SECOND}::2", f"{SECOND}-_-4", "GPU-gone")
+    assert on_gpus(inventory, ids) == {(FIRST, SEVEN[1]), SECOND}
+    assert existing(inventory) == {(FIRST, SEVEN[0]), (FIRST, SEVEN[1]), SECOND}
+
+
+# sentence: (devices that are to go, free ones that stay, devices that bound pods await, how many stay all the same)
+BOUND: dict[str, tuple[int, int, int, int]] = {
+    "nobody is on the way": (3, 0, 0, 0),
+    "one is, and nothing else is free": (3, 0, 1, 1),
+    "one is, and another device is free": (3, 1, 1, 0),
+    "more are than there is": (2, 0, 5, 2),
+}
+
+
+@pytest.mark.parametrize("sentence", BOUND)
+def test_devices_stay_for_pods_that_are_bound_already(sentence: str) -> None:
+    going, free, awaited, want = BOUND[sentence]
+    leaving: dict[DeviceKey, str] = {(FIRST, place): "r" for place in SEVEN[:going]}
+    kept = still_needed(leaving, {"r": free}, {"r": awaited, "other": 9})
+    assert len(kept) == want
+    assert kept <= leaving.keys()
+
+
+def test_what_stays_is_offered_as_before() -> None:
+    cut = facts(0, layout=SEVEN)
+    inventory = Inventory(gpus=(cut, facts(1)))
+    gpus = shared(cut, CUT), shared(facts(1), Sharing(modes=(Mode.WHOLE,)))
+    before = offer(gpus, inventory, Options())
+    keys = frozenset[DeviceKey]({(FIRST, SEVEN[0]), SECOND})
+    assert by_name(with_former(NodeOffer(resources=()), before, keys)) == keys
+    less = restricted(before, frozenset({(FIRST, SEVEN[1])}))
+    assert by_name(with_former(less, before, keys)) == keys | {(FIRST, SEVEN[1])}
+    assert with_former(before, before, keys) == before
+    assert with_former(before, NodeOffer(resources=()), keys) == before

@@ -15,9 +15,6 @@ from tessera.core.matching import (
     DueKey,
     Held,
     Reconciled,
-    Spot,
-    holder,
-    overfull,
     pick,
     reconcile,
     served,
@@ -95,13 +92,6 @@ def test_what_is_refused_and_why(case: str) -> None:
     assert f"{units} units of {RESOURCE}" in str(error.value)
 
 
-def test_who_holds_ids() -> None:
-    record = [held("a", "1", "2"), held("b", "3"), held("c", "3", resource="nvidia.com/gpu")]
-    assert holder(record, RESOURCE, frozenset({"2", "1"})) == record[0]
-    assert holder(record, RESOURCE, frozenset({"1"})) is None
-    assert holder(record, "nvidia.com/gpu", frozenset({"3"})) == record[2]
-
-
 def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> None:
     dues = [OLD, NEW, LARGE]
     assert served(dues, [], [answer(OLD, "1", "2")]) == {OLD.key}
@@ -112,38 +102,6 @@ def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> Non
 def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
     running = msgspec.structs.replace(OLD, running=True)
     assert served([running, NEW], [], []) == {OLD.key}
-
-
-# sentence: (dues, names of the pods that hold, capacity, what is overfull)
-ROOM: dict[str, tuple[list[Due], str, dict[Spot, int], tuple[Spot, ...]]] = {
-    "what just fits": ([due("a", 2, share(0, 2048)), due("b", 2, share(0, 2048))], "ab", {(0, None): 4096}, ()),
-    "one MiB more": (
-        [due("a", 2, share(0, 2048)), due("b", 2, share(0, 2049))],
-        "ab",
-        {(0, None): 4096},
-        ((0, None),),
-    ),
-    "only those who hold": ([due("a", 2, share(0, 2048)), due("b", 2, share(0, 9999))], "a", {(0, None): 4096}, ()),
-    "each instance for itself": (
-        [due("a", 2, share(0, 2048, start=4), share(0, 2048)), due("b", 2, share(0, 2048, start=0))],
-        "ab",
-        {(0, None): 2048, (0, 0): 2048, (0, 4): 2000},
-        ((0, 4),),
-    ),
-    "a GPU that is not there": (
-        [due("a", 2, share(3, 1)), due("b", 1, share(1, 1)), due("c", 1, share(1, 1, start=0))],
-        "abc",
-        {},
-        ((1, None), (1, 0), (3, None)),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", ROOM)
-def test_what_is_overfull(case: str) -> None:
-    dues, holding, capacity_mib, want = ROOM[case]
-    keys = frozenset(each.key for each in dues if each.key.pod in holding)
-    assert overfull(dues, keys, capacity_mib) == want
 
 
 def test_equal_dues_differ_in_gpu_and_place_alone() -> None:

@@ -190,6 +190,8 @@ class Controller:
         group_of = {node.name: applying(policies, node) for node in seen.nodes}
         for each in self._stores[GPU_POLICIES].objects.values():
             name = each["metadata"]["name"]
+            if name not in refused and name not in decisions:
+                continue  # it came while this look went on; the next one is about it too
             former = _status(each)
             if name in refused:
                 generation = each["metadata"].get("generation", 0)

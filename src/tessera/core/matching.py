@@ -4,7 +4,6 @@ The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place 
 record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -21,16 +20,10 @@ __all__ = [
     "Held",
     "Ids",
     "Reconciled",
-    "Spot",
-    "holder",
-    "overfull",
     "pick",
     "reconcile",
     "served",
 ]
-
-Spot: TypeAlias = tuple[int, int | None]
-"""A GPU by its index, and the start of a MIG instance on it; None for the whole GPU."""
 
 Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
@@ -106,34 +99,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...]
 
 
-def holder(held: Iterable[Held], resource: str, ids: Ids) -> Held | None:
-    """Return the container that holds exactly these ids; None where the kubelet's record has none."""
-    return next((each for each in held if each.resource == resource and frozenset(each.device_ids) == ids), None)
-
-
 def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[DueKey]:
     """Return the dues that were answered: those that hold devices, and those meant by answers nobody holds yet."""
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
     return frozenset(due.key for due in dues if due.running or due.key in holding or due.key in meant)
-
-
-def overfull(dues: Iterable[Due], holding: frozenset[DueKey], capacity_mib: Mapping[Spot, int]) -> tuple[Spot, ...]:
-    """Return the GPUs and MIG instances of which containers hold more memory together than there is, sorted.
-
-    Args:
-        dues: of all pods of the node.
-        holding: those that count.
-        capacity_mib: memory that can be granted; of a place that is not in it nothing can be.
-
-    """
-    granted: Counter[Spot] = Counter()
-    for due in dues:
-        for share in due.shares if due.key in holding else ():
-            granted[share.gpu, share.start] += share.memory_mib
-    full = (spot for spot, memory_mib in granted.items() if memory_mib > capacity_mib.get(spot, 0))
-    return tuple(sorted(full, key=lambda spot: (spot[0], -1 if spot[1] is None else spot[1])))
 
 
 def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[DueKey]) -> Due:
