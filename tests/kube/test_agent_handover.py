@@ -52,10 +52,12 @@ def test_a_share_is_its_own_alone_as_well(gpu_node: GpuNode) -> None:
     gpu_node.start_agent(policy=SHARED)
     gpu_node.until_offered((UNITS, 2 * 39))
     one = greedy("share", {UNITS: 4})
+    one["spec"]["containers"][0]["env"].append({"name": "TESSERA_GPU_MEMORY_MIB", "value": "40000"})
     one["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((amount(1, None, 4096),))}
     run(gpu_node.cluster, one)
     found = environment(gpu_node.cluster, "share")
     assert (found["NVIDIA_VISIBLE_DEVICES"], found["NODES"]) == ("void", "nvidia1")
+    assert found["TESSERA_GPU_MEMORY_MIB"] == "4096", "what a share is limited to is not the manifest's to say"
     assert found["TESSERA_GPU_UUIDS"] == gpu_node.gpu_uuids()[1]
 
 
