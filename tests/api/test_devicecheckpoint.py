@@ -8,14 +8,17 @@ from tessera.api.devicecheckpoint import Checkpointed, read_checkpoint
 from tessera.errors import InvalidInput
 
 # As kubelet 1.36.3 wrote it, without the answers of plugins.
-REAL = """{"Data":{"PodDeviceEntries":[{"PodUID":"7a1","ContainerName":"main","ResourceName":"nvidia.com/gpu","DeviceIDs":
-{"-1":["GPU-1"],"0":["GPU-0"]},"AllocResp":"Cg=="}],"RegisteredDevices":{"nvidia.com/gpu":["GPU-0","GPU-1"]}},
-"Checksum":3041437418}"""
+REAL = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"7a1","ContainerName":"main","ResourceName":"nvidia.com/gpu",'
+    b'"DeviceIDs":{"-1":["GPU-1"],"0":["GPU-0"]},"AllocResp":"Cg=="}],'
+    b'"RegisteredDevices":{"nvidia.com/gpu":["GPU-0","GPU-1"]}},"Checksum":3041437418}'
+)
+NONE = (b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}')
 
 
 def test_ids_of_all_numa_nodes_are_one_container_s() -> None:
     want = Checkpointed(uid="7a1", container="main", resource="nvidia.com/gpu", device_ids=("GPU-0", "GPU-1"))
-    assert read_checkpoint("file", REAL.encode()) == (want,)
+    assert read_checkpoint("file", REAL) == (want,)
 
 
 @pytest.mark.parametrize("data", [{"PodDeviceEntries": None}, {}, {"PodDeviceEntries": []}])
@@ -34,5 +37,5 @@ def test_an_entry_without_ids(ids: object) -> None:
     "content", [b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}']
 )
 def test_what_is_none_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInput, match="file: found .* wanted a device checkpoint"):
+    with pytest.raises(InvalidInput, match=r"file: found .* wanted a device checkpoint"):
         read_checkpoint("file", content)
