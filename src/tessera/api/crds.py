@@ -69,6 +69,7 @@ _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
     (fields.Status, "driver"): {"maxLength": 64},
     (fields.Status, "unitMiB"): {"minimum": 1, "maximum": 1 << 24},
     (fields.Status, "gpus"): {"maxItems": 256},
+    (fields.Status, "assignmentKeys"): {"maxItems": 8},
     (fields.WantedFields, "gpu"): _UUID,
     (fields.WantedFields, "instances"): {"maxItems": 64},
     (fields.ShareFields, "gpu"): {"minimum": 0, "maximum": 255},

@@ -149,6 +149,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     unit_mib: int = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
     gpus: tuple[GpuFields, ...] = ()
+    assignment_keys: tuple[str, ...] = ()
+    """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the present one first."""
     summary: SummaryFields = SummaryFields()
 
 

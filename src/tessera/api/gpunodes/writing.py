@@ -49,6 +49,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         driver=state.driver,
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
+        assignment_keys=state.assignment_keys,
         summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
