@@ -22,11 +22,13 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.api.assignments import write_shares
+from tessera.api.signatures import Keys, key_id
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
 from tessera.core.advertise import OfferOptions, offer
 from tessera.core.gpumodels import model
@@ -35,6 +37,7 @@ from tessera.core.nodesharing import ListStrategy, PluginOptions
 from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Gpu, Share
 from tessera.log import configure, logger
+from tessera.signing import Signer, verify
 
 DEVICES = 2_560
 MOST_MS = 5.0
@@ -44,6 +47,7 @@ QUIET_MS = 1.0
 """A machine on which a call that does nothing takes longer has not the time to be measured in milliseconds."""
 PODS = 110
 UNITS = 5
+SIGNER = Signer()
 NEED = "tessera.dev/gpu-memory"
 
 
@@ -88,6 +92,16 @@ def inventory(gpus: int) -> Inventory:
     )
 
 
+class Trusted:
+    """What an agent knows of keys: that of a server."""
+
+    keys = Keys(public={key_id(SIGNER.public): SIGNER.public}, verify=verify)
+
+    def sealed(self, _: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, str]:
+        """Sign nothing: no pod is mistaken here."""
+        return dict(annotations)
+
+
 def pod(name: str, gpu: int) -> dict[str, Any]:
     """Return a pod that was assigned 5 GiB of a GPU."""
     share = Share(
@@ -100,8 +114,9 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
         container="main",
     )
     annotations = {"tessera.dev/assignment": write_shares((share,))}
+    sealed = SIGNER.sealed(annotations, uid=f"uid-{name}", node="n")
     return {
-        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
+        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "annotations": sealed},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {NEED: str(UNITS)}}}]},
     }
 
@@ -128,7 +143,14 @@ class Bench:
         self.case = case
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
-        outside = Outside(pods=self.pods.values, record=record.list, correct=nothing, instance=nothing, whole=nothing)
+        outside = Outside(
+            pods=self.pods.values,
+            record=record.list,
+            correct=nothing,
+            instance=nothing,
+            whole=nothing,
+            trust=Trusted(),
+        )
         self.plugins = Plugins(paths(kubelet, root), outside, logger())
         self.inventory = inventory(case.gpus)
         gpus = (

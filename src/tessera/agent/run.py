@@ -10,6 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.declared import Declarations, Declared
 from tessera.agent.deviceplugin import Outside as PluginsOutside
@@ -86,6 +89,8 @@ class Agent:
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
+        path = settings.paths.assignment_key
+        self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._declarations = Declarations(
@@ -127,6 +132,7 @@ class Agent:
             instance=self._instance,
             whole=self._whole,
             enforce=self._enforce,
+            trust=self._keys,
         )
         return Plugins(paths, outside, self._log)
 
@@ -147,6 +153,7 @@ class Agent:
             held=self._kubelet.list,
             devices=self._devices,
             share_unit_mib=lambda: self._plugins.unit_mib,
+            trust=self._keys,
         )
         return Recorder(self._kube, world, self._log)
 
@@ -158,9 +165,11 @@ class Agent:
                 tasks.create_task(self._node_store.run())
                 tasks.create_task(self._pod_store.run())
                 tasks.create_task(self._gpunode.run())
+                tasks.create_task(self._keys.run())
                 await self._node_store.synced()
                 await self._pod_store.synced()
                 await self._gpunode.known()
+                await self._keys.synced()
                 await self._persist("start", self._begin)
                 tasks.create_task(self._plugins.run())
                 tasks.create_task(self._forever("layout", self._layout_bell, self._follow))
@@ -205,7 +214,12 @@ class Agent:
     # Layouts
 
     async def _begin(self) -> None:
-        """Bring back the layouts of before a reboot."""
+        """Have a key to sign with, and bring back the layouts of before a reboot."""
+        told = self._gpunode.assignment_keys
+        self._keys.open(told or ())
+        if told == ():  # the agent before this one did not sign
+            await self._recorder.sign()
+        await self._gpunode.tell_keys(self._keys.told)
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
 
@@ -309,6 +323,8 @@ class Agent:
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
+        state = msgspec.structs.replace(state, assignment_keys=self._keys.told)
+        self._note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
 
     async def _devices(self) -> Mapping[str, Share]:

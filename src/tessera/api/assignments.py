@@ -7,7 +7,7 @@ import msgspec
 from tessera.api.asks import SHARE_MEMORY, names_device
 from tessera.api.fields import Field
 from tessera.api.podspecs import ASSIGNMENT
-from tessera.api.signatures import Keys, Ungranted, check_signature
+from tessera.api.signatures import Keys, Ungranted, assignment_of, check_signature
 from tessera.core.need import Ask, Form, Isolation, Need
 from tessera.core.sharing import Mode, mig_resource
 from tessera.core.snapshot import Share
@@ -51,8 +51,14 @@ def read_shares(
         InvalidInput: an annotation that cannot be read.
 
     """
-    if keys is None or keys.unsigned == "counts":
+    if keys is None:
         return _any(pod, need, share_unit_mib)
+    # The unit may have been a larger one when the pod was bound.
+    spare = max(1, _GIB // share_unit_mib)
+    if keys.unsigned == "counts":
+        found = _any(pod, need, share_unit_mib)
+        _check_asked(pod, need, found or (), spare=spare)
+        return found
     annotations = pod.get("metadata", "annotations")
     foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
@@ -63,8 +69,7 @@ def read_shares(
                 raise
         else:
             shares = _own(annotations.get(ASSIGNMENT))
-            # The unit may have been a smaller one than it was when the pod was bound.
-            _check_asked(pod, need, shares, spare=max(1, _GIB // share_unit_mib))
+            _check_asked(pod, need, shares, spare=spare)
             return shares
     found = _foreign(pod, need, share_unit_mib)
     _check_asked(pod, need, found or (), spare=1)
@@ -108,7 +113,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
         found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise Ungranted(pod.get("metadata", "annotations").subject, found=found, wanted=wanted)
+        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -130,16 +135,17 @@ def _check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, sp
     """
     if need is None or not shares:
         return
-    field = pod.get("metadata", "annotations")
     for ask, _, own in dealt(pod, need.asks, shares):
         strange = next((share for share in own if not _serves(share, ask)), None)
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
-            raise Ungranted(f"{field.subject}: not what is asked", found=found, wanted=f"{ask.count} {ask.resource}")
+            raise Ungranted(
+                f"{assignment_of(pod)}, not what is asked", found=found, wanted=f"{ask.count} {ask.resource}"
+            )
         given_mib = sum(share.memory_mib for share in own if _is_amount(share, ask))
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            subject, wanted = f"{field.subject}: more than is asked", f"at most {most_mib} MiB of {ask.resource}"
+            subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
             raise Ungranted(subject, found=f"{given_mib} MiB", wanted=wanted)
 
 
@@ -173,7 +179,7 @@ def _check_there(pod: Field, shares: tuple[Share, ...], keys: Keys) -> None:
     absent = sorted({share.gpu for share in shares} - keys.gpus) if keys.gpus is not None else []
     if absent:
         found, wanted = f"GPU {absent[0]}", f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(pod.get("metadata", "annotations").subject, found=found, wanted=wanted)
+        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
 
 
 def _own(field: Field) -> tuple[Share, ...]:

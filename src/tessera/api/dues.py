@@ -35,6 +35,8 @@ class Dues(msgspec.Struct, frozen=True, kw_only=True):
     dues: tuple[Due, ...] = ()
     notes: tuple[str, ...] = ()
     """Pods whose assignment cannot be used, and why."""
+    refused: tuple[str, ...] = ()
+    """The same in few words."""
 
 
 def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> Dues:
@@ -48,6 +50,7 @@ def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, 
     """
     dues: list[Due] = []
     notes: list[str] = []
+    refused: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
@@ -55,7 +58,8 @@ def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, 
                 dues.extend(_dues(field, share_unit_mib, keys))
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
-    return Dues(dues=tuple(dues), notes=tuple(notes))
+            refused.append(f"{error.subject}: {error.found}")
+    return Dues(dues=tuple(dues), notes=tuple(notes), refused=tuple(refused))
 
 
 def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
@@ -143,15 +147,24 @@ def _has_devices(container: Mapping[str, Any]) -> bool:
     return any(str(limits[name]) != "0" for name in limits if names_device(name) or name in SHARE_RESOURCES)
 
 
-def corrected(pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024) -> dict[str, str]:
+def corrected(
+    pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024, keys: Keys | None = None
+) -> dict[str, str]:
     """Return the annotations that make a pod's assignment say what its container was given.
+
+    Args:
+        pod: the object.
+        correction: what shall be said.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count: what is signed anew must have been signed before.
 
     Raises:
         InvalidInput: the pod's assignment is not the one that was corrected.
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    shares = read_shares(field, read_need(field, share_unit_mib=share_unit_mib), share_unit_mib=share_unit_mib) or ()
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     due, end = correction.due, correction.due.at + len(correction.shares)
     annotations = {ASSIGNMENT: write_shares((*shares[: due.at], *correction.shares, *shares[end:]))}
     if due.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.core.gpunodestate import GpuNodeState
@@ -29,7 +30,9 @@ __all__ = [
     "Keys",
     "Ungranted",
     "UnknownKey",
+    "assignment_of",
     "check_signature",
+    "is_signed",
     "key_id",
     "keys_text",
     "public_keys",
@@ -175,15 +178,28 @@ def check_signature(pod: Field, keys: Keys) -> None:
         raise _ungranted(pod, "a signature of another pod, node or assignment")
 
 
+def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
+    """Return whether the assignment of a Pod object is signed for this pod on its node."""
+    try:
+        check_signature(Field(Document(source="pod", number=1, data=dict(pod), first_line=1), dict(pod)), keys)
+    except InvalidInput:
+        return False
+    return True
+
+
 def _ungranted(pod: Field, found: str) -> Ungranted:
     return Ungranted(_subject(pod), found=found, wanted=_WANTED, accepted=_FIX)
 
 
 def _subject(pod: Field) -> str:
-    """Return what is wrong, with the pod where it has a name."""
+    return assignment_of(pod).replace("assignment of", "assignment not signed by Tessera,", 1)
+
+
+def assignment_of(pod: Field) -> str:
+    """Return how errors name a pod's assignment."""
     metadata = pod.get("metadata")
     names = [metadata.get(key).value for key in ("namespace", "name")]
-    return f"assignment not signed by Tessera{f' on pod {names[0]}/{names[1]}' if all(names) else ''}"
+    return f"assignment of pod {'/'.join(str(name) for name in names if name)}"
 
 
 def _decoded(text: str, length: int) -> bytes | None:

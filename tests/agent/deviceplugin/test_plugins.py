@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpunodes import facts, sevenths, shared
+from signed import Trusting, signed
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import Container, MemoryKubelet, PodResources
@@ -82,6 +83,7 @@ class Node:
             correct=self.correct,
             instance=self.instance,
             whole=self.whole,
+            trust=Trusting(),
         )
         return Plugins(paths, outside, logger())
 
@@ -168,10 +170,11 @@ class Node:
     def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
         """Let the API server know a pod with an assignment."""
         asked = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
-        self.pods["default", name] = {
+        pod = {
             "metadata": {
                 "namespace": "default",
                 "name": name,
+                "uid": f"uid-{name}",
                 "creationTimestamp": "2026-01-31T12:00:00Z",
                 "annotations": {"tessera.dev/assignment": write_shares(shares)},
             },
@@ -180,7 +183,7 @@ class Node:
                 "containers": [{"name": "main", "resources": {"limits": asked}}],
             },
         }
-        self.watched["default", name] = self.pods["default", name]
+        self.pods["default", name] = self.watched["default", name] = signed(pod)
 
     def assigned(self, name: str) -> list[dict[str, Any]]:
         """Return the shares on record for a pod."""
@@ -677,9 +680,9 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
 
 
 async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
-    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
-    node.assign("p", 2, share(0, facts(0, "T4").memory_mib))
-    await node.run("p", NEED, 2)
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
+    node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
+    await node.run("p", NEED, 15)
     node.assign("q", 1, share(0, 1024))
     with pytest.raises(Conflict, match="GPU 0: found more memory assigned than the device has"):
         await node.run("q", NEED, 1)

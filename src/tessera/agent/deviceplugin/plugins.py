@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.assignmentkeys import Trust
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
@@ -64,6 +65,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Set annotations of a pod and return it as stored: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
+    trust: Trust
+    """Whose assignments count, and how they are signed."""
     whole: Callable[[str], Awaitable[Inventory]]
     """Let MIG be off on a GPU, for those who use an amount or all of it; return what the driver shows then."""
     enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
@@ -102,6 +105,7 @@ class Plugins:
             correct=outside.correct,
             capacity=self._capacity,
             prepare=self._prepare,
+            trust=outside.trust,
         )
         self._desk = ShareDesk(world, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
@@ -110,6 +114,11 @@ class Plugins:
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why assignments of pods do not count, a sentence each."""
+        return self._desk.refused
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""

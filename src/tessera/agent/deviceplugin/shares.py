@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.assignmentkeys import Trust
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.api import cdi
@@ -68,6 +69,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Make the devices of shares exist, and tell what a container with them gets."""
     correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
     """Set annotations of a pod and return it as stored: namespace, name, annotations."""
+    trust: Trust
+    """Whose assignments count, and how they are signed."""
 
 
 class ShareDesk:
@@ -85,7 +88,7 @@ class ShareDesk:
         self.handover = Handover()
         self.driver = cdi.NOTHING
         self._world = world
-        self._pods = AssignedPods(world.pods, world.correct)
+        self._pods = AssignedPods(world.pods, world.correct, world.trust)
         self._folder = folder
         self._log = log
         self._memory = memory
@@ -204,7 +207,13 @@ class ShareDesk:
                 with contextlib.suppress(Conflict):
                     return pick(dues, resource, len(ids), answered)
             if asyncio.get_running_loop().time() > last_s:
-                return pick(dues, resource, len(ids), holding)
+                try:
+                    return pick(dues, resource, len(ids), holding)
+                except Conflict as error:
+                    if not self.refused:
+                        raise
+                    found = "; ".join((error.found, *self.refused[:3]))
+                    raise Conflict(error.subject, found=found, wanted=error.wanted, accepted=error.accepted) from None
             await asyncio.sleep(_AGAIN_S)
 
     def _forget(self, held: tuple[Held, ...], ids: frozenset[str]) -> None:
@@ -256,6 +265,11 @@ class ShareDesk:
             await self._pods.correct(each)
             del self._exchanges[key]
         return dict(found.refused)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why assignments of pods do not count, a sentence each."""
+        return self._pods.refused
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node are due after all exchanges, also those that are not written yet."""
