@@ -13,7 +13,7 @@ from tessera.core.sharing import Mode, mig_resource
 from tessera.core.snapshot import Share
 from tessera.errors import shown
 
-__all__ = ["dealt", "read_shares", "write_shares"]
+__all__ = ["check_asked", "dealt", "read_shares", "write_shares"]
 
 _GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -51,14 +51,8 @@ def read_shares(
         InvalidInput: an annotation that cannot be read.
 
     """
-    if keys is None:
+    if keys is None or keys.unsigned == "counts":
         return _any(pod, need, share_unit_mib)
-    # The unit may have been a larger one when the pod was bound.
-    spare = max(1, _GIB // share_unit_mib)
-    if keys.unsigned == "counts":
-        found = _any(pod, need, share_unit_mib)
-        _check_asked(pod, need, found or (), spare=spare)
-        return found
     annotations = pod.get("metadata", "annotations")
     foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
@@ -69,10 +63,11 @@ def read_shares(
                 raise
         else:
             shares = _own(annotations.get(ASSIGNMENT))
-            _check_asked(pod, need, shares, spare=spare)
+            # The unit may have been a larger one when the pod was bound.
+            check_asked(pod, need, shares, spare=max(1, _GIB // share_unit_mib))
             return shares
     found = _foreign(pod, need, share_unit_mib)
-    _check_asked(pod, need, found or (), spare=1)
+    check_asked(pod, need, found or ())
     _check_there(pod, found or (), keys)
     return found
 
@@ -121,7 +116,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
         at += count
 
 
-def _check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int) -> None:
+def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int = 1) -> None:
     """Refuse shares beyond what the pod asks: other devices than it names, more of them, more memory.
 
     Serving may round a need up to a device: a MIG instance, a replica of fixed size, a whole GPU.
@@ -131,6 +126,9 @@ def _check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, sp
         need: what it asks; None where that cannot be read.
         shares: what is recorded.
         spare: how many times the memory of a memory share may be had.
+
+    Raises:
+        Ungranted: shares that are too many, too large, or of another kind.
 
     """
     if need is None or not shares:

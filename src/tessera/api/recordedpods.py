@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.asks import SHARE_MEMORY, names_device
-from tessera.api.assignments import read_shares, write_shares
+from tessera.api.assignments import check_asked, read_shares, write_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
@@ -102,8 +102,9 @@ def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_u
         read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys)
     except Ungranted:
         counts = msgspec.structs.replace(keys, unsigned="counts")
-        shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts)
-        return field.get("metadata", "annotations", ASSIGNMENT).text("") or write_shares(shares or ())
+        shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
+        check_asked(field, need, shares)
+        return field.get("metadata", "annotations", ASSIGNMENT).text("") or write_shares(shares)
     return None
 
 
