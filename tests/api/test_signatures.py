@@ -64,6 +64,7 @@ def version_2(text: str) -> str:
 def test_what_a_server_or_the_node_s_own_agent_signed_counts() -> None:
     for signer in (SERVER, AGENT):
         assert shares_of(signed(HONEST, signer), keys(SERVER, AGENT)) == (amount(0),)
+        assert is_signed(signed(HONEST, signer), keys(SERVER, AGENT))
 
 
 FORGED: Mapping[str, tuple[Object, str]] = {

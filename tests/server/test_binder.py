@@ -425,9 +425,9 @@ async def test_a_pod_that_was_looked_up_and_ended_before_the_watch_was_back_is_l
         version = int(waiting["metadata"]["resourceVersion"])
         for name, index, looked_up in (("old", 0, version), ("new", 1, version + 1000)):
             metadata = {"uid": f"uid-{name}", "resourceVersion": str(looked_up)}
-            held = pod(name, FULL, share(index, 40000), node="a")
-            held["metadata"] |= metadata
-            server.server.view.take_pod(signed(held, AGENT))
+            found = pod(name, FULL, share(index, 40000), node="a")
+            found["metadata"] |= metadata
+            server.server.view.take_pod(signed(found, AGENT))
         assert await server.fitting(waiting, "a") == []
         await kube.create(NODES, node("later"))
         kube.forget_history()

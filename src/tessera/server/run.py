@@ -176,6 +176,7 @@ class Server:
             except TesseraError as error:
                 self._log.warning("keys_not_read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
+                self.view.doubted.ring()
 
     def _take_node(self, change: Change) -> None:
         if change.object is not None:

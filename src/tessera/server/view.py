@@ -332,7 +332,8 @@ class View:
         elif live.node:
             self._assumed.pop(uid, None)
             self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
-            if before is not None and before.node == live.node and before.shares not in {(), live.shares}:
+            exchanged = live.shares and before is not None and before.shares not in {(), live.shares}
+            if exchanged and before is not None and before.node == live.node:
                 self._keep_former(before)
         self._reclaim_of(uid)
 
