@@ -196,7 +196,7 @@ async def test_an_assignment_that_is_spoiled_later_holds_what_it_held(kube: Memo
 
 async def test_the_agent_s_keys_come_with_its_report_and_count_on_its_node_alone(kube: MemoryKube) -> None:
     await make_node(kube, "b", gpu(0))
-    foreign = {"status": {"assignmentKeys": []}}
+    foreign: Object = {"status": {"assignmentKeys": []}}
     async with servers(kube) as (server,):
         for name in ("a", "b"):
             await hold(kube, f"on-{name}", FULL, share(0, 40000), node=name)
