@@ -85,9 +85,14 @@ class AssignmentKeys:
         self._signer = Signer(seed)
         if seed is None:
             self._write(self._signer.seed)
-        (public,) = keys_text([self._signer.public])
-        self._own = (public, *(each for each in told if each != public))[:_KEPT]
-        self._keys = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
+        self._own = keys_text([self._signer.public])
+        self.keep(told)
+
+    def keep(self, told: tuple[str, ...]) -> None:
+        """Go on to tell the public keys that the GPUNode tells, and let what they signed count."""
+        self._own = (*self._own, *(each for each in told if each not in self._own))[:_KEPT]
+        new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
+        self._keys = self._keys if new.like(self._keys) else new
 
     @property
     def told(self) -> tuple[str, ...]:

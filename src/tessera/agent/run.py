@@ -323,6 +323,7 @@ class Agent:
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
+        self._keys.keep(self._gpunode.assignment_keys or ())
         state = msgspec.structs.replace(state, assignment_keys=self._keys.told)
         self._note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
