@@ -77,12 +77,7 @@ async def test_the_same_text_without_signature_is_written_again() -> None:
     (due,) = node.assigned.dues()
     await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
     assert node.written == {}
-    node.pods = [
-        {
-            **HONEST,
-            "metadata": {**HONEST["metadata"], "annotations": pod("p", NEED, amount(0))["metadata"]["annotations"]},
-        }
-    ]
+    node.pods = [pod("p", NEED, amount(0))]
     await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
     assert "tessera.dev/assignment-signature" in node.written
 
