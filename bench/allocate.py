@@ -22,12 +22,14 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.assignments import write_shares
+from tessera.api.signatures import Keys, key_id
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.advertise import OfferOptions, offer
@@ -37,6 +39,7 @@ from tessera.core.nodesharing import ListStrategy, PluginOptions
 from tessera.core.sharing import Mode, Sharing
 from tessera.core.snapshot import Gpu, Share
 from tessera.log import configure, logger
+from tessera.signing import Signer, verify
 
 DEVICES = 2_560
 MOST_MS = 5.0
@@ -46,6 +49,7 @@ QUIET_MS = 1.0
 """A machine on which a call that does nothing takes longer has not the time to be measured in milliseconds."""
 PODS = 110
 UNITS = 5
+SIGNER = Signer()
 NEED = "tessera.dev/gpu-memory"
 
 
@@ -90,6 +94,16 @@ def inventory(gpus: int) -> Inventory:
     )
 
 
+class Trusted:
+    """What an agent knows of keys: that of a server."""
+
+    keys = Keys(public={key_id(SIGNER.public): SIGNER.public}, verify=verify)
+
+    def sealed(self, _: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, str]:
+        """Sign nothing: no pod is mistaken here."""
+        return dict(annotations)
+
+
 def pod(name: str, gpu: int) -> dict[str, Any]:
     """Return a pod that was assigned 5 GiB of a GPU."""
     share = Share(
@@ -102,8 +116,9 @@ def pod(name: str, gpu: int) -> dict[str, Any]:
         container="main",
     )
     annotations = {"tessera.dev/assignment": write_shares((share,))}
+    sealed = SIGNER.sealed(annotations, uid=f"uid-{name}", node="n")
     return {
-        "metadata": {"namespace": "default", "name": name, "uid": f"default/{name}", "annotations": annotations},
+        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "annotations": sealed},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {NEED: str(UNITS)}}}]},
     }
 
@@ -131,7 +146,7 @@ class Bench:
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
         view = NodeView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
-        outside = Outside(view=view, correct=nothing, instance=nothing, whole=nothing)
+        outside = Outside(view=view, correct=nothing, instance=nothing, whole=nothing, trust=Trusted())
         self.plugins = Plugins(paths(kubelet, root), outside, logger())
         self.inventory = inventory(case.gpus)
         gpus = (

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from signed import SERVER, config_map
 from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.api.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
-from tessera.clients.kube import EVENTS, NODES, PODS, MemoryKube, Object, labels_of
+from tessera.clients.kube import CONFIG_MAPS, EVENTS, NODES, PODS, MemoryKube, Object, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
 from tessera.core.inventory import GpuProcess, Inventory
 from tessera.core.snapshot import Share
@@ -129,12 +130,15 @@ class Machine(msgspec.Struct, kw_only=True):
         pytest.fail(f"the MIG mode of {gpu} does not change")
 
     async def pod(self, name: str, limits: dict[str, int], shares: tuple[Share, ...] = ()) -> None:
-        """Make a pod that is bound to the node."""
+        """Make a pod and bind it to the node, as a server does."""
         limit: dict[str, Any] = {"limits": {key: str(count) for key, count in limits.items()}}
-        annotations = {"tessera.dev/assignment": write_shares(shares)} if shares else {}
-        metadata = {"name": name, "namespace": "default", "annotations": annotations}
-        spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": limit}]}
-        await self.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        metadata = {"name": name, "namespace": "default"}
+        spec = {"containers": [{"name": "c", "image": "none", "resources": limit}]}
+        made = await self.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        await self.kube.apply(CONFIG_MAPS, config_map(), manager="servers")
+        annotations, uid = {"tessera.dev/assignment": write_shares(shares)} if shares else {}, made["metadata"]["uid"]
+        sealed = SERVER.sealed(annotations, uid=uid, node="n1")
+        await self.kube.bind(name, "default", uid=uid, node="n1", annotations=sealed)
 
     async def start(self, name: str, resource: str, count: int = 1) -> dict[str, str]:
         """Let the kubelet start a pod's container, and return its environment."""

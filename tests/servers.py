@@ -10,14 +10,19 @@ import httpx2
 import msgspec
 
 from kubeobjects import gpu, gpunode, node, pod
+from signed import AGENT
+from tessera.api.assignments import write_shares
+from tessera.api.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of
 from tessera.core.mig import Placement, is_legal
-from tessera.core.snapshot import Gpu
+from tessera.core.snapshot import Gpu, Share
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
 from tessera.server.settings import Limits, Settings
 
 NEED = {"tessera.dev/gpu-memory": 10}
+FULL = {"tessera.dev/gpu-memory": 40}
+"""More than half of a GPU: it has no room for a `NEED` beside one."""
 SHARE = {"aliyun.com/gpu-mem": 6}
 
 
@@ -71,7 +76,8 @@ class Asked:
 async def make_node(kube: MemoryKube, name: str, *gpus: Gpu) -> None:
     """Create a node whose agent has reported these GPUs."""
     await kube.create(NODES, node(name))
-    body = gpunode(name, *(msgspec.structs.replace(each, uuid=f"GPU-{name}-{each.index}") for each in gpus))
+    own = (msgspec.structs.replace(each, uuid=f"GPU-{name}-{each.index}") for each in gpus)
+    body = gpunode(name, *own, assignment_keys=keys_text([AGENT.public]))
     await kube.create(GPU_NODES, {key: value for key, value in body.items() if key != "status"})
     await kube.patch(GPU_NODES, name, {"status": body["status"]}, subresource="status")
 
@@ -79,6 +85,22 @@ async def make_node(kube: MemoryKube, name: str, *gpus: Gpu) -> None:
 async def make_pod(kube: MemoryKube, name: str, limits: Mapping[str, str | int], **more: Any) -> Object:
     """Create a pod that waits."""
     return await kube.create(PODS, pod(name, limits, node=None, **more))
+
+
+async def hold(kube: MemoryKube, name: str, limits: Mapping[str, str | int], *shares: Share, node: str) -> Object:
+    """Create a pod that was bound with shares, which the node's agent has signed since."""
+    made = await make_pod(kube, name, limits)
+    await kube.bind(name, "ns", uid=made["metadata"]["uid"], node=node, annotations={})
+    return await regrant(kube, name, *shares)
+
+
+async def regrant(kube: MemoryKube, name: str, *shares: Share) -> Object:
+    """Write shares on a bound pod as its node's agent does."""
+    found = await kube.get(PODS, name, "ns")
+    assert found is not None
+    annotations = {"tessera.dev/assignment": write_shares(shares)}
+    sealed = AGENT.sealed(annotations, uid=found["metadata"]["uid"], node=found["spec"]["nodeName"])
+    return await kube.patch(PODS, name, {"metadata": {"annotations": sealed}}, namespace="ns")
 
 
 @asynccontextmanager

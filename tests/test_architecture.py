@@ -21,6 +21,7 @@ LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
     "aiohttp": "tessera.clients.kube.connections",
     "click": "tessera.cli",
+    "cryptography": "tessera.signing",
     "google": "tessera.clients.kubelet",
     "grpc": "tessera.clients.kubelet",
     "highspy": "tessera.core.linear",

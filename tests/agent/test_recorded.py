@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from agentmachine import Machine
 from gpunodes import at, facts, shared
+from signed import Trusting
 from tessera.agent.recorded import Recorder, World
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
@@ -60,6 +61,7 @@ class Node:
                 held=self.record,
                 devices=self.devices,
                 share_unit_mib=lambda: 1024,
+                trust=Trusting("n1"),
                 now_ns=lambda: 7,
             ),
             logger(),

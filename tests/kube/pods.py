@@ -1,18 +1,27 @@
 """Pods for tests on a real node: built, applied, waited for, read."""
 
+import asyncio
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
-from tessera.errors import Unavailable
+from signed import SERVER, config_map
+from tessera.clients.kube import CONFIG_MAPS, PODS, LightkubeKube, annotations_of, name_of
+from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster
 from testbed.images import BUSYBOX
 from testbed.processes import until
 
 __all__ = [
     "allocatable",
+    "create",
     "devices",
     "environment",
+    "granted",
+    "granting",
     "phase",
     "pod",
     "remove",
@@ -37,9 +46,69 @@ def pod(name: str, *, command: str = SLEEP, limits: dict[str, int] | None = None
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"made-by": "test"}}, "spec": whole}
 
 
+ASSIGNMENT = "tessera.dev/assignment"
+GRANTED = "nobody"
+"""Scheduler name of pods that a test binds itself."""
+
+
+def create(cluster: Cluster, *pods: dict[str, Any]) -> None:
+    """Create pods; those with an assignment are bound with it as a server does, which signs."""
+    assigned = [each for each in pods if annotations_of(each).get(ASSIGNMENT)]
+    cluster.apply(*(granted(each) if each in assigned else each for each in pods))
+    if assigned:
+        with ThreadPoolExecutor(1) as thread:  # the test may have a loop of its own
+            thread.submit(asyncio.run, _grant(cluster)).result()
+
+
+def granted(one: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod, or a template, that no scheduler binds."""
+    return {**one, "spec": {**one["spec"], "schedulerName": GRANTED}}
+
+
+@contextmanager
+def granting(cluster: Cluster) -> Iterator[None]:
+    """Bind all pods that come with an assignment meanwhile."""
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(_grant(cluster, ended)))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+async def _grant(cluster: Cluster, ended: threading.Event | None = None) -> None:
+    """Bind what waits for it to the one node; again and again where there is an end to wait for."""
+    (node,) = (each["metadata"]["name"] for each in cluster.get("nodes")["items"])
+    async with LightkubeKube.connect(cluster.kubeconfig) as kube:
+        await kube.apply(CONFIG_MAPS, config_map(), manager="test")
+        while True:
+            waiting = [each for each in (await kube.list(PODS)).objects if _waits(each)]
+            binds = (_bind(kube, each, node) for each in waiting)
+            await asyncio.gather(*binds)
+            if ended is None or ended.is_set():
+                return
+            await asyncio.sleep(0.1)
+
+
+def _waits(each: dict[str, Any]) -> bool:
+    return each["spec"].get("schedulerName") == GRANTED and not each["spec"].get("nodeName")
+
+
+async def _bind(kube: LightkubeKube, each: dict[str, Any], node: str) -> None:
+    namespace, name = name_of(each)
+    uid, annotations = each["metadata"]["uid"], {ASSIGNMENT: annotations_of(each)[ASSIGNMENT]}
+    sealed = SERVER.sealed(annotations, uid=uid, node=node)
+    try:
+        await kube.bind(name, namespace, uid=uid, node=node, annotations=sealed)
+    except Conflict:
+        return  # deleted meanwhile
+
+
 def run(cluster: Cluster, *pods: dict[str, Any], timeout_s: int = 120) -> None:
     """Create pods and wait until they are ready."""
-    cluster.apply(*pods)
+    create(cluster, *pods)
     names = [f"pod/{one['metadata']['name']}" for one in pods]
     try:
         cluster.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={timeout_s}s")

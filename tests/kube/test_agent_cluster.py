@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import allocatable, devices, pod, run
+from kube.pods import allocatable, create, devices, pod, run
 from kubeobjects import amount
 from tessera.api.assignments import write_shares
 from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
@@ -231,7 +231,7 @@ async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: G
     """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it cuts them."""
     left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
     pods = seventh_pods()
-    left.cluster.apply(*pods)
+    create(left.cluster, *pods)
     async with PodResources(gpu_node.node.pod_resources) as record, asyncio.timeout(60):
         for _ in itertools.count():
             if len(await record.list()) == len(pods):

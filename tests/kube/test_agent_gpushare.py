@@ -12,7 +12,10 @@ from click.testing import CliRunner
 import gpusharecli
 from kube.gpunode import GpuNode
 from kube.pods import pod, run
+from tessera.api.assignments import write_shares
 from tessera.cli import main
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)
@@ -26,7 +29,16 @@ def allocatable(gpu_node: GpuNode, name: str) -> str:
 
 def share(name: str, units: int, gpu: int) -> dict[str, Any]:
     made = pod(name, limits={MEMORY: units})
+    assigned = Share(
+        gpu=gpu,
+        mode=Mode.MEMORY_SHARE,
+        memory_mib=units * 1024,
+        compute_percent=0,
+        isolation=Mode.MEMORY_SHARE.isolation,
+        resource=MEMORY,
+    )
     made["metadata"]["annotations"] = {
+        "tessera.dev/assignment": write_shares((assigned,)),
         "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
         "ALIYUN_COM_GPU_MEM_POD": str(units),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kube.gpunode import GpuNode
-from kube.pods import devices, environment, pod, run
+from kube.pods import create, devices, environment, granted, granting, pod, run
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.need import Isolation
@@ -47,7 +47,7 @@ def assigned(name: str, units: int) -> dict[str, Any]:
 def replicated(one: dict[str, Any]) -> dict[str, Any]:
     """Return what keeps one such pod running, with another pod where the kubelet refused one."""
     labels = one["metadata"]["labels"] | {"set": "late"}
-    template = {"metadata": one["metadata"] | {"labels": labels}, "spec": one["spec"]}
+    template = {"metadata": one["metadata"] | {"labels": labels}, "spec": granted(one)["spec"]}
     spec = {"replicas": 1, "selector": {"matchLabels": {"set": "late"}}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "late"}, "spec": spec}
 
@@ -75,7 +75,7 @@ def kill_inside(node: GpuNode, call: str, late: dict[str, Any]) -> None:
     """Let a pod come while the driver hangs, and kill the agent inside the call that the kubelet makes for it."""
     with Machine(node.node.gpu_state) as machine:
         machine.fault("nvmlDevice*", latency_ms=HANGS_MS, times=FOREVER)
-        node.cluster.apply(late)
+        create(node.cluster, late)
 
         def inside() -> bool:
             lines = node.log_lines()
@@ -97,24 +97,25 @@ async def test_killed_inside_allocate(gpu_node: GpuNode) -> None:
     """The kubelet refuses the pod whose call was cut off, for good; the one in its place gets the same share."""
     before = start(gpu_node, "envvar")
     late = assigned("late", 3)
-    kill_inside(gpu_node, "Allocate", replicated(late))
-    try:
+    with granting(gpu_node.cluster):
+        kill_inside(gpu_node, "Allocate", replicated(late))
+        try:
 
-        def runs() -> bool:
-            status = gpu_node.cluster.get("rs", "late").get("status", {})
-            return bool(status.get("readyReplicas") == 1)
+            def runs() -> bool:
+                status = gpu_node.cluster.get("rs", "late").get("status", {})
+                return bool(status.get("readyReplicas") == 1)
 
-        until("the pod in its place", runs, timeout_s=90, found=gpu_node.agent_log)
-        (name,) = [one["metadata"]["name"] for one in late_pods(gpu_node) if one["status"]["phase"] == "Running"]
-        reasons = {one["status"].get("reason") for one in late_pods(gpu_node) if one["status"]["phase"] == "Failed"}
-        assert reasons == {"UnexpectedAdmissionError"}
-        assert status(gpu_node, "steady") == before
-        assert environment(gpu_node.cluster, name)["TESSERA_GPU_MEMORY_MIB"] == "3072"
-        assert status(gpu_node, name)[ASSIGNMENT] == late["metadata"]["annotations"][ASSIGNMENT]
-        record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
-        assert record == {"steady": 2, name: 3}
-    finally:
-        gpu_node.cluster.kubectl("delete", "rs", "late", "--wait=true")
+            until("the pod in its place", runs, timeout_s=90, found=gpu_node.agent_log)
+            (name,) = [one["metadata"]["name"] for one in late_pods(gpu_node) if one["status"]["phase"] == "Running"]
+            reasons = {one["status"].get("reason") for one in late_pods(gpu_node) if one["status"]["phase"] == "Failed"}
+            assert reasons == {"UnexpectedAdmissionError"}
+            assert status(gpu_node, "steady") == before
+            assert environment(gpu_node.cluster, name)["TESSERA_GPU_MEMORY_MIB"] == "3072"
+            assert status(gpu_node, name)[ASSIGNMENT] == late["metadata"]["annotations"][ASSIGNMENT]
+            record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
+            assert record == {"steady": 2, name: 3}
+        finally:
+            gpu_node.cluster.kubectl("delete", "rs", "late", "--wait=true")
 
 
 @pytest.mark.anyio

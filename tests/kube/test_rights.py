@@ -9,6 +9,8 @@ from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE
 
+KEYS = f"configmaps/tessera-assignment-keys -n {NAMESPACE}"
+SECRET = f"secrets/tessera-assignment-key -n {NAMESPACE}"
 MAY = {
     "agent": (
         "patch nodes",
@@ -17,9 +19,18 @@ MAY = {
         "create pods/eviction",
         "create gpunodes.tessera.dev",
         "patch gpunodes.tessera.dev/status",
+        f"watch {KEYS}",
     ),
-    "server": ("watch pods", "create pods/binding", "create gpunodes.tessera.dev", "patch gpunodes.tessera.dev"),
+    "server": (
+        "watch pods",
+        "create pods/binding",
+        "create gpunodes.tessera.dev",
+        "patch gpunodes.tessera.dev",
+        *(f"{verb} {SECRET}" for verb in ("get", "create", "patch")),
+        *(f"{verb} {KEYS}" for verb in ("get", "watch", "create", "patch")),
+    ),
     "controller": (
+        f"watch {KEYS}",
         "patch gpupolicies.tessera.dev/status",
         "patch gpunodes.tessera.dev",
         f"update leases.coordination.k8s.io/tessera-controller -n {NAMESPACE}",
@@ -40,8 +51,23 @@ MAY_NOT = {
         "patch gpunodes.tessera.dev",
         "patch gpupolicies.tessera.dev",
         "get secrets",
+        f"get {SECRET}",
+        f"patch {KEYS}",
+        f"get configmaps -n {NAMESPACE}",
     ),
-    "server": ("patch pods", "delete pods", "patch nodes", "patch gpunodes.tessera.dev/status", "get secrets"),
+    "server": (
+        "patch pods",
+        "delete pods",
+        "patch nodes",
+        "patch gpunodes.tessera.dev/status",
+        "get secrets",
+        f"get secrets -n {NAMESPACE}",
+        f"create secrets -n {NAMESPACE}",
+        f"list {SECRET}",
+        f"delete {SECRET}",
+        f"get secrets/other -n {NAMESPACE}",
+        f"create configmaps -n {NAMESPACE}",
+    ),
     "controller": (
         "delete pods",
         "create pods/eviction",
@@ -50,6 +76,8 @@ MAY_NOT = {
         "patch gpunodes.tessera.dev/status",
         "update leases.coordination.k8s.io/other",
         "get secrets",
+        f"get {SECRET}",
+        f"patch {KEYS}",
     ),
     "scheduler": ("get secrets", "patch nodes", "patch gpunodes.tessera.dev"),
 }

@@ -9,9 +9,8 @@ import pytest
 
 from admissionpods import ROUTED
 from kubeobjects import gpu, gpunode, node, pod, share
-from servers import NEED, SHARE, Asked, Clock, make_node, make_pod, servers, settle
+from servers import FULL, NEED, SHARE, Asked, Clock, hold, make_node, make_pod, regrant, servers, settle
 from tessera import __version__
-from tessera.api.assignments import write_shares
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.sharing import Mode, Sharing
 from tessera.server.run import Server
@@ -65,7 +64,7 @@ async def test_nodes_that_were_sent_whole_are_answered_whole(kube: MemoryKube, s
 
 async def test_reasons_are_told_by_node_and_hopeless_ones_apart(kube: MemoryKube, server: Asked) -> None:
     for index in range(2):
-        await kube.create(PODS, pod(f"full-{index}", NEED, share(index, 40000), node="a"))
+        await hold(kube, f"full-{index}", FULL, share(index, 40000), node="a")
     await settle()
     waiting = await make_pod(kube, "p", NEED)
     _, answer = await server.post("/filter", {"Pod": waiting, "NodeNames": [*ALL, "new"]})
@@ -116,7 +115,7 @@ async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_
     kube: MemoryKube, server: Asked, case: str
 ) -> None:
     for index in range(2):
-        await kube.create(PODS, pod(f"old-{index}", NEED, share(index, 10240), node="b"))
+        await hold(kube, f"old-{index}", NEED, share(index, 10240), node="b")
     await settle()
     limits, want = CHOSEN[case]
     waiting = await make_pod(kube, "p", limits)
@@ -228,8 +227,9 @@ async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, s
 async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube, server: Asked) -> None:
     made: dict[str, Object] = {}
     for name, index, mib, priority in (("big", 0, 40000, 5), ("small", 1, 20000, 1), ("tiny", 1, 20000, 0)):
-        body = pod(name, NEED, share(index, mib, Mode.MPS), node="a", spec={"priority": priority})
+        body = pod(name, FULL, node="a", spec={"priority": priority})
         made[name] = await kube.create(PODS, body)
+        await regrant(kube, name, share(index, mib, Mode.MPS))
     await settle()
     waiting = await make_pod(kube, "p", NEED, spec={"priority": 10})
     everybody = {"Pods": [{"UID": each["metadata"]["uid"]} for each in made.values()], "NumPDBViolations": 0}
@@ -389,7 +389,7 @@ async def test_a_unit_of_one_mib_is_learned_from_the_nodes() -> None:
 
 async def test_finished_and_deleted_pods_free_what_they_held(kube: MemoryKube, server: Asked) -> None:
     for name, index in (("one", 0), ("two", 1)):
-        await kube.create(PODS, pod(name, NEED, share(index, 40000), node="a"))
+        await hold(kube, name, FULL, share(index, 40000), node="a")
     await settle()
     waiting = await make_pod(kube, "p", {"tessera.dev/gpu-memory": 30})
     assert await server.fitting(waiting, "a") == []
@@ -409,11 +409,10 @@ async def test_what_an_exchange_of_assignments_gives_up_for_a_moment_is_not_free
     async with servers(kube, clock=clock) as (server,):
         first, second = share(0, 30000, Mode.MPS), share(1, 30000, Mode.MPS)
         for name, held in (("one", first), ("two", second)):
-            await kube.create(PODS, pod(name, NEED, held, node="a"))
+            await hold(kube, name, FULL, held, node="a")
         await settle()
         waiting = await make_pod(kube, "p", {"tessera.dev/gpu-memory": 30})
-        exchanged = {"metadata": {"annotations": {"tessera.dev/assignment": write_shares((second,))}}}
-        await kube.patch(PODS, "one", exchanged, namespace="ns")
+        await regrant(kube, "one", second)
         await settle()
         assert await server.fitting(waiting, "a") == []
         assert "room" in await server.bind(waiting, "a")

@@ -10,7 +10,8 @@ import pytest
 
 import virtualtime
 from kubeobjects import gpu, node, pod, share
-from servers import NEED, Asked, Clock, check, make_node, make_pod, servers, settle
+from servers import FULL, NEED, Asked, Clock, check, hold, make_node, make_pod, servers, settle
+from signed import AGENT, signed
 from tessera.api.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.gpunodestate import Claim
@@ -209,7 +210,7 @@ async def test_a_replica_that_knows_less_takes_nothing_that_another_gave(kube: F
 async def test_room_that_was_freed_unseen_is_found_before_a_pod_is_refused(kube: FaultyKube) -> None:
     async with servers(kube) as (server,):
         for index in range(2):
-            await kube.create(PODS, pod(f"full{index}", LARGE, share(index, 40000), node="a"))
+            await hold(kube, f"full{index}", FULL, share(index, 40000), node="a")
         waiting = await make_pod(kube, "p", LARGE)
         await settle()
         await kube.delete(PODS, "full0", namespace="ns")
@@ -389,7 +390,7 @@ async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: 
 async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(kube: FaultyKube) -> None:
     """The list that verifies a node is overtaken by the watch: nobody would tell again that a pod is gone."""
     async with servers(kube) as (server,):
-        await kube.create(PODS, pod("old", LARGE, share(0, 40000), node="a"))
+        await hold(kube, "old", FULL, share(0, 40000), node="a")
         waiting = await make_pod(kube, "p", LARGE | {"tessera.dev/gpu-count": 2})
         await settle()
         listed, each = await kube.list(PODS), await kube.get(GPU_NODES, "a")
@@ -404,7 +405,7 @@ async def test_a_pod_that_was_listed_before_all_pods_were_does_not_come_back(kub
     """The same where the watch was down: the list of all pods, made anew, does not have the pod any more."""
     async with servers(kube) as (server,):
         view = server.server.view
-    await kube.create(PODS, pod("old", LARGE, share(0, 40000), node="a"))
+    await hold(kube, "old", FULL, share(0, 40000), node="a")
     listed, each = await kube.list(PODS), await kube.get(GPU_NODES, "a")
     await kube.delete(PODS, "old", namespace="ns")
     view.listed(await kube.list(PODS))
@@ -424,7 +425,9 @@ async def test_a_pod_that_was_looked_up_and_ended_before_the_watch_was_back_is_l
         version = int(waiting["metadata"]["resourceVersion"])
         for name, index, looked_up in (("old", 0, version), ("new", 1, version + 1000)):
             metadata = {"uid": f"uid-{name}", "resourceVersion": str(looked_up)}
-            server.server.view.take_pod(pod(name, LARGE, share(index, 40000), node="a", metadata=metadata))
+            found = pod(name, FULL, share(index, 40000), node="a")
+            found["metadata"] |= metadata
+            server.server.view.take_pod(signed(found, AGENT))
         assert await server.fitting(waiting, "a") == []
         await kube.create(NODES, node("later"))
         kube.forget_history()

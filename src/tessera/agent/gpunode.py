@@ -160,6 +160,25 @@ class GpuNodeLink:
             )
         self._log.info("offered_written", devices=len(keys))
 
+    @property
+    def assignment_keys(self) -> tuple[str, ...] | None:
+        """The public keys that the object tells; None where it is not known whether there is an object."""
+        if not self._installed:
+            return None
+        return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
+
+    async def tell_keys(self, keys: tuple[str, ...]) -> None:
+        """Tell public keys, where a status is told already; else they come with the first.
+
+        Raises:
+            TesseraError: the API refuses or does not answer; call again.
+
+        """
+        found = self._latest()
+        if found is not None and found.get("status") and self.assignment_keys != keys:
+            body = {"status": {"assignmentKeys": list(keys)}}
+            self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+
     async def report(self, state: GpuNodeState, node: Object, *, generation: int) -> None:
         """Make the object where it is missing, and write the status where it differs.
 

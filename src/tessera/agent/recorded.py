@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from tessera.agent.assignmentkeys import Trust
 from tessera.api.podspecs import ASSIGNMENT
-from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
+from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
+from tessera.api.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.matching import Held
 from tessera.core.snapshot import Share
@@ -38,6 +40,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """What each device is, by the id the kubelet has (`core.byname.shares_by_id`)."""
     share_unit_mib: Callable[[], int]
     """MiB in one `aliyun.com/gpu-mem`."""
+    trust: Trust
+    """Whose assignments count, and how they are signed."""
     now_ns: Callable[[], int] = time.time_ns
     """The time, in nanoseconds since 1970."""
 
@@ -74,13 +78,33 @@ class Recorder:
         held, devices = await self._world.held(), await self._world.devices() if named else {}
         for name in dict.fromkeys((*named, *waiting)):
             text = self._text(pods[name], held, devices) if name in named else None
-            new = {} if text is None or annotations_of(pods[name]).get(ASSIGNMENT) == text else {ASSIGNMENT: text}
+            new = {} if text is None or self._says(pods[name], text) else {ASSIGNMENT: text}
             if name in waiting:
                 new |= allocated(pods[name], held, now_ns=self._world.now_ns())
             elif text is not None and not new:
                 self._settled[name] = pods[name]
             if new:
                 await self._write(pods[name], new)
+
+    async def sign(self) -> None:
+        """Sign what pods run with and nobody signed: an agent that did not sign let them start.
+
+        Raises:
+            TesseraError: kubelet or API do not answer; call again.
+
+        """
+        held, unit_mib = await self._world.held(), self._world.share_unit_mib()
+        for pod in self._world.pods():
+            try:
+                text = honored(pod, held, self._world.trust.keys, share_unit_mib=unit_mib)
+            except InvalidInput as error:
+                self._log.warning("assignment_not_signed", reason=str(error))
+            else:
+                if text is not None:
+                    await self._write(pod, {ASSIGNMENT: text})
+
+    def _says(self, pod: Object, text: str) -> bool:
+        return annotations_of(pod).get(ASSIGNMENT) == text and is_signed(pod, self._world.trust.keys)
 
     def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
         """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""
@@ -99,7 +123,8 @@ class Recorder:
 
     def _text(self, pod: Object, held: tuple[Held, ...], devices: Mapping[str, Share]) -> str | None:
         try:
-            return recorded_assignment(pod, held, devices, share_unit_mib=self._world.share_unit_mib())
+            world = self._world
+            return recorded_assignment(pod, held, devices, share_unit_mib=world.share_unit_mib(), keys=world.trust.keys)
         except InvalidInput as error:
             self._log.warning("assignment_not_recorded", reason=str(error))
             self._settled[name_of(pod)] = pod
@@ -108,7 +133,8 @@ class Recorder:
     async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:
         """Write annotations on the pod that was seen; one that changed meanwhile is looked at again."""
         namespace, name = name_of(pod)
-        body = {"metadata": {"resourceVersion": version_of(pod), "annotations": dict(annotations)}}
+        sealed = self._world.trust.sealed(pod, annotations)
+        body = {"metadata": {"resourceVersion": version_of(pod), "annotations": sealed}}
         try:
             await self._kube.patch(PODS, name, body, namespace=namespace)
         except Conflict as error:

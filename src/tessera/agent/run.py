@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.conflicts import Conflicts
@@ -112,6 +113,8 @@ class Agent:
             proc=settings.paths.proc,
         )
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
+        path = settings.paths.assignment_key
+        self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._declarations = Declarations(
@@ -162,6 +165,7 @@ class Agent:
             instance=self._instance,
             whole=self._whole,
             enforce=self._enforce,
+            trust=self._keys,
         )
         return Plugins(paths, outside, self._log)
 
@@ -182,6 +186,7 @@ class Agent:
             held=self._view.held,
             devices=self._devices,
             share_unit_mib=lambda: self._plugins.unit_mib,
+            trust=self._keys,
         )
         return Recorder(self._kube, world, self._log)
 
@@ -193,9 +198,11 @@ class Agent:
                 tasks.create_task(self._node_store.run())
                 tasks.create_task(self._pod_store.run())
                 tasks.create_task(self._gpunode.run())
+                tasks.create_task(self._keys.run())
                 await self._node_store.synced()
                 await self._pod_store.synced()
                 await self._gpunode.known()
+                await self._keys.synced()
                 await self._persist("start", self._begin)
                 tasks.create_task(self._plugins.run())
                 tasks.create_task(self._forever("layout", self._layout_bell, self._follow))
@@ -240,7 +247,12 @@ class Agent:
     # Layouts
 
     async def _begin(self) -> None:
-        """Bring back the layouts of before a reboot."""
+        """Have a key to sign with, and bring back the layouts of before a reboot."""
+        told = self._gpunode.assignment_keys
+        self._keys.open(told or ())
+        if told == ():  # the agent before this one did not sign
+            await self._recorder.sign()
+        await self._gpunode.tell_keys(self._keys.told)
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
 
@@ -382,7 +394,9 @@ class Agent:
         used, health = await self._used.read(declared.gpus, inventory), self._health.health
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
-        state = msgspec.structs.replace(state, impaired=self._impaired)
+        self._keys.keep(self._gpunode.assignment_keys or ())
+        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.told)
+        self._note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
 
     def _sharing_gpus(self) -> int:

@@ -46,6 +46,11 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
         return self.state / "locks"
 
     @property
+    def assignment_key(self) -> Path:
+        """The private key by which this agent signs assignments."""
+        return self.state / "assignment-key"
+
+    @property
     def rebooted(self) -> Path:
         """The configuration for which the node was told to reboot."""
         return self.state / "rebooted"

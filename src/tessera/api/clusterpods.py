@@ -10,6 +10,7 @@ from tessera.api.assignments import read_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.podspecs import PREFIX, read_need
+from tessera.api.signatures import Keys, UnknownKey
 from tessera.core.need import Form, Need, PodKey
 from tessera.core.snapshot import Share
 from tessera.errors import InvalidInput
@@ -38,7 +39,9 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
     wrong: str = ""
     """What is wrong with its request, naming the field; then the need is empty."""
     unread: str = ""
-    """Why its recorded shares cannot be read; then they are empty."""
+    """Why its recorded shares cannot be read, or do not count; then they are empty."""
+    doubted: str = ""
+    """Id of the unknown key by which its shares are signed, which count until somebody has asked for the key."""
 
     @property
     def claiming(self) -> bool:
@@ -46,18 +49,19 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
         return any(ask.form is not Form.EXACT for ask in self.need.asks)
 
 
-def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024) -> LivePod:
+def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> LivePod:
     """Return what a Pod object tells, as far as it can be read.
 
     Args:
         pod: the object, with whatever it may have instead of what it should have.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on its node; without them every annotation is taken at its word.
 
     """
     metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     field = object_field("Pod", pod)
     need, wrong = _need(field, share_unit_mib)
-    shares, unread = _shares(field, need, share_unit_mib)
+    shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
     priority, node = spec.get("priority"), spec.get("nodeName")
     return LivePod(
         uid=str(metadata.get("uid") or ""),
@@ -70,6 +74,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024) -> Live
         gpus=asks_gpus(pod),
         wrong=wrong,
         unread=unread,
+        doubted=doubted,
     )
 
 
@@ -81,11 +86,19 @@ def _need(field: Field, share_unit_mib: int) -> tuple[Need, str]:
     return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""
 
 
-def _shares(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
+def _shares(
+    field: Field, need: Need | None, share_unit_mib: int, keys: Keys | None
+) -> tuple[tuple[Share, ...], str, str]:
+    """Return the shares, why there are none, and the id of a key by which they are signed and that is not known yet."""
     try:
-        return read_shares(field, need, share_unit_mib=share_unit_mib) or (), ""
+        return read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or (), "", ""
+    except UnknownKey as error:
+        if keys is None or keys.refuses(error.key):
+            return (), told(error, field), ""
+        shares, unread, _ = _shares(field, need, share_unit_mib, None)
+        return shares, unread, error.key
     except InvalidInput as error:
-        return (), told(error, field)
+        return (), told(error, field), ""
 
 
 def asks_gpus(pod: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from tessera.api.gpusharing import in_place
 from tessera.api.nodereports import ENFORCEMENT
 from tessera.api.nodes import read_node, share_unit_mib
 from tessera.api.runningpods import Observed, PodMemory, read_pods
+from tessera.api.signatures import Authority, Keys
 from tessera.api.workloads import is_finished
 from tessera.core import units
 from tessera.core.advertise import SHARE_RESOURCES
@@ -48,13 +49,20 @@ def _field(each: dict[str, Any]) -> Field:
     return Field(Document(source=source, number=1, data=each, first_line=1), each)
 
 
-def read_cluster(fields: Sequence[Field], *, unit_mib: int | None = None, memory: PodMemory | None = None) -> Cluster:
+def read_cluster(
+    fields: Sequence[Field],
+    *,
+    unit_mib: int | None = None,
+    memory: PodMemory | None = None,
+    authority: Authority | None = None,
+) -> Cluster:
     """Return what the objects of a cluster tell; those of other kinds are passed over.
 
     Args:
         fields: the objects.
         unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes say where it is left out.
         memory: the pods read before, for those who look again and again; a look then costs a third.
+        authority: the servers' keys; without them every assignment is taken at its word.
 
     """
     notes: list[str] = []
@@ -67,8 +75,9 @@ def read_cluster(fields: Sequence[Field], *, unit_mib: int | None = None, memory
     known = {name: each.node for name, each in nodes.items()}
     claims = {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
     pods = [field for field in kinds["Pod"].values() if not is_finished(field)]
-    observed = read_pods(pods, known, share_unit_mib=unit, claims=claims, memory=memory)
-    reader = _Pods(observed, unit)
+    keys = _keys(authority, known, states) if authority else None
+    observed = read_pods(pods, known, share_unit_mib=unit, claims=claims, memory=memory, keys=keys)
+    reader = _Pods(observed, unit, keys or {})
     return Cluster(
         nodes=tuple(nodes.values()),
         pods=tuple(map(reader.read, pods)),
@@ -112,6 +121,14 @@ def _states(fields: Mapping[str, Field], nodes: Mapping[str, Field], notes: list
 
 
 # Nodes
+
+
+def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState]) -> dict[str, Keys]:
+    """Return whose signatures count on each node."""
+    return {
+        name: authority.keys(states.get(name), frozenset(gpu.index for gpu in node.gpus))
+        for name, node in nodes.items()
+    }
 
 
 def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> SeenNode:
@@ -186,8 +203,10 @@ class _Held(NamedTuple):
 class _Pods:
     """Joins what `runningpods` observed with what Pod objects say beside it."""
 
-    def __init__(self, observed: Observed, unit_mib: int) -> None:
+    def __init__(self, observed: Observed, unit_mib: int, keys: Mapping[str, Keys]) -> None:
         self._unit_mib = unit_mib
+        self._keys = keys
+        self._ungranted = observed.ungranted
         self._recorded = observed.recorded
         self._running = {each.pod.key: each for each in observed.running}
         self._pending = {each.key: each for each in observed.pending}
@@ -214,10 +233,10 @@ class _Pods:
         running = self._running.get(key)
         if running is None:
             return self._left_out(field, key)
-        if key in self._recorded:
+        if key in self._recorded and key not in self._ungranted:
             return _Held(running.pod, running.assignment.node, self._recorded[key], Record.RECORDED)
-        shares = running.assignment.shares
-        return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE)
+        shares, problem = running.assignment.shares, self._ungranted.get(key, "")
+        return _Held(running.pod, running.assignment.node, shares, Record.GUESSED if shares else Record.NONE, problem)
 
     def _left_out(self, field: Field, key: PodKey) -> _Held:
         """Return what is known of a pod that could not be read; what is recorded on it holds all the same."""
@@ -226,7 +245,8 @@ class _Pods:
         problem = f"it cannot be read, or node {node} is not there" if node else "it cannot be read"
         held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, problem=problem)
         try:
-            shares = read_shares(field, held.pod.need, share_unit_mib=self._unit_mib) if node else None
+            keys = self._keys.get(node or "")
+            shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
         except InvalidInput as error:
             return held._replace(problem=str(error))
         return held._replace(shares=shares, record=Record.RECORDED) if shares else held

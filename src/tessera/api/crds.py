@@ -77,6 +77,7 @@ _MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
     (fields.ImpairedFields, "subject"): {"maxLength": 512},
     (fields.ImpairedFields, "by"): {"maxLength": 512},
     (fields.ImpairedFields, "message"): {"maxLength": 4096},
+    (fields.Status, "assignmentKeys"): {"maxItems": 8},
     (fields.WantedFields, "gpu"): _UUID,
     (fields.WantedFields, "instances"): {"maxItems": 64},
     (fields.ShareFields, "gpu"): {"minimum": 0, "maximum": 255},

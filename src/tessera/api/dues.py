@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from tessera.api.asks import SHARE_MEMORY, names_device
-from tessera.api.assignments import read_shares, write_shares
+from tessera.api.assignments import dealt, read_shares, write_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
+from tessera.api.signatures import Keys
 from tessera.api.workloads import is_finished
 from tessera.core.advertise import SHARE_RESOURCES
 from tessera.core.matching import Correction, Due, DueKey, Held
@@ -34,31 +35,42 @@ class Dues(msgspec.Struct, frozen=True, kw_only=True):
     dues: tuple[Due, ...] = ()
     notes: tuple[str, ...] = ()
     """Pods whose assignment cannot be used, and why."""
+    refused: tuple[str, ...] = ()
+    """The same in few words."""
 
 
-def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024) -> Dues:
-    """Return the dues of Pod objects; finished ones are left out, those that cannot be read with a note."""
+def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> Dues:
+    """Return the dues of Pod objects; finished ones are left out, those that cannot be read with a note.
+
+    Args:
+        pods: the objects.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on their node; without them every annotation is taken at its word.
+
+    """
     dues: list[Due] = []
     notes: list[str] = []
+    refused: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
             if not is_finished(field):
-                dues.extend(_dues(field, share_unit_mib))
+                dues.extend(_dues(field, share_unit_mib, keys))
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
-    return Dues(dues=tuple(dues), notes=tuple(notes))
+            refused.append(f"{error.subject}: {error.found}")
+    return Dues(dues=tuple(dues), notes=tuple(notes), refused=tuple(refused))
 
 
-def _dues(pod: Field, share_unit_mib: int) -> Iterator[Due]:
+def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
     namespace, name = identity(pod)
     need = read_need(pod, share_unit_mib=share_unit_mib)
-    shares = read_shares(pod, need, share_unit_mib=share_unit_mib)
+    shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
     if shares is None:
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
-    for ask, at, own in _dealt(pod, need.asks, shares):
+    for ask, at, own in dealt(pod, need.asks, shares):
         units = dict(_units(pod, ask.resource))
         if ask.form is Form.SHARE:
             parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
@@ -83,28 +95,6 @@ def _asked(ask: Ask, need: Need) -> str:
     if ask.form is not Form.NEED:
         return ""
     return msgspec.json.encode((msgspec.structs.replace(ask, container=""), need.models)).decode()
-
-
-def _dealt(
-    pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]
-) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
-    """Return each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
-
-    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record told them.
-    """
-    asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
-    amounts = tuple(ask for ask in asks if ask.form is not Form.EXACT)
-    asks = amounts if len(shares) == sum(ask.count for ask in amounts) else asks
-    devices = sum(ask.count for ask in asks)
-    lone = len(asks) == 1 and asks[0].form is Form.SHARE
-    if devices != len(shares) and not (lone and shares):
-        found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise pod.get("metadata", "annotations").refuse(wanted, found=found)
-    at = 0
-    for ask in asks:
-        count = len(shares) if lone else ask.count
-        yield ask, at, shares[at : at + count]
-        at += count
 
 
 def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
@@ -157,15 +147,24 @@ def _has_devices(container: Mapping[str, Any]) -> bool:
     return any(str(limits[name]) != "0" for name in limits if names_device(name) or name in SHARE_RESOURCES)
 
 
-def corrected(pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024) -> dict[str, str]:
+def corrected(
+    pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024, keys: Keys | None = None
+) -> dict[str, str]:
     """Return the annotations that make a pod's assignment say what its container was given.
+
+    Args:
+        pod: the object.
+        correction: what shall be said.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count: what is signed anew must have been signed before.
 
     Raises:
         InvalidInput: the pod's assignment is not the one that was corrected.
 
     """
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
-    shares = read_shares(field, read_need(field, share_unit_mib=share_unit_mib), share_unit_mib=share_unit_mib) or ()
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     due, end = correction.due, correction.due.at + len(correction.shares)
     annotations = {ASSIGNMENT: write_shares((*shares[: due.at], *correction.shares, *shares[end:]))}
     if due.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:

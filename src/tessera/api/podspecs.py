@@ -25,14 +25,24 @@ from tessera.core.need import (
     effective_need,
 )
 
-__all__ = ["GPU_MODEL", "ISOLATION", "MEMORY_UNIT", "PREFIX", "ignored_constraints", "read_need"]
+__all__ = [
+    "ASSIGNMENT",
+    "GPU_MODEL",
+    "ISOLATION",
+    "MEMORY_UNIT",
+    "PREFIX",
+    "SIGNATURE",
+    "ignored_constraints",
+    "read_need",
+]
 
 PREFIX = "tessera.dev/"
 ISOLATION = "tessera.dev/isolation"
 GPU_MODEL = "tessera.dev/gpu-model"
 MEMORY_UNIT = "tessera.dev/gpu-memory-unit"
 ASSIGNMENT = "tessera.dev/assignment"
-_ANNOTATIONS = (ISOLATION, GPU_MODEL, MEMORY_UNIT, ASSIGNMENT)
+SIGNATURE = "tessera.dev/assignment-signature"
+_ANNOTATIONS = (ISOLATION, GPU_MODEL, MEMORY_UNIT, ASSIGNMENT, SIGNATURE)
 _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _MAX_CONTAINERS = 250
 

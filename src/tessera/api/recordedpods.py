@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 
 from tessera.api.asks import SHARE_MEMORY, names_device
-from tessera.api.assignments import read_shares, write_shares
+from tessera.api.assignments import check_asked, read_shares, write_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.podspecs import read_need
+from tessera.api.podspecs import ASSIGNMENT, read_need
+from tessera.api.signatures import Keys, Ungranted
 from tessera.api.workloads import is_finished
 from tessera.core.matching import DueKey, Held
 from tessera.core.need import Ask, Form, Need
 from tessera.core.snapshot import Share
 
-__all__ = ["allocated", "asks_by_name", "awaits_memory", "recorded_assignment"]
+__all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
 
 _ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
@@ -33,7 +34,12 @@ def asks_by_name(pod: Mapping[str, Any]) -> bool:
 
 
 def recorded_assignment(
-    pod: Mapping[str, Any], held: Iterable[Held], devices: Mapping[str, Share], *, share_unit_mib: int = 1024
+    pod: Mapping[str, Any],
+    held: Iterable[Held],
+    devices: Mapping[str, Share],
+    *,
+    share_unit_mib: int = 1024,
+    keys: Keys | None = None,
 ) -> str | None:
     """Return the text that a pod's assignment must have; None where that cannot be told, or not yet.
 
@@ -46,6 +52,7 @@ def recorded_assignment(
         held: the kubelet's record.
         devices: what each device is, `core.byname.shares_by_id`.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on the node.
 
     Raises:
         InvalidInput: the pod or its assignment cannot be read.
@@ -61,10 +68,44 @@ def recorded_assignment(
         return write_shares(named)
     if field.get("status", "phase").value != "Running":
         return None
-    assigned = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
+    assigned = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
     if len(assigned) not in {amounts, amounts + len(named)}:
         return None
     return write_shares((*named, *assigned[-amounts:]))
+
+
+def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_unit_mib: int = 1024) -> str | None:
+    """Return the assignment of a pod that runs with it and that nobody signed; None where there is nothing to sign.
+
+    So it is with pods that an agent let start which did not sign yet. What they were given they have, and the
+    kubelet's record shows it; more than they ask is never signed.
+
+    Args:
+        pod: the object.
+        held: the kubelet's record.
+        keys: whose signatures count on the node.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+    Raises:
+        InvalidInput: the pod or its assignment cannot be read; or it is of more than the pod asks.
+
+    """
+    field = _field(pod)
+    if field.get("status", "phase").value != "Running":
+        return None
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    amounts = {ask.resource for ask in need.asks if ask.form is not Form.EXACT}
+    own = identity(field)
+    if not amounts or not amounts <= {each.resource for each in held if (each.namespace, each.pod) == own}:
+        return None
+    try:
+        read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys)
+    except Ungranted:
+        counts = msgspec.structs.replace(keys, unsigned="counts")
+        shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
+        check_asked(field, need, shares)
+        return field.get("metadata", "annotations", ASSIGNMENT).text("") or write_shares(shares)
+    return None
 
 
 def awaits_memory(pod: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from tessera.api.asks import names_device
 from tessera.api.assignments import read_shares
 from tessera.api.fields import Field, identity
 from tessera.api.podspecs import read_need
+from tessera.api.signatures import Keys, Ungranted
 from tessera.api.workloads import controller, is_finished
 from tessera.core.fit import Fleet
 from tessera.core.need import Form, Need, Pod, PodKey
@@ -31,6 +32,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """By creation time, then as written."""
     recorded: Mapping[PodKey, tuple[Share, ...]] = {}
     """Shares that annotations record, also those that the node cannot have given."""
+    ungranted: Mapping[PodKey, str] = {}
+    """Why what annotations say does not count; such a pod holds nothing, or what the kubelet gave it by name."""
     misread: tuple[str, ...] = ()
     """Pods and records that could not be read, one sentence each."""
     notes: tuple[str, ...] = ()
@@ -50,6 +53,8 @@ class _Reading(msgspec.Struct, frozen=True):
     """Where they are recorded."""
     note: str = ""
     """What could not be read."""
+    ungranted: str = ""
+    """Why what annotations say does not count."""
 
 
 class PodMemory:
@@ -59,16 +64,18 @@ class PodMemory:
     """
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, str, int], _Reading] = {}
-        self._now: dict[tuple[str, str, int], _Reading] = {}
+        self._before: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
+        self._now: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
 
-    def reading(self, field: Field, key: PodKey, share_unit_mib: int) -> _Reading:
-        """Return what an object tells."""
+    def reading(self, field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None = None) -> _Reading:
+        """Return what an object tells, where these keys count on its node."""
         metadata = field.get("metadata")
         uid, version = (metadata.get(name).text("") for name in ("uid", "resourceVersion"))
-        known = self._before.get((uid, version, share_unit_mib)) or _read(field, key, share_unit_mib)
+        unit_mib, former, known = self._before.get((uid, version), (0, None, None))
+        if known is None or unit_mib != share_unit_mib or not (keys is former or (keys and keys.like(former))):
+            known = _read(field, key, share_unit_mib, keys)
         if uid and version:
-            self._now[uid, version, share_unit_mib] = known
+            self._now[uid, version] = share_unit_mib, keys, known
         return known
 
     def settle(self) -> None:
@@ -90,6 +97,7 @@ def read_pods(
     share_unit_mib: int = 1024,
     claims: Claims | None = None,
     memory: PodMemory | None = None,
+    keys: Mapping[str, Keys] | None = None,
 ) -> Observed:
     """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
 
@@ -101,6 +109,7 @@ def read_pods(
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         claims: places that servers are about to bind pods to.
         memory: what was read before, kept up to date for the next time.
+        keys: whose signatures count, by node; without them every annotation is taken at its word.
 
     Raises:
         InvalidInput: an object without a valid name, or two pods of one name.
@@ -111,6 +120,7 @@ def read_pods(
     notes: list[str] = []
     on_node: dict[str, list[_Placed]] = {}
     pending: list[tuple[str, Pod]] = []
+    ungranted: dict[PodKey, str] = {}
     seen: set[str] = set()
     for field in fields:
         key = PodKey("/".join(identity(field)))
@@ -120,11 +130,12 @@ def read_pods(
         if is_finished(field):
             continue
         try:
-            read = memory.reading(field, key, share_unit_mib)
+            read = memory.reading(field, key, share_unit_mib, _keys_of(field, keys))
         except InvalidInput as error:
             notes.append(_left_out(key, error))
             continue
         notes.extend([read.note] if read.note else [])
+        ungranted |= {key: read.ungranted} if read.ungranted else {}
         if read.pod is None:
             continue
         node, shares = read.pod.need.node_name, read.shares
@@ -138,7 +149,11 @@ def read_pods(
             notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
     memory.settle()
     waiting = tuple(pod for _, pod in sorted(pending, key=lambda item: item[0]))
-    return _observed(nodes, on_node, waiting, notes)
+    return msgspec.structs.replace(_observed(nodes, on_node, waiting, notes), ungranted=ungranted)
+
+
+def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
+    return (keys or {}).get(field.get("spec", "nodeName").text(""))
 
 
 def _observed(
@@ -156,15 +171,20 @@ def _observed(
     )
 
 
-def _read(field: Field, key: PodKey, share_unit_mib: int) -> _Reading:
+def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
         need = read_need(field, share_unit_mib=share_unit_mib)
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:
         return _Reading(None, note=_left_out(key, error))
+    if not need.node_name:
+        return _Reading(pod)
     try:
-        return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib) if need.node_name else None)
+        return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys))
+    except Ungranted as error:
+        by_name = any(ask.form is Form.EXACT and names_device(ask.resource) for ask in need.asks)
+        return _Reading(pod, None if by_name else (), note=_unused(key, error), ungranted=str(error))
     except InvalidInput as error:
         return _Reading(pod, note=_unused(key, error))
 

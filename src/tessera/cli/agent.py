@@ -35,7 +35,7 @@ Examples:
 \b
 Rights it needs: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods; create
 pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
-gpunodes/status.
+gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system (deploy/rbac/agent.yaml).
 """
 
 _PATHS, _LIMITS = Paths(), Limits()

@@ -27,8 +27,8 @@ Examples:
 
 \b
 Rights it needs: get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev; get, list and
-watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch the Lease
-(deploy/rbac/controller.yaml).
+watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch the Lease; get,
+list and watch the ConfigMap tessera-assignment-keys in tessera-system (deploy/rbac/controller.yaml).
 """
 
 _SETTINGS = Settings(identity="")

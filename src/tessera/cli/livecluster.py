@@ -10,12 +10,36 @@ import msgspec
 
 from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.fields import objects
+from tessera.api.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.cli.inputs import read_documents
-from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, Kube, LightkubeKube, Object, Selection, Store
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVENTS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Kind,
+    Kube,
+    LightkubeKube,
+    Object,
+    Selection,
+    Store,
+)
 from tessera.core.cluster import Cluster
-from tessera.errors import InvalidInput, TesseraError, Unsupported
+from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
+from tessera.signing import verify
 
-__all__ = ["Place", "cluster_options", "connected", "events_of", "follow", "observe", "place_of", "read_file"]
+__all__ = [
+    "Place",
+    "authority_of",
+    "cluster_options",
+    "connected",
+    "events_of",
+    "follow",
+    "observe",
+    "place_of",
+    "read_file",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -84,7 +108,16 @@ def connected(place: Place) -> LightkubeKube:
 async def observe(kube: Kube) -> Cluster:
     """Return the cluster as its API shows it now; one without the kind GPUNode has none of them."""
     nodes, pods, reports = await asyncio.gather(_list(kube, NODES), _list(kube, PODS), _list(kube, GPU_NODES))
-    return read_cluster(as_fields((*nodes, *pods, *reports)))
+    return read_cluster(as_fields((*nodes, *pods, *reports)), authority=await authority_of(kube))
+
+
+async def authority_of(kube: Kube) -> Authority | None:
+    """Return the servers' keys; None where there are none, or none that may be read: then nothing is checked."""
+    try:
+        found = await kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+    except Unavailable:
+        return None
+    return None if found is None else Authority(servers=published_keys(found), verify=verify)
 
 
 async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:
@@ -122,7 +155,8 @@ async def follow(kube: Kube, show: Callable[[Cluster], None], on_trouble: Callab
             while True:
                 change.clear()
                 seen = as_fields([each for store in stores for each in store.objects.values()])
-                show(read_cluster(seen, memory=memory))
+                # Asked each time, which a person's look can afford: one right less to follow it.
+                show(read_cluster(seen, memory=memory, authority=await authority_of(kube)))
                 await change.wait()
                 await asyncio.sleep(_SETTLE_S)
     except ExceptionGroup as raised:

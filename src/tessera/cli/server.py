@@ -29,7 +29,8 @@ Examples:
 
 \b
 Rights it needs: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and patch
-gpunodes.tessera.dev (deploy/rbac/server.yaml).
+gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list, watch,
+create and patch the ConfigMap tessera-assignment-keys (deploy/rbac/server.yaml).
 """
 
 _SETTINGS, _LIMITS = Settings(), Limits()

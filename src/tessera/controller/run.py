@@ -19,18 +19,33 @@ from tessera.api.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_g
 from tessera.api.nodereports import Report
 from tessera.api.partitionpolicies import partition_policy
 from tessera.api.policystatus import Facts, new_status, refused_status
+from tessera.api.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.bell import Bell
-from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, PODS, Kube, Object, Store, record_event
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    GPU_NODES,
+    GPU_POLICIES,
+    NODES,
+    PODS,
+    Kube,
+    Object,
+    Selection,
+    Store,
+    record_event,
+)
 from tessera.controller.settings import Settings
 from tessera.core.gpunodestate import Wanted
 from tessera.core.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
 from tessera.core.snapshot import NodeName
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
+from tessera.signing import verify
 
 __all__ = ["Controller"]
 
 _MANAGER = "tessera-controller"
+_KINDS = (NODES, PODS, GPU_NODES, GPU_POLICIES)
 _REST = 3
 """Pause after a look, in times of what the look took: where all changes all the time, it takes a quarter of a core."""
 
@@ -58,8 +73,12 @@ class Controller:
         self._now = now
         self._log = logger(controller=settings.identity)
         self._bell = Bell()
-        kinds = (NODES, PODS, GPU_NODES, GPU_POLICIES)
-        self._stores = {kind: Store(kube, kind, wake=self._bell.ring, on_trouble=self._trouble) for kind in kinds}
+        keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
+        self._stores = {
+            kind: Store(kube, kind, which, wake=self._bell.ring, on_trouble=self._trouble)
+            for kind, which in {**dict.fromkeys(_KINDS, EVERYTHING), CONFIG_MAPS: keys}.items()
+        }
+        self._authority = Authority(servers={}, verify=verify)
         self._pods = PodMemory()
         self._memories: Mapping[str, Memory] = {}
         self._decided: tuple[Observed, dict[str, Spec]] | None = None
@@ -128,7 +147,10 @@ class Controller:
         return max(0.0, self._again_s - now_s)
 
     def _seen(self, objects: tuple[Object, ...]) -> Observed:
-        return observed(read_cluster(as_fields(objects), memory=self._pods))
+        found = self._stores[CONFIG_MAPS].objects.get((NAMESPACE, KEYS))
+        if found is not None:  # where it was deleted, what was known holds until a server has written it again
+            self._authority = Authority(servers=published_keys(found), verify=verify)
+        return observed(read_cluster(as_fields(objects), memory=self._pods, authority=self._authority))
 
     # Policies
 

@@ -92,6 +92,9 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     """What is declared for the node and not in force."""
     policy: str = ""
     """Name of the GPUPolicy that applies; empty for none."""
+    assignment_keys: tuple[str, ...] = ()
+    """Public keys, in base64, with which the node's agent signs assignments, the present one first. Empty where an
+    older agent reports, which does not sign."""
     version: str = ""
     """Version of the object all this was read from, for a write that must not overlook another's."""
 

@@ -121,7 +121,9 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodKey
     phase: Phase
     memory_mib: int
-    """Memory it asks by amount; 0 where it asks for devices."""
+    """Memory it asks by amount; 0 where it asks for devices, or gets none of it."""
+    problem: str = ""
+    """Why what it says of itself does not count; empty where it says nothing."""
 
 
 class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,8 +338,8 @@ def _is_guess(pod: SeenPod) -> bool:
 
 
 def _unplaced(pod: SeenPod) -> Unplaced:
-    asked = sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
-    return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked)
+    asked = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
+    return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked, problem=pod.problem)
 
 
 def _offered(gpu: Gpu) -> tuple[Mode, ...]:

@@ -14,7 +14,7 @@ from tessera.core.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.claimer import Claimer
-from tessera.server.settings import Limits
+from tessera.server.signingkey import SigningKey
 from tessera.server.view import View
 
 __all__ = ["Binder", "Clocks"]
@@ -35,8 +35,8 @@ class Binder:
     Args:
         kube: the Kubernetes API.
         view: what is known of the cluster; what is done is taken into it at once.
-        claimer: claims shares.
-        limits: how long things may take.
+        claimer: claims shares; its limits hold here too.
+        key: signs what is written on pods.
         clocks: this server's times.
         log: told each binding.
 
@@ -48,7 +48,7 @@ class Binder:
         view: View,
         claimer: Claimer,
         *,
-        limits: Limits,
+        key: SigningKey,
         clocks: Clocks,
         log: Logger,
     ) -> None:
@@ -56,7 +56,8 @@ class Binder:
         self._view = view
         self._claimer = claimer
         self._clocks = clocks
-        self._limits = limits
+        self._limits = claimer.limits
+        self._key = key
         self._log = log
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self.counts: Counter[str] = Counter()
@@ -106,6 +107,7 @@ class Binder:
         if not live.claiming:
             await self._post(args, live, {}, ())
             return
+        signer = self._key.signer
         made = await self._claimer.claim(args.node, live)
         shares = made.claim.shares
         annotations = binding_annotations(
@@ -119,7 +121,7 @@ class Binder:
         try:
             if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
                 raise Unavailable(_subject(args), found="a claim written long ago", wanted="a quick API server")
-            await self._post(args, live, annotations, shares)
+            await self._post(args, live, signer.sealed(annotations, uid=live.uid, node=args.node), shares)
         except Unanswered:
             raise
         except TesseraError:

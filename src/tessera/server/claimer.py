@@ -75,7 +75,8 @@ class Claimer:
         self._view = view
         self._nominations = nominations
         self._replica = settings.replica
-        self._limits = settings.limits
+        self.limits = settings.limits
+        """How long things may take."""
         self._clock_s = clock_s
         self._log = log
         self._attempts = 0
@@ -184,7 +185,7 @@ class Claimer:
         view.take_gpu_node(written)
         self.counts["written"] += 1
         if len(chosen) > 1:  # more are likely to come; who asks for one after the other does not wait
-            self._next_s[node] = asyncio.get_running_loop().time() + self._limits.gather_s
+            self._next_s[node] = asyncio.get_running_loop().time() + self.limits.gather_s
         for each, made in chosen:
             each.answer.set_result(made)
         return True
@@ -230,16 +231,16 @@ class Claimer:
 
     async def _sweep(self, node: str) -> None:
         view, claims, now_s = self._view, self._view.claims(node), self._clock_s()
-        for claim in claims.overdue(now_s - self._limits.unknown_s, view.fate):
+        for claim in claims.overdue(now_s - self.limits.unknown_s, view.fate):
             if not view.is_pod(claim.uid):
                 await self._look_up(claim)
-        for claim in claims.overdue(now_s - self._limits.claim_lives_s, view.fate):
+        for claim in claims.overdue(now_s - self.limits.claim_lives_s, view.fate):
             await self._look_up(claim)
             if view.fate(claim.uid) is Fate.OPEN:
                 claims.give_up(key_of(claim))
                 view.reclaim(node)
         async with self._order[node]:
-            if claims.vanished(now_s - self._limits.unknown_s, view.fate):
+            if claims.vanished(now_s - self.limits.unknown_s, view.fate):
                 await self._verify(node)
             left = claims.without_settled(view.fate)
             if left is not None:

@@ -13,9 +13,21 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from tessera.clients.kube import GPU_NODES, NODES, PODS, Change, Kind, Kube, follow
+from tessera.api.signatures import KEYS, NAMESPACE
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    GPU_NODES,
+    NODES,
+    PODS,
+    Change,
+    Kind,
+    Kube,
+    Selection,
+    follow,
+)
 from tessera.core.ledger import Ledger
-from tessera.errors import InvalidInput, Unavailable, Unsupported, shown
+from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported, shown
 from tessera.log import logger
 from tessera.server.app import make_admission_app, make_app
 from tessera.server.binder import Binder, Clocks
@@ -23,12 +35,15 @@ from tessera.server.certificates import Certificates
 from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
 from tessera.server.settings import Settings, Tls
+from tessera.server.signingkey import SigningKey
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
 
 __all__ = ["Server"]
 
 _CLOCKS = Clocks(time.monotonic, time.time_ns)
+_KEYS = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
+_RETRY_S = 1.0
 _KEEP_ALIVE_S = 600
 """Longer than kube-scheduler keeps an idle connection, so that it is never the server that closes one."""
 
@@ -56,16 +71,19 @@ class Server:
         self._log = logger(replica=settings.replica)
         self.view = View(Ledger(settings.policy), clocks.monotonic_s, self._log)
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
-        clock_s, limits = clocks.monotonic_s, settings.limits
+        clock_s = clocks.monotonic_s
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
-        self.binder = Binder(kube, self.view, self.claimer, limits=limits, clocks=clocks, log=self._log)
+        self.key = SigningKey(kube, self._log)
+        self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
         self.port = self.admission_port = 0
         self.listening = asyncio.Event()
-        self._synced = {kind: asyncio.Event() for kind in (GPU_NODES, NODES, PODS)}
+        self._synced = {kind: asyncio.Event() for kind in (CONFIG_MAPS, GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
+        self._no_key = ""
+        """Why there is no key to sign with yet."""
         self._http: tuple[uvicorn.Server, ...] = ()
 
     def waiting_for(self) -> str:
@@ -74,6 +92,8 @@ class Server:
         told = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
         if kinds:
             return f"reading {', '.join(told)}"
+        if not self.key.ready.is_set():
+            return f"making the key that signs assignments{self._no_key and f' ({self._no_key})'}"
         return "" if self._prepared.is_set() else "preparing"
 
     async def synced(self) -> None:
@@ -124,7 +144,8 @@ class Server:
 
         """
         gpu_nodes = self._follow(GPU_NODES, self._take_gpu_node)
-        loops = (gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain(), *self._renewals())
+        keys = self._follow(CONFIG_MAPS, self._take_keys, _KEYS), self._keep_key(), self._ask_for_keys()
+        loops = (*keys, gpu_nodes, self._follow_nodes(), self._follow_pods(), self._maintain(), *self._renewals())
         tasks = [asyncio.create_task(each) for each in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.stop())
@@ -138,6 +159,40 @@ class Server:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+
+    def _take_keys(self, change: Change) -> None:
+        if not change.gone:
+            self.view.take_keys(change.object)
+
+    async def _keep_key(self) -> None:
+        """Have a key to sign with, and see to it that it is published, now and then again."""
+        while True:
+            try:
+                await self.key.renew(frozenset(self.view.authority.servers))
+                self._no_key = ""
+            except TesseraError as error:
+                self._no_key = str(error)
+                self._log.warning("no_key" if not self.key.ready.is_set() else "key_not_renewed", reason=str(error))
+            ready = self.key.ready.is_set()
+            await asyncio.sleep(self._settings.limits.sweep_s if ready and not self._no_key else _RETRY_S)
+
+    async def _ask_for_keys(self) -> None:
+        """Ask the API for keys that are unknown: whoever signs has published its key before."""
+        while True:
+            await self.view.doubted.wait(self._settings.limits.sweep_s)
+            asked = list(self.view.doubts)
+            try:
+                if asked:
+                    self.view.take_keys(await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE))
+                for name in {node for node, _ in asked}:
+                    found = await self._kube.get(GPU_NODES, name)
+                    if found is not None:
+                        self.view.take_gpu_node(found)
+                self.view.settle_doubts(asked)
+            except TesseraError as error:
+                self._log.warning("keys_not_read", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                self.view.doubted.ring()
 
     def _take_node(self, change: Change) -> None:
         if change.object is not None:
@@ -159,7 +214,8 @@ class Server:
         await self._follow(NODES, self._take_node)
 
     async def _follow_pods(self) -> None:
-        """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start."""
+        """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start; and after the keys."""
+        await self._synced[CONFIG_MAPS].wait()
         await self._synced[GPU_NODES].wait()
         end = self.view.verifying()
         waiting = True
@@ -173,13 +229,13 @@ class Server:
 
         await self._follow(PODS, take)
 
-    async def _follow(self, kind: Kind, take: Callable[[Change], None]) -> None:
+    async def _follow(self, kind: Kind, take: Callable[[Change], None], selection: Selection = EVERYTHING) -> None:
         def troubled(error: Exception) -> None:
             if self._trouble.get(kind) != str(error):
                 self._trouble[kind] = str(error)
                 self._log.warning("missing" if isinstance(error, Unsupported) else "trouble", reason=str(error))
 
-        async for change in follow(self._kube, kind, on_trouble=troubled):
+        async for change in follow(self._kube, kind, selection, on_trouble=troubled):
             try:
                 take(change)
             except Exception as error:  # noqa: BLE001 (an object that nobody thought of must not stop the server)
@@ -190,7 +246,7 @@ class Server:
 
     async def _maintain(self) -> None:
         """Prepare for the first request, once all was read, then remove old claims now and then."""
-        for each in self._synced.values():
+        for each in (*self._synced.values(), self.key.ready):
             await each.wait()
         self.view.prepare()
         if self._settings.freeze:

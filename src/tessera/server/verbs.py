@@ -8,6 +8,7 @@ from tessera.api.clusterpods import LivePod
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.api.extender import Args, BindingArgs, Candidate, Preemption
 from tessera.api.gpushareinspect import gpushare_inspect
+from tessera.api.signatures import Authority
 from tessera.clients.kube import Object
 from tessera.core.inspection import inspect
 from tessera.core.ledger import Filtered
@@ -109,7 +110,7 @@ class Verbs:
 
     async def inspect(self, node: str = "") -> bytes:
         """Return who holds what as gpushare tells it, of one node where one is named."""
-        return await asyncio.to_thread(_inspected, self._view.objects(node), node)
+        return await asyncio.to_thread(_inspected, self._view.objects(node), node, self._view.authority)
 
     def _live(self, pod: Mapping[str, Any]) -> LivePod:
         """Return what a pod that kube-scheduler asks about tells; what is kept for it is not in its own way."""
@@ -120,5 +121,5 @@ class Verbs:
         return live
 
 
-def _inspected(objects: Sequence[Object], node: str) -> bytes:
-    return gpushare_inspect(inspect(read_cluster(as_fields(objects))), node)
+def _inspected(objects: Sequence[Object], node: str, authority: Authority) -> bytes:
+    return gpushare_inspect(inspect(read_cluster(as_fields(objects), authority=authority)), node)

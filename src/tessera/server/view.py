@@ -4,7 +4,7 @@ A broken object never stops the server: it is left out, with a line in the log o
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -13,6 +13,8 @@ import msgspec
 from tessera.api.clusterpods import LivePod, object_field, read_live_pod, told
 from tessera.api.gpunodes import read_gpu_node
 from tessera.api.nodes import read_node, share_unit_mib
+from tessera.api.signatures import Authority, Keys, published_keys
+from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.claims import Fate, NodeClaims
 from tessera.core.gpunodestate import GpuNodeState
@@ -21,6 +23,7 @@ from tessera.core.need import Ask, Form, Need, PodKey
 from tessera.core.snapshot import Gpu, Node, NodeName, Share
 from tessera.errors import InvalidInput
 from tessera.log import Logger
+from tessera.signing import verify
 
 __all__ = ["BY_LABELS", "View"]
 
@@ -69,6 +72,56 @@ class View:
         self._claimed: dict[str, dict[str, Holder]] = {}
         self._claimers: dict[str, set[str]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
+        self.authority = Authority(servers={}, verify=verify)
+        """The servers' public keys."""
+        self._authority_version = 0
+        self._keys: dict[str, Keys] = {}
+        self._strangers: dict[tuple[str, str], None] = {}
+        self.doubts: dict[tuple[str, str], None] = {}
+        """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
+        self.doubted = Bell()
+        """Rings when there is another."""
+
+    # Keys
+
+    def take_keys(self, each: Object | None) -> None:
+        """Take the ConfigMap of the servers' public keys as it is now.
+
+        Where it is gone, what was known holds: a server writes it again, and what pods hold must not look free.
+        """
+        version = int(version_of(each or {}) or 0)
+        if version <= self._authority_version:
+            return
+        self._authority_version = version
+        servers = published_keys(each)
+        if servers != self.authority.servers:
+            self.authority = Authority(servers=servers, verify=verify)
+            for name in list(self._put):
+                self._judge(name)
+
+    def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
+        """Take in that the API was asked for these nodes' keys: what is unknown now is a stranger's."""
+        for node, key in asked:
+            self.doubts.pop((node, key), None)
+            if node not in self._keys or key not in self._keys[node].public:
+                _remember(self._strangers, (node, key))
+                self._read_anew(node)
+
+    def _judge(self, name: str) -> None:
+        """Renew whose signatures count on a node, and read its pods anew where that changed."""
+        gpus = frozenset(gpu.index for gpu in self.gpus(name))
+        keys = self.authority.keys(self._states.get(name), gpus, lambda key: (name, key) in self._strangers)
+        if not keys.like(self._keys.get(name)):
+            self._keys[name] = keys
+            self._read_anew(name)
+
+    def _read_anew(self, node: str) -> None:
+        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys():
+            self._keep(uid, self._objects[uid], self._live(self._objects[uid]))
+
+    def _live(self, each: Object) -> LivePod:
+        node = (each.get("spec") or {}).get("nodeName") or ""
+        return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.get(node))
 
     # Nodes
 
@@ -196,11 +249,13 @@ class View:
         if self._put.get(name) != put:
             self._put[name] = put
             self.ledger.put_node(put[0], reserved=put[1])
+        self._judge(name)
         self._count_in(name, unit_mib)
 
     def _drop_node(self, name: str) -> None:
         if self._put.pop(name, None) is not None:
             self.ledger.drop_node(name)
+        self._keys.pop(name, None)
         self._count_in(name, None)
 
     def _count_in(self, name: str, unit_mib: int | None) -> None:
@@ -217,7 +272,7 @@ class View:
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
-                self._keep(uid, each, read_live_pod(each, share_unit_mib=unit_mib))
+                self._keep(uid, each, self._live(each))
 
     def prepare(self) -> None:
         """Do what the first question would wait for: scores of a large fleet are compiled, which takes seconds."""
@@ -240,7 +295,7 @@ class View:
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
             return self._pods[uid]
-        return read_live_pod(pod, share_unit_mib=self.share_unit_mib)
+        return self._live(pod)
 
     def take_pod(self, each: Object, *, gone: bool = False) -> None:
         """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
@@ -255,8 +310,11 @@ class View:
             return  # one that was overtaken by a list of all pods, which did not have it any more
         if known is not None and int(version_of(known)) >= int(version_of(each)):
             return
-        live = self._pods[uid] if known is not None and _same_request(known, each) else None
-        self._keep(uid, each, live or read_live_pod(each, share_unit_mib=self.share_unit_mib))
+        if known is not None and _same_request(known, each):
+            live = self._pods[uid]
+        else:
+            live = _still(self._pods.get(uid), self._live(each))
+        self._keep(uid, each, live)
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
         before = self._pods.get(uid)
@@ -265,13 +323,17 @@ class View:
             self._leave_out("Pod", live.key, live.wrong)
         if live.unread:
             self._leave_out("assignment of Pod", live.key, live.unread)
+        if live.doubted:
+            self.doubts[live.node, live.doubted] = None
+            self.doubted.ring()
         if live.finished:
             self._assumed.pop(uid, None)
             self.ledger.drop_pod(uid)
         elif live.node:
             self._assumed.pop(uid, None)
             self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
-            if before is not None and before.node == live.node and before.shares not in {(), live.shares}:
+            exchanged = live.shares and before is not None and before.shares not in {(), live.shares}
+            if exchanged and before is not None and before.node == live.node:
                 self._keep_former(before)
         self._reclaim_of(uid)
 
@@ -397,6 +459,12 @@ def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
     return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
+
+
+def _still(before: LivePod | None, live: LivePod) -> LivePod:
+    """Return a pod with what it was granted, where its assignment was taken away or spoiled: it uses that still."""
+    spoiled = before is not None and before.node == live.node and not before.doubted and not live.shares
+    return msgspec.structs.replace(live, shares=before.shares) if before is not None and spoiled else live
 
 
 def _same_request(before: Object, after: Object) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpunodes import facts, sevenths, shared
+from signed import Trusting, signed
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.assignments import write_shares
@@ -87,6 +88,7 @@ class Node:
             correct=self.correct,
             instance=self.instance,
             whole=self.whole,
+            trust=Trusting(),
         )
         return Plugins(paths, outside, logger())
 
@@ -192,11 +194,11 @@ class Node:
     def assign(self, name: str, units: int, *shares: Share, compute_percent: int = 0) -> None:
         """Let the API server know a pod with an assignment."""
         asked = {NEED: str(units)} | ({"tessera.dev/gpu-compute": str(compute_percent)} if compute_percent else {})
-        self.pods["default", name] = {
+        pod = {
             "metadata": {
                 "namespace": "default",
                 "name": name,
-                "uid": f"default/{name}",
+                "uid": f"uid-{name}",
                 "creationTimestamp": "2026-01-31T12:00:00Z",
                 "annotations": {"tessera.dev/assignment": write_shares(shares)},
             },
@@ -205,7 +207,7 @@ class Node:
                 "containers": [{"name": "main", "resources": {"limits": asked}}],
             },
         }
-        self.watched["default", name] = self.pods["default", name]
+        self.pods["default", name] = self.watched["default", name] = signed(pod)
 
     def assigned(self, name: str) -> list[dict[str, Any]]:
         """Return the shares on record for a pod."""
@@ -216,7 +218,7 @@ class Node:
     def ask(self, name: str, resource: str = GPU, count: int = 1) -> None:
         """Let the API server know a pod that asks for devices by name."""
         self.pods["default", name] = {
-            "metadata": {"namespace": "default", "name": name, "uid": f"default/{name}", "annotations": {}},
+            "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "annotations": {}},
             "spec": {
                 "nodeName": "n",
                 "containers": [{"name": "main", "resources": {"limits": {resource: str(count)}}}],
@@ -729,9 +731,9 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
 
 
 async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
-    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
-    node.assign("p", 2, share(0, facts(0, "T4").memory_mib))
-    await node.run("p", NEED, 2)
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
+    node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
+    await node.run("p", NEED, 15)
     node.assign("q", 1, share(0, 1024))
     with pytest.raises(Conflict, match=r"found more memory than the .*, used by pod default/p"):
         await node.run("q", NEED, 1)
@@ -820,7 +822,7 @@ async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_pr
     await node.run("p")
     process = node.process_of("p")
     node.end("p")
-    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)), uid="default/q")
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
     node.ask("q")
     creating = asyncio.ensure_future(node.kubelet.create("default", "q", "main"))
     await asyncio.wait([creating], timeout=0.3)

@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.agent.assignmentkeys import Trust
 from tessera.api.dues import corrected, read_dues
+from tessera.api.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.matching import Correction, Due
 
@@ -22,15 +24,28 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `after` is what the API server answered, with its version."""
 
 
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Pod object says; objects are never changed in place, so the same object says the same."""
+
+    pod: Object
+    dues: tuple[Due, ...]
+    granted: Object | None
+    """The pod as it was when its assignment counted last; None where it never did."""
+    why: str
+    """Why what it says does not count; empty where it does."""
+
+
 class AssignedPods:
     """Pods as they are watched, and changes of their annotations.
 
     A watch is late: until it shows a change of ours or a later one, the changed pod stands in its place. Otherwise what
-    was given to one pod would look free and be given to another.
+    was given to one pod would look free and be given to another. A pod that runs holds what it was granted, also where
+    somebody spoils its assignment meanwhile.
 
     Args:
         watched: the Pod objects of this node, as they are known at the moment.
         write: sets annotations of a pod and returns it as stored, or None where that is not known.
+        trust: whose assignments count, and how they are signed.
 
     """
 
@@ -38,13 +53,15 @@ class AssignedPods:
         self,
         watched: Callable[[], Iterable[Object]],
         write: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]],
+        trust: Trust,
     ) -> None:
         self._share_unit_mib = 1024
         self._watched = watched
         self._write = write
+        self._trust = trust
+        self._keys = trust.keys
         self._written: dict[tuple[str, str], _Written] = {}
-        self._read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
-        """What each Pod object says; objects are never changed in place, so the same object says the same."""
+        self._read: dict[tuple[str, str], _Known] = {}
         self._objects: tuple[Object, ...] = ()
         self._dues: tuple[Due, ...] = ()
 
@@ -69,19 +86,33 @@ class AssignedPods:
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods were assigned."""
-        objects = tuple(self.objects())
-        if len(objects) == len(self._objects) and all(map(operator.is_, objects, self._objects)):
+        objects, keys = tuple(self.objects()), self._trust.keys
+        if keys is not self._keys:
+            self._keys, self._read, self._objects = keys, {}, ()
+        elif len(objects) == len(self._objects) and all(map(operator.is_, objects, self._objects)):
             return self._dues
-        read: dict[tuple[str, str], tuple[Object, tuple[Due, ...]]] = {}
+        read: dict[tuple[str, str], _Known] = {}
         for pod in objects:
             name = name_of(pod)
             known = self._read.get(name)
-            if known is None or known[0] is not pod:
-                known = pod, read_dues((pod,), share_unit_mib=self._share_unit_mib).dues
-            read[name] = known
+            read[name] = known if known is not None and known.pod is pod else self._known(pod, known)
         self._read, self._objects = read, objects
-        self._dues = tuple(due for _, own in read.values() for due in own)
+        self._dues = tuple(due for known in read.values() for due in known.dues)
         return self._dues
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why assignments of pods do not count, a sentence each."""
+        self.dues()
+        return tuple(known.why for known in self._read.values() if known.why)
+
+    def _known(self, pod: Object, before: _Known | None) -> _Known:
+        found = read_dues((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
+        why = "; ".join(found.refused)
+        running = (pod.get("status") or {}).get("phase") == "Running"
+        if found.dues or not running or before is None or _uid(pod) != _uid(before.pod):
+            return _Known(pod=pod, dues=found.dues, granted=pod if found.dues else None, why=why)
+        return msgspec.structs.replace(before, pod=pod, why=why)
 
     async def correct(self, correction: Correction) -> None:
         """Write the assignment that a correction tells on its pod, where it does not say so and the pod is there.
@@ -95,13 +126,20 @@ class AssignedPods:
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
         if pod is None or before is None:
             return
-        annotations = corrected(pod, correction, share_unit_mib=self._share_unit_mib)
+        self.dues()
+        granted = self._read[name].granted or pod
+        new = corrected(granted, correction, share_unit_mib=self._share_unit_mib, keys=self._keys)
         present = annotations_of(pod)
-        if all(present.get(key) == text for key, text in annotations.items()):
+        if all(present.get(key) == text for key, text in new.items()) and is_signed(pod, self._keys):
             return
+        annotations = self._trust.sealed(pod, new)
         stored = await self._write(*name, annotations)
         after = stored or {**pod, "metadata": {**pod["metadata"], "annotations": {**present, **annotations}}}
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"].get("uid") or "")
 
 
 def _shows(pod: Object, written: _Written) -> bool:

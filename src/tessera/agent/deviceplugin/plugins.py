@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.assignmentkeys import Trust
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
+from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.resource import OfferedResource
@@ -67,6 +69,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Set annotations of a pod and return it as stored: namespace, name, annotations."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
+    trust: Trust
+    """Whose assignments count, and how they are signed."""
     whole: Callable[[str], Awaitable[Inventory]]
     """Let MIG be off on a GPU, for those who use an amount or all of it; return what the driver shows then."""
     enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
@@ -102,13 +106,19 @@ class Plugins:
         """Whether the record has what pods were allocated before there was one; nothing is offered before."""
         self._folder = CdiFolder(paths.cdi)
         self.gate = Gate(outside.view, self._capacity, log, file=paths.allocations)
-        self._shares = ShareAllocator(self.gate, self, outside.correct, self._folder, log, memory=paths.memory)
+        pods = AssignedPods(outside.view.pods, outside.correct, outside.trust)
+        self._shares = ShareAllocator(self.gate, self, pods, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why assignments of pods do not count, a sentence each."""
+        return self._shares.refused
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""

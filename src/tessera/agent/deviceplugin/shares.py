@@ -7,7 +7,6 @@ dues, and the assignments are exchanged afterwards. docs/decisions/0009-pod-iden
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,6 @@ from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.api import cdi
 from tessera.api.dues import unshown
-from tessera.clients.kube import Object
 from tessera.core.allocations import Allocation, Use
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
@@ -72,7 +70,7 @@ class ShareAllocator:
     Args:
         gate: keeps a device from two pods; observes the pods of this node.
         maker: makes devices ready.
-        correct: sets annotations of a pod and returns it as stored: namespace, name, annotations.
+        pods: the assignments that count.
         folder: where CDI specifications go.
         log: where answers and exchanges are logged.
         memory: file that keeps what was answered, for a restart of the agent between the two calls; None keeps nothing.
@@ -83,7 +81,7 @@ class ShareAllocator:
         self,
         gate: Gate,
         maker: DeviceMaker,
-        correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]],
+        pods: AssignedPods,
         folder: CdiFolder,
         log: Logger,
         *,
@@ -94,7 +92,7 @@ class ShareAllocator:
         self._gate = gate
         self._view = gate.view
         self._maker = maker
-        self._pods = AssignedPods(gate.view.pods, correct)
+        self._pods = pods
         self._folder = folder
         self._log = log
         self._memory = memory
@@ -208,10 +206,17 @@ class ShareAllocator:
         while True:
             try:
                 return self._unserved(resource, len(ids), held)
-            except Conflict:
+            except Conflict as error:
                 if asyncio.get_running_loop().time() >= last_s:
-                    raise
+                    raise self._with_refused(error) from None
             await asyncio.sleep(_AGAIN_S)
+
+    def _with_refused(self, error: Conflict) -> Conflict:
+        """Return the error with what is wrong about assignments that do not count."""
+        if not self.refused:
+            return error
+        found = "; ".join((error.found, *self.refused[:3]))
+        return Conflict(error.subject, found=found, wanted=error.wanted, accepted=error.accepted)
 
     def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> Due:
         """Return the due of this size that nobody was given yet; else one that was, and holds nothing after all."""
@@ -289,6 +294,11 @@ class ShareAllocator:
             await self._pods.correct(each)
             del self._exchanges[key]
         return dict(found.refused)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why assignments of pods do not count, a sentence each."""
+        return self._pods.refused
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node are due after all exchanges, also those that are not written yet."""

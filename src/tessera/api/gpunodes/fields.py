@@ -180,6 +180,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     gpus: tuple[GpuFields, ...] = ()
     impaired: tuple[ImpairedFields, ...] = ()
     """What labels, files and policies declare for the node and is not in force."""
+    assignment_keys: tuple[str, ...] = ()
+    """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the present one first."""
     summary: SummaryFields = SummaryFields()
     offered: tuple[OfferedFields, ...] = ()
     """Devices that are the kubelet's: written before they are advertised, taken out when the kubelet has let go of

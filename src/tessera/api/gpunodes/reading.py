@@ -82,6 +82,7 @@ def _state(found: _Object) -> GpuNodeState:
             for each in found.spec.claims
         ),
         policy=found.spec.policy.name if found.spec.policy else "",
+        assignment_keys=status.assignment_keys,
         version=found.metadata.resource_version,
     )
 

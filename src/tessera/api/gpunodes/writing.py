@@ -57,6 +57,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
         impaired=tuple(_impaired_fields(each) for each in state.impaired[:_MOST_IMPAIRED]),
+        assignment_keys=state.assignment_keys,
         summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.api.leaving import read_leaves
+from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import (
     DISRUPTION_BUDGETS,
     GPU_NODES,
@@ -45,7 +46,7 @@ async def look(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
     kinds = (NODES, PODS, GPU_NODES, DISRUPTION_BUDGETS)
     listed = await asyncio.gather(*(_list(kube, kind) for kind in kinds))
     fields = as_fields(each for objects in listed for each in objects)
-    return read_cluster(fields), read_leaves(fields)
+    return read_cluster(fields, authority=await authority_of(kube)), read_leaves(fields)
 
 
 async def _list(kube: Kube, kind: Kind) -> tuple[Object, ...]:

@@ -242,7 +242,8 @@ def _sentences(inspection: Inspection) -> Iterator[tuple[str, str]]:
             for sentence in gpu.conflicts:
                 yield f"{node.name} GPU {gpu.index}", sentence
         for each in node.unplaced:
-            yield node.name, f"{each.pod} runs here, and nobody recorded which GPU it holds"
+            unknown = "runs here, and nobody recorded which GPU it holds"
+            yield node.name, f"{each.pod} {f'gets no GPU: {each.problem}' if each.problem else unknown}"
 
 
 def _legend(inspection: Inspection) -> Iterator[RenderableType]:

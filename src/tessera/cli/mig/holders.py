@@ -12,6 +12,7 @@ import msgspec
 
 from tessera.api.dues import read_dues
 from tessera.api.gpunodes import read_gpu_node
+from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Selection
 from tessera.core.advertise import SHARE_RESOURCES
@@ -96,7 +97,9 @@ def _note(reason: str) -> str:
 
 async def _assigned(kube: Kube, node: str) -> tuple[Due, ...]:
     listing = await kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
-    return read_dues(listing.objects, share_unit_mib=(await _state(kube, node)).unit_mib).dues
+    state, authority = await _state(kube, node), await authority_of(kube)
+    keys = authority.keys(state) if authority else None
+    return read_dues(listing.objects, share_unit_mib=state.unit_mib, keys=keys).dues
 
 
 async def _state(kube: Kube, node: str) -> GpuNodeState:

@@ -19,6 +19,7 @@ __all__ = [
     "NODES",
     "PODS",
     "PRIORITY_CLASSES",
+    "SECRETS",
     "Expired",
     "Kind",
     "Kube",
@@ -69,6 +70,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 NODES = Kind(name="Node", plural="nodes", namespaced=False)
 PODS = Kind(name="Pod", plural="pods")
 CONFIG_MAPS = Kind(name="ConfigMap", plural="configmaps")
+SECRETS = Kind(name="Secret", plural="secrets")
 EVENTS = Kind(name="Event", plural="events")
 DISRUPTION_BUDGETS = Kind(group="policy", name="PodDisruptionBudget", plural="poddisruptionbudgets")
 LEASES = Kind(group="coordination.k8s.io", name="Lease", plural="leases")

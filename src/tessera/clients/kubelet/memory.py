@@ -212,7 +212,7 @@ class MemoryKubelet:
     ) -> None:
         """Note who holds devices of one resource, and write the checkpoint, whatever the plugin thinks of it."""
         held = _Holding(
-            uid=uid or f"{namespace}/{pod}",
+            uid=uid or f"uid-{pod}",
             namespace=namespace,
             pod=pod,
             container=container.name,

@@ -1,0 +1,147 @@
+"""Whose signatures count on this node's pods, and the agent's own key, with which it signs what it writes on them.
+
+The key is made at the first start and kept in the state folder; the public key is told in the status of the node's
+GPUNode, with the former ones, so that a state folder that was lost voids nothing that runs. A key that is stolen from
+a node forges for that node alone.
+"""
+
+import base64
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tessera.agent.nodefiles import read_file
+from tessera.api.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
+from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store
+from tessera.errors import Unavailable
+from tessera.log import Logger
+from tessera.signing import SEED_BYTES, Signer, verify
+
+__all__ = ["AssignmentKeys", "Trust"]
+
+_KEPT = 8
+"""Keys that are told, the present one among them."""
+
+
+class Trust(Protocol):
+    """What is needed to read assignments, and to write them."""
+
+    @property
+    def keys(self) -> Keys:
+        """Whose signatures count; the same object while nothing changes."""
+        ...
+
+    def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        ...
+
+
+class AssignmentKeys:
+    """The keys of one node.
+
+    Args:
+        kube: the Kubernetes API.
+        node: the node's name.
+        path: where the private key is kept.
+        log: told what is made; never a private key.
+        wake: called when the servers' keys changed.
+
+    """
+
+    def __init__(self, kube: Kube, node: str, path: Path, log: Logger, *, wake: Callable[[], None]) -> None:
+        self._node = node
+        self._path = path
+        self._log = log
+        selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
+        self._store = Store(kube, CONFIG_MAPS, selection, wake=wake, on_trouble=self._trouble)
+        self._signer: Signer | None = None
+        self._own: tuple[str, ...] = ()
+        self._config_map: Object | None = None
+        self._keys = Keys(public={}, verify=verify)
+
+    async def run(self) -> None:
+        """Follow the servers' keys until cancelled."""
+        await self._store.run()
+
+    async def synced(self) -> None:
+        """Wait until the servers' keys were read: without them what runs would look as if nobody had granted it."""
+        await self._store.synced()
+
+    def _trouble(self, error: Exception) -> None:
+        self._log.warning("look_again", what="assignment keys", reason=str(error))
+
+    def open(self, told: tuple[str, ...]) -> None:
+        """Read the private key, or make one.
+
+        Args:
+            told: the public keys that the GPUNode tells.
+
+        Raises:
+            Unavailable: it cannot be kept.
+
+        """
+        seed = self._read()
+        self._signer = Signer(seed)
+        if seed is None:
+            self._write(self._signer.seed)
+        self._own = keys_text([self._signer.public])
+        self.keep(told)
+
+    def keep(self, told: tuple[str, ...]) -> None:
+        """Go on to tell the public keys that the GPUNode tells, and let what they signed count."""
+        self._own = (*self._own, *(each for each in told if each not in self._own))[:_KEPT]
+        new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
+        self._keys = self._keys if new.like(self._keys) else new
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the GPUNode shall tell: this agent's public keys, the present one first."""
+        return self._own
+
+    @property
+    def keys(self) -> Keys:
+        """Whose signatures count. Where the servers' keys are deleted all at once, those that were known go on."""
+        found = self._store.objects.get((NAMESPACE, KEYS))
+        if found is not None and found is not self._config_map:
+            self._config_map = found
+            new = Keys(public={**published_keys(found), **public_keys(self._own)}, verify=verify)
+            self._keys = self._keys if new.like(self._keys) else new
+        return self._keys
+
+    def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Return annotations for a pod of this node, signed where an assignment is among them."""
+        if self._signer is None:
+            raise Unavailable(f"node {self._node}", found="no key to sign with yet", wanted="one that was read or made")
+        return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
+
+    def _read(self) -> bytes | None:
+        """Return the private key; None where there is none that can be used."""
+        try:
+            seed = base64.b64decode(read_file(self._path), validate=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._log.warning("key_not_read", file=str(self._path), reason=type(error).__name__)
+            return None
+        if len(seed) != SEED_BYTES:
+            self._log.warning("key_not_read", file=str(self._path), reason=f"{len(seed)} bytes")
+            return None
+        return seed
+
+    def _write(self, seed: bytes) -> None:
+        """Keep the private key, for root alone."""
+        partial = self._path.with_suffix(".partial")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(base64.b64encode(seed))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(self._path)
+        except OSError as error:
+            raise Unavailable(
+                str(self._path), found=error.strerror or "an error", wanted="a place for the key that signs assignments"
+            ) from error
+        self._log.info("key_made", file=str(self._path))

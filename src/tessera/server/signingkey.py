@@ -1,0 +1,80 @@
+"""The servers' private key: made by the first server, read by the others, published before anything is signed by it.
+
+It lies in a Secret that servers alone may read. Deleting the Secret is how it is replaced: the next server that looks
+makes another. The public keys stay in their ConfigMap, so that what was signed before goes on to count.
+"""
+
+import asyncio
+
+from tessera.api.signatures import NAMESPACE, SECRET, key_id, published, secret, secret_seed
+from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object
+from tessera.errors import Conflict, Unavailable
+from tessera.log import Logger
+from tessera.signing import Signer
+
+__all__ = ["SigningKey"]
+
+
+class SigningKey:
+    """The key with which one server signs assignments.
+
+    Args:
+        kube: the Kubernetes API.
+        log: told when another key is used; never the key itself.
+
+    """
+
+    def __init__(self, kube: Kube, log: Logger) -> None:
+        self._kube = kube
+        self._log = log
+        self._signer: Signer | None = None
+        self.ready = asyncio.Event()
+        """Set when there is a key."""
+
+    @property
+    def signer(self) -> Signer:
+        """The key.
+
+        Raises:
+            Unavailable: it has not been read yet.
+
+        """
+        if self._signer is None:
+            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", wanted="the key that signs")
+        return self._signer
+
+    @property
+    def id(self) -> str:
+        """Id of the key; empty before there is one."""
+        return key_id(self._signer.public) if self._signer else ""
+
+    async def renew(self, known: frozenset[str] = frozenset()) -> None:
+        """Read the key, make it where there is none, and publish it where it is not among those that are known.
+
+        Raises:
+            TesseraError: the API server does not answer or forbids it, or the Secret holds no key.
+
+        """
+        found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
+        signer = Signer(secret_seed(found))
+        name = key_id(signer.public)
+        if name not in known:
+            # One field, one manager: servers that add their keys at once take nothing from each other.
+            await self._kube.apply(CONFIG_MAPS, published(signer.public), manager=f"tessera-key-{name}", force=True)
+        if self.id != name:
+            self._signer = signer
+            self._log.info("signs_with", key=name)
+        self.ready.set()
+
+    async def _made(self) -> Object:
+        """Make the Secret, unless another server is faster."""
+        new = Signer()
+        try:
+            return await self._kube.apply(SECRETS, secret(new.seed), manager=f"tessera-key-{key_id(new.public)}")
+        except Conflict:  # its key is owned by the one that made it
+            found = await self._kube.get(SECRETS, SECRET, NAMESPACE)
+        if found is None:
+            raise Unavailable(
+                f"Secret {NAMESPACE}/{SECRET}", found="made and deleted at once", wanted="a key that stays"
+            )
+        return found

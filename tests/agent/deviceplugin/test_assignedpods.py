@@ -1,0 +1,100 @@
+"""Assignments of a node's pods over time: spoiled, forged, restored."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kubeobjects import amount, pod
+from signed import SERVER, STRANGER, Trusting, keys, signed
+from tessera.agent.deviceplugin.assignedpods import AssignedPods
+from tessera.api.assignments import write_shares
+from tessera.api.signatures import is_signed
+from tessera.clients.kube import Object
+from tessera.core.matching import Correction
+from tessera.errors import InvalidInput
+
+pytestmark = pytest.mark.anyio
+
+NEED = {"tessera.dev/gpu-memory": 4}
+HONEST = signed(pod("p", NEED, amount(0)))
+
+
+class Node:
+    """Pods and what is written on them."""
+
+    def __init__(self) -> None:
+        self.trust = Trusting("a")
+        self.pods: list[Object] = [HONEST]
+        self.written: dict[str, str] = {}
+        self.assigned = AssignedPods(lambda: self.pods, self.write, self.trust)
+
+    async def write(self, _: str, __: str, annotations: Mapping[str, str]) -> Object | None:
+        self.written = dict(annotations)
+        return None
+
+    def gpus(self) -> list[int]:
+        return [share.gpu for due in self.assigned.dues() for share in due.shares]
+
+
+def spoiled(each: Object, **instead: str) -> Object:
+    """Return a pod on which somebody wrote another assignment, and what else is said."""
+    annotations = each["metadata"]["annotations"] | {"tessera.dev/assignment": write_shares((amount(1),))}
+    return {**each, "metadata": {**each["metadata"], "annotations": annotations, **instead}}
+
+
+def test_a_pod_that_runs_holds_what_it_was_granted_whatever_is_written_on_it() -> None:
+    node = Node()
+    assert (node.gpus(), node.assigned.refused) == ([0], ())
+    node.pods = [spoiled(HONEST)]
+    assert node.gpus() == [0]
+    assert "not signed by Tessera, pod ns/p" in node.assigned.refused[0]
+    node.pods = [HONEST]
+    assert (node.gpus(), node.assigned.refused) == ([0], ())
+
+
+@pytest.mark.parametrize(
+    "each", [spoiled(HONEST, uid="another"), {**spoiled(HONEST), "status": {"phase": "Pending"}}, spoiled(HONEST)]
+)
+def test_another_pod_one_that_does_not_run_and_one_that_was_never_seen_hold_nothing(each: Object) -> None:
+    node = Node()
+    if each["metadata"]["uid"] != HONEST["metadata"]["uid"] or each["status"]["phase"] == "Pending":
+        assert node.gpus() == [0]
+    node.pods = [each]
+    assert node.gpus() == []
+
+
+async def test_what_is_corrected_is_what_was_granted_never_what_somebody_wrote_meanwhile() -> None:
+    node = Node()
+    (due,) = node.assigned.dues()
+    node.pods = [spoiled(HONEST)]
+    await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    assert is_signed({**HONEST, "metadata": {**HONEST["metadata"], "annotations": node.written}}, node.trust.keys)
+    assert node.gpus() == [1]
+
+
+async def test_the_same_text_without_signature_is_written_again() -> None:
+    node = Node()
+    (due,) = node.assigned.dues()
+    await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
+    assert node.written == {}
+    node.pods = [pod("p", NEED, amount(0))]
+    await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
+    assert "tessera.dev/assignment-signature" in node.written
+
+
+async def test_nothing_is_signed_for_a_pod_that_was_never_granted_anything() -> None:
+    node = Node()
+    (due,) = node.assigned.dues()
+    node.pods = [spoiled(HONEST, uid="another")]
+    with pytest.raises(InvalidInput):
+        await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    assert node.written == {}
+
+
+def test_other_keys_let_everything_be_read_again() -> None:
+    node = Node()
+    assert node.gpus() == [0]
+    node.trust.keys = keys(STRANGER)
+    assert node.gpus() == []
+    node.trust.keys = keys(SERVER)
+    assert node.gpus() == [0]

@@ -1,0 +1,199 @@
+"""The agent's own key, whose signatures count on its node, and what forged assignments get there."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from agentmachine import Machine
+from kubeobjects import amount
+from signed import SERVER, STRANGER, config_map, public
+from tessera.agent.assignmentkeys import AssignmentKeys
+from tessera.api.assignments import write_shares
+from tessera.api.signatures import KEYS, NAMESPACE, is_signed, key_id
+from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, MemoryKube, Object, annotations_of
+from tessera.core.snapshot import Share
+from tessera.errors import Conflict, Unavailable
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+NEED = "tessera.dev/gpu-memory"
+ASSIGNMENT = "tessera.dev/assignment"
+
+
+def keys_at(path: Path, kube: MemoryKube | None = None) -> AssignmentKeys:
+    return AssignmentKeys(kube or MemoryKube(), "n1", path, logger(), wake=lambda: None)
+
+
+# The key
+
+
+def test_the_key_is_made_once_and_kept_for_root_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "assignment-key"
+    with capture_logs() as logs:
+        first = keys_at(path)
+        first.open(())
+        again = keys_at(path)
+        again.open(first.told)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert first.told == again.told
+    assert path.read_text() not in json.dumps(logs, default=str)
+
+
+def test_a_state_folder_that_was_lost_voids_nothing(tmp_path: Path) -> None:
+    first, second = keys_at(tmp_path / "one"), keys_at(tmp_path / "two")
+    first.open(())
+    second.open(first.told)
+    assert second.told == (second.told[0], *first.told)
+    pod: Object = {"metadata": {"uid": "u", "annotations": {}}, "spec": {"nodeName": "n1"}}
+    pod["metadata"]["annotations"] = first.sealed(pod, {ASSIGNMENT: "[]"})
+    assert is_signed(pod, second.keys)
+    assert not is_signed({**pod, "spec": {"nodeName": "n2"}}, second.keys)
+
+
+def test_no_more_former_keys_are_told_than_the_object_takes(tmp_path: Path) -> None:
+    keys = keys_at(tmp_path / "key")
+    keys.open(tuple(str(number) for number in range(20)))
+    assert len(keys.told) == 8
+
+
+@pytest.mark.parametrize("content", [b"", b"no base64", base64.b64encode(b"short"), b"\xff"])
+def test_a_key_that_is_broken_is_replaced_with_a_word(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    with capture_logs() as logs:
+        keys = keys_at(tmp_path / "key")
+        keys.open(())
+    assert [each["event"] for each in logs] == ["key_not_read", "key_made"]
+    assert len(base64.b64decode((tmp_path / "key").read_bytes())) == 32
+
+
+def test_a_key_that_cannot_be_kept_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="a place for the key"):
+        keys_at(tmp_path / "file" / "key").open(())
+
+
+def test_nothing_is_signed_before_there_is_a_key(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no key to sign with yet"):
+        keys_at(tmp_path / "key").sealed({"metadata": {}}, {ASSIGNMENT: "[]"})
+
+
+async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: Path) -> None:
+    kube, changed = MemoryKube(), asyncio.Event()
+    keys = AssignmentKeys(kube, "n1", tmp_path / "key", logger(), wake=changed.set)
+    running = asyncio.ensure_future(keys.run())
+
+    async def told(holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                changed.clear()
+                await changed.wait()
+
+    await keys.synced()
+    keys.open(())
+    own = keys.keys
+    assert keys.keys is own
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await told(lambda: public(SERVER).items() <= keys.keys.public.items())
+    assert keys.keys is keys.keys
+    await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
+    await told(lambda: public(SERVER, STRANGER).items() <= keys.keys.public.items())
+    await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    await told(changed.is_set)
+    assert public(SERVER, STRANGER).items() <= keys.keys.public.items()
+    running.cancel()
+
+
+# A whole agent
+
+
+async def told_keys(machine: Machine) -> list[str]:
+    """Return the keys in the GPUNode as soon as there are any."""
+    for _ in range(400):
+        found = await machine.kube.get(GPU_NODES, "n1") or {}
+        if keys := (found.get("status") or {}).get("assignmentKeys"):
+            return list(keys)
+        await asyncio.sleep(0.02)
+    pytest.fail("no keys are told")
+
+
+async def bound(machine: Machine, name: str, annotations: dict[str, str], units: int = 4) -> Object:
+    """Make a pod that gives itself its node and its annotations."""
+    limits = {"limits": {NEED: str(units)}}
+    spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "none", "resources": limits}]}
+    metadata = {"name": name, "namespace": "default", "annotations": annotations}
+    return await machine.kube.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def assigned(*shares: Share) -> dict[str, str]:
+    return {ASSIGNMENT: write_shares(shares)}
+
+
+async def test_a_forged_assignment_gets_nothing_and_its_event_says_why(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        honest = amount(0, container="c")
+        await machine.pod("honest", {NEED: 4}, (honest,))
+        held = await machine.start("honest", NEED, 4)
+        forged = {
+            "more": assigned(amount(1, memory_mib=38000, container="c")),
+            "whole": assigned(amount(0, memory_mib=40960, container="c")),
+            "index": {"ALIYUN_COM_GPU_MEM_IDX": "0"},
+            "foreign": STRANGER.sealed(assigned(amount(1, container="c")), uid="uid-1", node="n1"),
+        }
+        for name, annotations in forged.items():
+            await bound(machine, name, annotations, units=1)
+            with pytest.raises(Conflict) as raised:
+                await machine.start(name, NEED, 1)
+            assert f"assignment not signed by Tessera, pod default/{name}" in str(raised.value)
+            assert "schedulerName: tessera-scheduler" in str(raised.value)
+            await machine.kube.delete(PODS, name, namespace="default")  # as it is Failed
+        await machine.pod("other", {NEED: 4}, (amount(0, container="c"),))
+        assert (await machine.start("other", NEED, 4))["NVIDIA_VISIBLE_DEVICES"] == held["NVIDIA_VISIBLE_DEVICES"]
+
+
+async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are_signed(machine: Machine) -> None:
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        told = await told_keys(machine)
+        await machine.pod("p", {"nvidia.com/gpu": 1})
+        await machine.start("p", "nvidia.com/gpu")
+        found: dict[str, str] = {}
+        for _ in range(400):
+            found = annotations_of(await machine.kube.get(PODS, "p", "default") or {})
+            if ASSIGNMENT in found:
+                break
+            await asyncio.sleep(0.02)
+    version, key, _ = found["tessera.dev/assignment-signature"].split(".")
+    assert (version, key) == ("v1", key_id(base64.b64decode(told[0])))
+    async with machine.agent():
+        assert await told_keys(machine) == told
+
+
+@pytest.mark.parametrize("signs", [False, True])
+async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, *, signs: bool) -> None:
+    """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await told_keys(machine)
+        await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
+        await machine.start("p", NEED, 4)
+        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
+    await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+    if not signs:
+        await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
+    waiting = await bound(machine, "waits", assigned(amount(1, container="c")))
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await told_keys(machine)
+        found = [await machine.kube.get(PODS, name, "default") or {} for name in ("p", "waits")]
+    assert ["tessera.dev/assignment-signature" in annotations_of(each) for each in found] == [not signs, False]
+    assert annotations_of(found[1]) == annotations_of(waiting)

@@ -1,0 +1,88 @@
+"""Forged assignments on a real node with admission switched off: refused, with a reason, and nobody else is harmed."""
+
+import json
+from functools import partial
+from typing import Any
+
+from click.testing import CliRunner
+
+from kube.gpunode import GpuNode
+from kube.pods import create, environment, phase, pod, run
+from signed import SERVER, STRANGER
+from tessera.api.assignments import write_shares
+from tessera.cli import main
+from tessera.core.sharing import Mode
+from tessera.core.snapshot import Share
+from testbed.processes import until
+
+GPUS = ("2xA100-40GB",)
+UNITS = "tessera.dev/gpu-memory"
+ASSIGNMENT, SIGNATURE = "tessera.dev/assignment", "tessera.dev/assignment-signature"
+POLICY = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "memory-share"}]}
+
+
+def part(gpu: int, memory_mib: int, mode: Mode = Mode.MEMORY_SHARE) -> Share:
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource=UNITS,
+        container="main",
+    )
+
+
+def container(node: GpuNode, name: str) -> tuple[Any, ...]:
+    """Return what must not change of a pod that runs."""
+    (found,) = node.cluster.get("pod", name)["status"]["containerStatuses"]
+    return found["containerID"], found["restartCount"], found["ready"]
+
+
+def failed(node: GpuNode, name: str) -> bool:
+    return phase(node.cluster, name) == "Failed"
+
+
+def conflicts(node: GpuNode) -> list[str]:
+    done = CliRunner().invoke(main, ["inspect", "--kubeconfig", str(node.cluster.kubeconfig), "-o", "json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["nodes"]
+    return [*found["conflicts"], *(text for gpu in found["gpus"] for text in gpu["conflicts"])]
+
+
+def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone(gpu_node: GpuNode) -> None:
+    cluster = gpu_node.cluster
+    gpu_node.start_agent(policy=POLICY)
+    gpu_node.until_offered((UNITS, 2 * 39))
+    honest = []
+    for index in range(2):
+        one = pod(f"honest-{index}", limits={UNITS: 4})
+        one["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(index, 4096),))}
+        honest.append(one)
+    run(cluster, *honest)
+    before = [container(gpu_node, f"honest-{index}") for index in range(2)]
+    granted = cluster.get("pod", "honest-1")["metadata"]["annotations"]
+    more = {ASSIGNMENT: write_shares((part(1, 38000),))}
+    forged = {
+        "more": more,
+        "whole": {ASSIGNMENT: write_shares((part(0, 40192, Mode.WHOLE),))},
+        "copied": {key: granted[key] for key in (ASSIGNMENT, SIGNATURE)},
+        "stranger": STRANGER.sealed(more, uid="", node=gpu_node.node.name),
+        "stolen": SERVER.sealed(more, uid="another", node=gpu_node.node.name),
+    }
+    for name, annotations in forged.items():
+        one = pod(name, limits={UNITS: 1}, nodeName=gpu_node.node.name)
+        one["metadata"]["annotations"] = annotations
+        cluster.apply(one)
+        until(f"end of {name}", partial(failed, gpu_node, name), timeout_s=60)
+        status = cluster.get("pod", name)["status"]
+        assert status["reason"] == "UnexpectedAdmissionError"
+        assert f"assignment not signed by Tessera, pod default/{name}" in status["message"]
+        assert "schedulerName: tessera-scheduler" in status["message"]
+        assert conflicts(gpu_node) == []
+    assert [container(gpu_node, f"honest-{index}") for index in range(2)] == before
+    late = pod("late", limits={UNITS: 1})
+    late["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 1024),))}
+    create(cluster, late)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
+    assert environment(cluster, "late")["NVIDIA_VISIBLE_DEVICES"] == gpu_node.gpu_uuids()[1]

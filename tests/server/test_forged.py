@@ -1,0 +1,236 @@
+"""Servers sign what they grant, and count nothing else: forged assignments hold nothing and harm nobody."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kubeobjects import gpu, node, pod, share
+from servers import FULL, NEED, SHARE, Clock, hold, make_node, make_pod, regrant, servers, settle
+from signed import AGENT, SERVER, STRANGER, config_map, signed
+from tessera.api.signatures import KEYS, NAMESPACE, SECRET, Authority, is_signed, key_id, published_keys, secret
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    GPU_NODES,
+    NODES,
+    PODS,
+    SECRETS,
+    MemoryKube,
+    Object,
+    annotations_of,
+)
+from tessera.core.sharing import Mode
+from tessera.errors import Unavailable
+from tessera.signing import Signer, verify
+
+pytestmark = pytest.mark.anyio
+
+WHOLE = share(0, 40960, Mode.WHOLE, resource="tessera.dev/gpu-memory")
+
+
+@pytest.fixture
+async def kube() -> MemoryKube:
+    """Return a cluster with one node of one GPU, whose agent signs."""
+    made = MemoryKube()
+    await make_node(made, "a", gpu(0))
+    return made
+
+
+async def the_keys(kube: MemoryKube) -> dict[str, bytes]:
+    return published_keys(await kube.get(CONFIG_MAPS, KEYS, NAMESPACE))
+
+
+async def signer_of(kube: MemoryKube, name: str) -> str:
+    found = await kube.get(PODS, name, "ns") or {}
+    return annotations_of(found)["tessera.dev/assignment-signature"].split(".")[1]
+
+
+async def test_what_is_bound_is_signed_by_a_key_that_is_published(kube: MemoryKube) -> None:
+    async with servers(kube) as (server,):
+        assert await server.schedule(await make_pod(kube, "p", NEED), "a") == ""
+    bound = await kube.get(PODS, "p", "ns")
+    assert bound is not None
+    keys = Authority(servers=await the_keys(kube), verify=verify).keys(None)
+    assert is_signed(bound, keys)
+    for moved in ({"uid": "another"}, {"name": "p"}):
+        assert is_signed({**bound, "metadata": {**bound["metadata"], **moved}}, keys) == ("name" in moved)
+
+
+async def test_servers_share_one_key_and_show_it_to_nobody(kube: MemoryKube) -> None:
+    with capture_logs() as logs:
+        async with servers(kube, 3) as several:
+            assert len({server.server.key.id for server in several}) == 1
+        async with servers(kube) as (later,):
+            assert later.server.key.id == several[0].server.key.id
+    assert len(await the_keys(kube)) == 1
+    kept = await kube.get(SECRETS, SECRET, NAMESPACE) or {}
+    private = kept["data"]["seed"]
+    told = json.dumps(logs, default=str)
+    assert private not in told
+    assert base64.b64decode(private).hex() not in told
+
+
+async def test_a_key_that_is_deleted_is_replaced_and_what_it_signed_goes_on_to_count(kube: MemoryKube) -> None:
+    async with servers(kube) as (server,):
+        assert await server.schedule(await make_pod(kube, "old", FULL), "a") == ""
+        await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)
+        await server.server.key.renew()
+        await settle()
+        assert len(await the_keys(kube)) == 2
+        waiting = await make_pod(kube, "p", NEED)
+        assert await server.fitting(waiting, "a") == []
+        await kube.delete(PODS, "old", namespace="ns")
+        await settle()
+        assert await server.schedule(waiting, "a") == ""
+    assert await signer_of(kube, "p") == server.server.key.id
+    async with servers(kube) as (another,):
+        assert await another.fitting(await make_pod(kube, "q", FULL), "a") == []
+
+
+async def test_a_secret_without_a_key_is_said_and_nothing_is_bound_before_there_is_one(kube: MemoryKube) -> None:
+    await kube.create(SECRETS, secret(b""))
+    async with servers(kube, synced=False) as (server,):
+        await settle()
+        code, text = await server.get("/readyz")
+        assert code == 503
+        assert "found no private key in data.seed" in text
+        with pytest.raises(Unavailable, match="not read yet"):
+            _ = server.server.key.signer
+        await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)
+        async with asyncio.timeout(10):
+            await server.server.synced()
+        assert await server.schedule(await make_pod(kube, "p", NEED), "a") == ""
+
+
+# Forged
+
+
+async def test_a_pod_that_gives_itself_a_gpu_takes_nothing_from_others(kube: MemoryKube) -> None:
+    await hold(kube, "honest", NEED, share(0, 10240, Mode.MPS), node="a")
+    for name, shares in (("whole", (WHOLE,)), ("much", (share(0, 38000),))):
+        await kube.create(PODS, pod(name, {"tessera.dev/gpu-memory": 1}, *shares, node="a"))
+    index = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    await kube.create(PODS, pod("index", SHARE, annotations=index, node="a"))
+    with capture_logs() as logs:
+        async with servers(kube) as (server,):
+            assert server.server.view.ledger.conflicts == ()
+            for name in ("p", "q"):
+                assert await server.schedule(await make_pod(kube, name, NEED), "a") == ""
+            _, text = await server.get("/inspect")
+            assert "forged" not in text
+    reasons = [each["reason"] for each in logs if each.get("kind") == "assignment of Pod"]
+    assert len(reasons) == 3
+    assert all("not signed by Tessera" in reason and "schedulerName" in reason for reason in reasons)
+
+
+async def test_a_stranger_s_signature_counts_until_the_keys_were_asked_for_and_no_longer(kube: MemoryKube) -> None:
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        await settle()
+        forged = signed(pod("forged", FULL, share(0, 40000), node="a"), STRANGER)
+        forged["metadata"]["resourceVersion"] = "1000"
+        server.server.view.take_pod(forged)
+        assert server.server.view.ledger.pods_on("a")[0].shares
+        await settle()
+        assert server.server.view.ledger.pods_on("a")[0].shares == ()
+        assert await server.fitting(waiting, "a") == ["a"]
+        assert server.server.view.doubts == {}
+
+
+async def test_what_was_signed_by_a_key_made_just_now_never_looks_free(kube: MemoryKube) -> None:
+    """A watch may be late: who signs has published the key before, so that asking finds it."""
+    async with servers(kube) as (server,):
+        view = server.server.view
+        await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="new")
+        held = signed(pod("p", FULL, share(0, 40000), node="a"), STRANGER)
+        held["metadata"]["resourceVersion"] = "1000"
+        view.take_pod(held)
+        for _ in range(30):
+            assert view.ledger.pods_on("a")[0].shares
+            await asyncio.sleep(0)
+        assert not view.doubts
+        assert key_id(STRANGER.public) in view.authority.servers
+
+
+async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with servers(kube) as (server,):
+        view, get = server.server.view, kube.get
+        failures: Iterator[Exception] = iter([Unavailable("API", found="silence", wanted="an answer")])
+
+        async def failing(*args: Any, **more: Any) -> Object | None:
+            for error in failures:
+                raise error
+            return await get(*args, **more)
+
+        monkeypatch.setattr(kube, "get", failing)
+        forged = signed(pod("p", FULL, share(0, 40000), node="a"), STRANGER)
+        forged["metadata"]["resourceVersion"] = "1000"
+        view.take_pod(forged)
+        await settle()
+        assert view.ledger.pods_on("a")[0].shares, "it counts while nobody knows"
+        async with asyncio.timeout(10):
+            while view.doubts:  # noqa: ASYNC110 (the server tells nobody)
+                await asyncio.sleep(0.05)
+        assert view.ledger.pods_on("a")[0].shares == ()
+
+
+async def test_an_assignment_that_is_spoiled_later_holds_what_it_held(kube: MemoryKube) -> None:
+    clock = Clock()
+    async with servers(kube, clock=clock) as (server,):
+        await hold(kube, "p", FULL, share(0, 40000), node="a")
+        await settle()
+        for text in ("[]", None):
+            change = {"metadata": {"annotations": {"tessera.dev/assignment": text}}}
+            await kube.patch(PODS, "p", change, namespace="ns")
+            await settle()
+            assert await server.fitting(await make_pod(kube, f"q{text}", NEED), "a") == []
+        await regrant(kube, "p", share(0, 1024, Mode.MPS))
+        await settle()
+        clock.now_s += 11
+        assert await server.fitting(await make_pod(kube, "r", NEED), "a") == ["a"]
+
+
+async def test_the_agent_s_keys_come_with_its_report_and_count_on_its_node_alone(kube: MemoryKube) -> None:
+    await make_node(kube, "b", gpu(0))
+    foreign: Object = {"status": {"assignmentKeys": []}}
+    async with servers(kube) as (server,):
+        for name in ("a", "b"):
+            await hold(kube, f"on-{name}", FULL, share(0, 40000), node=name)
+        await settle()
+        waiting = await make_pod(kube, "p", NEED)
+        assert await server.fitting(waiting, "a", "b") == []
+        keys = (await kube.get(GPU_NODES, "a") or {})["status"]["assignmentKeys"]
+        assert keys
+        other = [base64.b64encode(SERVER.public).decode()]
+        await kube.patch(GPU_NODES, "b", {"status": {"assignmentKeys": other}}, subresource="status")
+        await settle()
+        assert await server.fitting(waiting, "a", "b") == ["b"]
+        await kube.patch(GPU_NODES, "b", foreign, subresource="status")
+        await settle()
+        assert await server.fitting(waiting, "a", "b") == [], "an older agent hands out what is unsigned"
+
+
+async def test_gpushare_s_annotations_count_on_nodes_without_an_agent() -> None:
+    kube = MemoryKube()
+    amounts = {"aliyun.com/gpu-mem": "39", "aliyun.com/gpu-count": "1"}
+    await kube.create(NODES, node("old", amounts, **{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}))
+    index = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    await kube.create(PODS, pod("p", {"aliyun.com/gpu-mem": 30}, annotations=index, node="old"))
+    async with servers(kube) as (server,):
+        assert len(server.server.view.ledger.pods_on("old")[0].shares) == 1
+        more = {"scheduler.framework.gpushare.allocation": '{"0":{"0":39}}'}
+        await kube.create(PODS, pod("more", {"aliyun.com/gpu-mem": 1}, annotations=more, node="old"))
+        await settle()
+        assert {each.key: len(each.shares) for each in server.server.view.ledger.pods_on("old")} == {
+            "ns/p": 1,
+            "ns/more": 0,
+        }
+
+
+def test_two_signers_have_two_keys() -> None:
+    assert Signer().public != Signer().public
+    assert Signer(AGENT.seed).public == AGENT.public
