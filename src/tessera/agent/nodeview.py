@@ -15,7 +15,7 @@ __all__ = ["NodeView", "is_ended", "is_ending", "uid_of"]
 
 _FRESH_S = 5.0
 """How long a list stands in for the watch, which shows the same before that."""
-_LEAST_UID = 8
+_LEAST_UID = 4
 """Characters of a UID that is looked for among control groups; every real one has 36."""
 
 
