@@ -55,8 +55,9 @@ class Case(NamedTuple):
 
 CASES = (
     Case("cpu", {}, scheduler="default-scheduler"),
-    Case("gpushare's share", {SHARE: 3}),
-    Case("need, isolation none", {NEED: 4}, "none"),
+    Case("gpushare's share", {SHARE: 3}, before="none"),
+    Case("need, isolation none", {NEED: 4}, "none", "none"),
+    Case("need, isolation none, after whole GPUs", {NEED: 4}, "none", "whole"),
     Case("need, hardware, instance there", {NEED: 9}, "hardware", "instance"),
     Case("need, hardware, new instance", {NEED: 9}, "hardware", "none"),
     Case("need, hardware, after whole GPUs", {NEED: 9}, "hardware", "whole"),
@@ -190,11 +191,11 @@ def main() -> None:
                     seconds[case.name].append(bench.timed(case))
                     print(f"round {number + 1}: {case.name}: {seconds[case.name][-1]}", file=sys.stderr)
         bench.clean()
-    print(f"{'Apply to Running, seconds':34} {'median':>7} {'least':>7} {'most':>7} {'ran':>6}")
+    print(f"{'Apply to Running, seconds':40} {'median':>7} {'least':>7} {'most':>7} {'ran':>6}")
     for name, found in seconds.items():
         ran = sorted(each for each in found if each is not None)
         figures = (statistics.median(ran), ran[0], ran[-1]) if ran else (float("nan"),) * 3
-        print(f"{name:34} " + " ".join(f"{each:7.2f}" for each in figures) + f" {len(ran):>3}/{len(found)}")
+        print(f"{name:40} " + " ".join(f"{each:7.2f}" for each in figures) + f" {len(ran):>3}/{len(found)}")
     if given.output:
         given.output.write_text(json.dumps(seconds, indent=1))
 

@@ -34,15 +34,16 @@ class NoAnswerError(Exception):
 class Api:
     """The API server over plain HTTPS, as the administrator; one connection, for one thread."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, answer_s: float = ANSWER_S) -> None:
         self._kubeconfig = cluster.kubeconfig
+        self._answer_s = answer_s
         self._connection: http.client.HTTPSConnection | None = None
 
     def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> tuple[int, Any]:
         """Return status and decoded body of an answer.
 
         Raises:
-            NoAnswerError: there is none within 5 s.
+            NoAnswerError: there is none in time.
 
         """
         data = None if body is None else json.dumps(body)
@@ -96,7 +97,7 @@ class Api:
         context = ssl.create_default_context(cafile=cluster["certificate-authority"])
         context.load_cert_chain(user["client-certificate"], user["client-key"])
         host, _, port = cluster["server"].removeprefix("https://").partition(":")
-        self._connection = http.client.HTTPSConnection(host, int(port), timeout=ANSWER_S, context=context)
+        self._connection = http.client.HTTPSConnection(host, int(port), timeout=self._answer_s, context=context)
         return self._connection
 
 

@@ -71,7 +71,7 @@ class Watcher:
 
     def __init__(self, cluster: Cluster, book: Book, log: Callable[[str], None]) -> None:
         self._cluster, self._book, self._log = cluster, book, log
-        self._api = Api(cluster)
+        self._api = Api(cluster, answer_s=2.5)  # containers are looked at again after it
         self._began = time.monotonic()
         self._looks = [self._began]
         """When containers were looked at."""
