@@ -105,13 +105,7 @@ class Agent:
         )
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
-        self._view = NodeView(
-            self._watched,
-            self._relist,
-            DeviceCheckpoint(settings.paths.plugins),
-            self._kubelet,
-            proc=settings.paths.proc,
-        )
+        self._view = self._own_view()
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
         path = settings.paths.assignment_key
         self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
@@ -148,6 +142,11 @@ class Agent:
         self._handovers = Handovers(
             self._gpunode, self._record, self._kubelet, self._plugins.gate, self._pods.assigned, self._log
         )
+
+    def _own_view(self) -> NodeView:
+        paths = self._settings.paths
+        checkpoint = DeviceCheckpoint(paths.plugins)
+        return NodeView(self._watched, self._relist, checkpoint, self._kubelet, proc=paths.proc)
 
     def _own_plugins(self) -> Plugins:
         paths = PluginPaths(
