@@ -170,7 +170,7 @@ class Agent:
 
     def _own_layouts(self) -> Layouts:
         world = LayoutWorld(
-            outside=Outside(driver=self._driver, held=self._held, offer=self._keep),
+            outside=Outside(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised),
             record=self._record,
             look=self._declarations.look,
             assigned=self._pods.assigned,
@@ -270,6 +270,12 @@ class Agent:
                 return
         if self._begun:
             raise Unavailable("kubelet", found="no sign that it has the new list of devices", wanted="one within 5 s")
+
+    def _promised(self, gpu: str) -> bool:
+        """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""
+        if not self._gpunode.installed:
+            return True
+        return any(gpu == (key if isinstance(key, str) else key[0]) for key in self._gpunode.offered())
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
         held = await self._pods.held(await self._driver.inventory())

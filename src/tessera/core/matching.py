@@ -97,6 +97,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     key: DueKey
     specification: str
     shares: tuple[Share, ...]
+    fixed: bool = True
+    """Whether the answer said which devices it is, so that the container has them whatever is decided later."""
 
 
 def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[DueKey]:

@@ -120,7 +120,13 @@ class ShareAllocator:
         async with self._turn:
             due = await self._pick(resource, frozenset(ids))
             await self._gate.admit(resource, ids)
-            answer = Answer(ids=frozenset(ids), key=due.key, specification=due.specification, shares=due.shares)
+            answer = Answer(
+                ids=frozenset(ids),
+                key=due.key,
+                specification=due.specification,
+                shares=due.shares,
+                fixed=self.handover.fixed_at_allocate,
+            )
             name = share_name(resource, ids)
             given = by_cdi(self.handover, SHARE_KIND, (name,))
             if self.handover.fixed_at_allocate:
@@ -146,7 +152,8 @@ class ShareAllocator:
         """
         holder = await self._gate.holder(resource, ids)
         due = await self._own(holder, len(ids))
-        if self.handover.fixed_at_allocate:
+        answer = self._answers.get(frozenset(ids))
+        if self.handover.fixed_at_allocate or (answer is not None and answer.fixed):
             async with self._turn:
                 due = await self._exchange(due, await self._view.held())
         self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")

@@ -343,7 +343,7 @@ class Partitioner:
                 return f"it is not known who uses it: {error}"
             if users:
                 return f"{users[0].name} came before MIG could be switched"
-            if _now() - calm_s >= self.outside.timing.settle_s:
+            if _now() - calm_s >= self.outside.settle_s(gpu):
                 return ""
             await asyncio.sleep(self.outside.timing.poll_s)
         return "not done in time"

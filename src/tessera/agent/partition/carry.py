@@ -185,7 +185,7 @@ class _Run:
             if used:
                 return Taken(used[0])
             calm_s = None if used is None else calm_s if calm_s is not None else _now()
-            if calm_s is not None and _now() - calm_s >= self._timing.settle_s:
+            if calm_s is not None and _now() - calm_s >= self._outside.settle_s(self._gpu):
                 return Drained()
             if _now() >= end_s:
                 return TimedOut()

@@ -45,6 +45,9 @@ OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
 """From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
 None offers all that the GPU has. Returns when the kubelet has been told. What pods hold already stays theirs."""
 
+Promised = Callable[[str], bool]
+"""Whether the kubelet may still have promised a pod something of a GPU (UUID) that was withdrawn."""
+
 Evict = Callable[[str, str], Awaitable[None]]
 """Asks that a pod be evicted, by name and namespace; raises Unavailable while a PodDisruptionBudget forbids it."""
 
@@ -55,7 +58,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 60.0
     """Until no pod holds an instance that must go."""
     settle_s: float = 2.0
-    """So long instances that were withdrawn must be seen unused: a pod may have been promised one just before."""
+    """So long instances that were withdrawn must be seen unused where a pod may have been promised one just before."""
     poll_s: float = 1.0
     """Between two readings of who holds what."""
     step_s: float = 60.0
@@ -68,13 +71,22 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """For the former layout to be brought back, in all."""
 
 
+def _always(_: str) -> bool:
+    return True
+
+
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """The outside world, as calls."""
 
     driver: Driver
     held: Held
     offer: OfferLayout
+    promised: Promised = _always
     timing: Timing = Timing()
+
+    def settle_s(self, gpu: str) -> float:
+        """Return for how long what was withdrawn of a GPU must be seen unused before it may be destroyed."""
+        return self.timing.settle_s if self.promised(gpu) else 0.0
 
     async def look(self) -> tuple[Inventory, tuple[User, ...]]:
         """Return the GPUs and who uses them, by the kubelet's record and by the processes on them.
