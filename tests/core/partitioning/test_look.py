@@ -361,14 +361,24 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
     """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
     world.pending = [pod("old", exact("7g.40gb"))]
-    world.run("first", share(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.look()
-    world.running.clear()
     world.look(later_s=50)
     assert world.wanted == (wish(0, "1g.5gb@0"),)
     world.pending = [*(pod(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
     world.look(later_s=50)
+    assert world.wanted == (wish(0, "7g.40gb@0"),)
+
+
+def test_what_a_pod_has_had_makes_way_at_once() -> None:
+    """The rest is for the pods that a device was wanted for; whoever asks in another way waits for nobody who is gone."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
+    world.run("first", share(0, "1g.5gb@0"))
+    world.want(wish(0, "1g.5gb@0"))
+    world.look()
+    world.running.clear()
+    world.pending = [pod("next", exact("7g.40gb"))]
+    world.look(later_s=1)
     assert world.wanted == (wish(0, "7g.40gb@0"),)
 
 

@@ -119,7 +119,8 @@ class ShareAllocator:
         """
         async with self._turn:
             due = await self._pick(resource, frozenset(ids))
-            await self._gate.admit(resource, ids)
+            uses = self._maker.uses(due.shares) if self.handover.fixed_at_allocate else ()
+            await self._gate.admit(resource, ids, uses)
             answer = Answer(
                 ids=frozenset(ids),
                 key=due.key,

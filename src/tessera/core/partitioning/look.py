@@ -62,6 +62,8 @@ class _Look:
         self.arrived = {pod.key: memory.arrived.get(pod.key, now_s) for pod in observed.pending}
         self.since = {each: memory.wanted.get(each, now_s) for card in self.cards.values() for each in card.present}
         self.idle = {each: memory.idle.get(each, now_s) for card in self.cards.values() for each in card.idle}
+        held = {each for card in self.cards.values() for each in card.held & card.present}
+        self.served = frozenset((memory.served & self.since.keys()) | held)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
         self.sick = {each.gpu for state in observed.states for each in state.sick}
@@ -82,6 +84,7 @@ class _Look:
             arrived=self.arrived,
             idle={each: since_s for each, since_s in self.idle.items() if each in since},
             wanted=since,
+            served=self.served & since.keys(),
             left_alone=self.left_alone,
             planned_s=self.now_s if over else self.before.planned_s,
             left=self.before.left & self.arrived.keys() if waiting is None else frozenset(each.pod for each in waiting),
@@ -135,7 +138,7 @@ class _Look:
         What has just become wanted is planned around like what pods hold, so that nobody who can be served elsewhere
         waits for its rest; it makes way for a pod that starves.
         """
-        resting = {each: self.since[each] + self.limits.rest_s for card in self.cards.values() for each in card.idle}
+        resting = {each: self._rests_until_s(each) for card in self.cards.values() for each in card.idle}
         resting = {each: until_s for each, until_s in resting.items() if until_s > self.now_s}
         made = self._served_first(snapshot, resting.keys())
         if not made.waiting or not resting:
@@ -254,12 +257,16 @@ class _Look:
         rested = {}
         for gpu, devices in new.items():
             gone = self.cards[gpu].present - devices
-            rest_s = max((self.since[each] for each in gone), default=0.0) + self.limits.rest_s
+            rest_s = max((self._rests_until_s(each) for each in gone), default=0.0)
             if not gone or gpu in urgent or gpu in self.left_alone or rest_s <= self.now_s:
                 rested[gpu] = devices
             else:
                 self.again.append(rest_s)
         return rested
+
+    def _rests_until_s(self, device: Device) -> float:
+        """Return until when a wanted device is kept for the pods it was wanted for; one that a pod had was theirs."""
+        return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
 
     def _limited(self, new: Mapping[str, frozenset[Device]], disputed: set[str]) -> dict[str, frozenset[Device]]:
         """Return as many of the changes as may be under way at once, those that add most first.

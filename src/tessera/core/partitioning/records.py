@@ -64,6 +64,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Since when nobody holds a wanted device."""
     wanted: Mapping[Device, float] = {}
     """Since when a device is wanted."""
+    served: frozenset[Device] = frozenset()
+    """Wanted devices that a pod has had since they became wanted."""
     left_alone: Mapping[str, float] = {}
     """Until when a GPU that did not get what was wanted of it is left alone."""
     planned_s: float = -math.inf
