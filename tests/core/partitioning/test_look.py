@@ -371,7 +371,7 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
 
 
 def test_what_a_pod_has_had_makes_way_at_once() -> None:
-    """The rest is for the pods that a device was wanted for; whoever asks in another way waits for nobody who is gone."""
+    """The rest is for the pods that a device was wanted for; who asks otherwise waits for nobody who is gone."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
     world.run("first", share(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
