@@ -46,6 +46,8 @@ OUT = os.environ.get("TESSERA_SOAK_OUT", "")
 CHURN_S = 60 * SOAK
 RATE = float(os.environ.get("TESSERA_SOAK_RATE", "1.5"))
 """Pods and Jobs a second, on average; fewer where the machine does not keep up."""
+ADMISSION = os.environ.get("TESSERA_SOAK_ADMISSION") == "on"
+"""Off, forged and misrouted pods come as far as the agents; on, the API server routes or refuses them."""
 GAP_S = 2.0
 MOST_ALIVE = 45
 LATE_S = 45.0
@@ -199,7 +201,7 @@ class Bed:
 def bed(program_folder: Path) -> Iterator[Bed]:
     testbed = fresh("soak", program_folder)
     try:
-        testbed.up(Wanted(nodes=2, gpus=GPUS, scheduler=True))
+        testbed.up(Wanted(nodes=2, gpus=GPUS, scheduler=True, admission=ADMISSION))
         made = Bed(testbed)
         made.ready()
         yield made
