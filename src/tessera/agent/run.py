@@ -323,6 +323,7 @@ class Agent:
 
     async def _hand_over(self, look: Look, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
+        await self._plugins.adopt(look.inventory)
         now, plan = await self._handovers.before(look)
         told = await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing)
         released = await self._handovers.after(look, plan) if told else frozenset[DeviceKey]()

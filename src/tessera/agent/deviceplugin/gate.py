@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from tessera.agent.nodeview import is_ended, is_ending, uid_of
+from tessera.api.containerlimits import lasting_containers
 from tessera.api.devicecheckpoint import Checkpointed
 from tessera.clients.kube import Object, name_of
 from tessera.core.advertise import SHARE_RESOURCES, DeviceKey
@@ -137,10 +138,15 @@ class Gate:
 
         """
         wanted = tuple(sorted(ids))
+        loop = asyncio.get_running_loop()
+        last_s = loop.time() + _LAST_BREATH_S
         found = self._recorded(resource, wanted)
-        if not found or len({each.uid for each in found}) > 1:
+        while len({each.uid for each in found}) != 1:
             await self.view.refresh()
-            found = [each for each in self._recorded(resource, wanted) if not is_ended(self.view.find(each.uid))]
+            found = self._recorded(resource, wanted)
+            if not found or loop.time() > last_s:
+                break
+            await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
         if not found:
             raise Unavailable(
                 f"{len(wanted)} devices of {resource}",
@@ -159,10 +165,17 @@ class Gate:
         return found[0]
 
     def _recorded(self, resource: str, ids: tuple[str, ...]) -> list[Allocation]:
+        """Return the containers of living pods with these ids, those that last before those that come to an end."""
+        found = []
+        for each in self.view.allocated():
+            pod = self.view.find(each.uid)
+            if (each.resource, each.device_ids) == (resource, ids) and pod is not None and not is_ended(pod):
+                lasts = each.container in lasting_containers(pod)
+                name = self._pod(each.uid)
+                found.append((not lasts, each.uid, each.container, name))
         return [
-            Allocation(resource=resource, ids=ids, uid=each.uid, pod=self._pod(each.uid), container=each.container)
-            for each in self.view.allocated()
-            if (each.resource, each.device_ids) == (resource, ids) and not is_ended(self.view.find(each.uid))
+            Allocation(resource=resource, ids=ids, uid=uid, pod=name, container=container)
+            for _, uid, container, name in sorted(found)
         ]
 
     def _pod(self, uid: str) -> str:

@@ -103,7 +103,7 @@ class Plugins:
         self._handover = Handover(strategies=strategies)
         self._complained: set[str] = set()
         self._adopted = False
-        """Whether the record has what pods were allocated before there was one; nothing is offered before."""
+        """Whether the record has what pods were allocated before there was one."""
         self._folder = CdiFolder(paths.cdi)
         self.gate = Gate(outside.view, self._capacity, log, file=paths.allocations)
         pods = AssignedPods(outside.view.pods, outside.correct, outside.trust)
@@ -134,6 +134,18 @@ class Plugins:
         self._unit_mib = unit_mib
         self._shares.count_in(unit_mib)
 
+    async def adopt(self, inventory: Inventory) -> None:
+        """Take into the record, once, what pods were allocated before there was one; nothing is offered before.
+
+        Raises:
+            Unavailable: the kubelet's record cannot be read, or ours not be written.
+
+        """
+        if not self._adopted:
+            self._see(inventory)
+            await self.gate.tidy(self._uses_of)
+            self._adopted = True
+
     async def offer(
         self,
         offered: NodeOffer,
@@ -162,9 +174,7 @@ class Plugins:
         self._shares.handover, self._shares.driver = self._handover, self._driver
         if self._handover.cdi:
             self._write_devices()
-        if not self._adopted:
-            await self.gate.tidy(self._uses_of)
-            self._adopted = True
+        await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
         return await self._servers.offer(offered.resources, policy=policy, leaving=leaving)
 
