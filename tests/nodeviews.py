@@ -25,7 +25,7 @@ class SaidPods:
     async def refresh(self) -> None:
         return None
 
-    def allocated(self) -> tuple[Checkpointed, ...]:
+    async def allocated(self) -> tuple[Checkpointed, ...]:
         return tuple(self.recorded)
 
     async def held(self) -> tuple[Held, ...]:

@@ -54,3 +54,6 @@ class Trusting:
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations signed by the agent."""
         return AGENT.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
+
+    async def refresh(self) -> None:
+        """Know all there is already."""

@@ -2,7 +2,9 @@
 
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
-with its races (docs/kubelet-races.md). What agent and server decide is decided by the code that they run.
+with its races (docs/kubelet-races.md). What is handed over, what overlaps and what excludes what is decided by the code
+that agents run (`core.allocators`, `core.allocations`); the order of their calls, the server and the gate's questions
+are modelled.
 """
 
 import random
@@ -71,6 +73,10 @@ class State(NamedTuple):
     """What the agent advertises."""
     leaving: frozenset[DeviceKey] = NOBODY
     """What it has taken back and would still allocate."""
+    checked: frozenset[DeviceKey] = NOBODY
+    """What the kubelet has let go of and nobody had when the agent looked."""
+    letting_go: frozenset[DeviceKey] = NOBODY
+    """What it refuses by now, and has not written yet."""
     healthy: frozenset[DeviceKey] = NOBODY
     """What the kubelet knows to be healthy."""
     taken: frozenset[DeviceKey] = NOBODY
@@ -103,6 +109,8 @@ class Model(NamedTuple):
     """Whether what `Allocate` was answered counts as held before the kubelet shows it."""
     versioned: bool = True
     """Whether the agent writes on the version that it decided on."""
+    rechecked: bool = True
+    """Whether the agent looks again who has a device after it refuses it, before it gives it to the scheduler."""
 
 
 @cache
@@ -215,13 +223,22 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
     plan = handover(desired, state.seen.offered & state.stored.offered, held, taken, None)
     if plan.advertise != state.listed:
         gone = (state.listed | state.leaving) - plan.advertise
-        yield state._replace(listed=plan.advertise, leaving=gone & plan.withdrawing)
-    # to the scheduler: what the kubelet does not know any more is refused from now on, then written
-    known = state.healthy
-    done = handover(desired, state.stored.offered, held, NOBODY, known).release - state.listed
-    if done and state.read is not None and state.read[0] == state.stored:
-        kept = state.stored._replace(offered=state.stored.offered - done)
-        yield store(state, kept, model, leaving=state.leaving - done)
+        listed = plan.advertise
+        yield state._replace(
+            listed=listed, leaving=gone & plan.withdrawing, letting_go=state.letting_go - listed, checked=NOBODY
+        )
+    # to the scheduler: what the kubelet does not know any more and nobody has is refused from now on; then, unless
+    # somebody was given it in between, it is written
+    done = handover(desired, state.stored.offered, held, NOBODY, state.healthy).release - state.listed
+    if done - state.letting_go - state.checked:
+        yield state._replace(checked=done)
+    if state.checked:
+        refused = state.checked - state.listed
+        yield state._replace(leaving=state.leaving - refused, letting_go=refused, checked=NOBODY)
+    going = state.letting_go - (held if model.rechecked else NOBODY)
+    if going and state.read is not None and state.read[0] == state.stored and not going & state.listed:
+        kept = state.stored._replace(offered=state.stored.offered - going)
+        yield store(state, kept, model, letting_go=NOBODY)
 
 
 def kubelet(state: State, model: Model) -> Iterator[State]:
@@ -252,7 +269,7 @@ def allocation(state: State, model: Model) -> Iterator[State]:
         inserted = state.inserted | {(name, device)}
         yield alter(state, name, Pod("starting", device), flight=None, inserted=inserted)
         return
-    refused = device not in state.listed | state.leaving
+    refused = device not in (state.listed | state.leaving) - state.letting_go
     if model.gate:
         other = clash(state.record, Entry(name, device))
         refused = refused or (other is not None and lives(state, other.pod))
@@ -286,7 +303,15 @@ def pods_end(state: State) -> Iterator[State]:
 
 def faults(state: State, model: Model) -> Iterator[State]:
     # the agent is killed: its streams end; what it wrote down is there when it starts again
-    yield state._replace(listed=NOBODY, leaving=NOBODY, healthy=NOBODY, seen=Object(), read=None, flight=None)
+    yield begin(model)._replace(
+        pods=state.pods,
+        stored=state.stored,
+        server=state.server,
+        taken=state.taken,
+        inserted=state.inserted,
+        record=state.record,
+        faults=state.faults,
+    )
     if model.races:  # race B: the kubelet forgets a pod that runs
         for each in state.inserted:
             left = state.inserted - {each}
@@ -355,6 +380,7 @@ def test_the_handshake_alone_keeps_the_allocators_apart() -> None:
 # sentence: what is left out, and what is found then; so each rule is needed, and the model can find its lack
 LACKING = {
     "what Allocate was answered is not counted": (BOTH._replace(gate=False, counted=False), crossed),
+    "nobody looks again before a device is the scheduler's": (BOTH._replace(gate=False, rechecked=False), crossed),
     "the agent writes on any version": (BOTH._replace(gate=False, versioned=False), crossed),
     "no record, and a process that is left of a pod": (NAMED._replace(gate=False, races=False), twice),
     "no record, and race A": (NAMED._replace(gate=False), lambda state: twice(state, frozenset({"running"}))),

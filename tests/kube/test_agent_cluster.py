@@ -231,6 +231,8 @@ async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: G
     """By CDI the kubelet has admitted all pods before their slices are there; the agent dies while it cuts them."""
     left = Left(gpu_node, flags={"plugin": {"deviceListStrategy": ["cdi-cri"]}})
     pods = seventh_pods()
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.fault("nvmlDeviceCreateGpuInstance*", latency_ms=700, times=100)
     create(left.cluster, *pods)
     async with PodResources(gpu_node.node.pod_resources) as record, asyncio.timeout(60):
         for _ in itertools.count():
@@ -239,6 +241,8 @@ async def test_what_an_agent_began_before_it_was_killed_another_ends(gpu_node: G
             await asyncio.sleep(0.05)
     gpu_node.kill_agent()
     cut = len(left.places())
+    with Machine(gpu_node.node.gpu_state) as machine:
+        machine.clear_faults()
     gpu_node.start_again()
     run(left.cluster, *pods, timeout_s=150)
     check_sevenths(left)

@@ -78,5 +78,5 @@ def test_pods_in_the_way_are_evicted_as_their_budgets_allow(gpu_node: GpuNode) -
     finally:
         gpu_node.cluster.kubectl("delete", "pdb", "guard")
     gpu_node.until_state("success", timeout_s=90)
-    assert names(gpu_node) == set()
+    until("the evicted pod to be gone", lambda: not names(gpu_node), timeout_s=60)
     gpu_node.until_offered(("nvidia.com/mig-3g.20gb", 2), (SLICE, 0))

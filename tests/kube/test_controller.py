@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -64,6 +65,20 @@ async def until(kube: Kube, holds: Callable[[Any], bool], kind: Any, name: str, 
     return found
 
 
+async def wishes(kube: Kube) -> list[str]:
+    """Return what events say became wanted."""
+    return [each["message"] for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesWanted"]
+
+
+async def until_told(kube: Kube) -> None:
+    """Return when the first event is written: a controller that is killed before writes none."""
+    async with asyncio.timeout(30):
+        for _ in itertools.count():
+            if await wishes(kube):
+                return
+            await asyncio.sleep(0.1)
+
+
 def wanted(found: Object) -> list[str]:
     spec = found.get("spec") or {}
     return [one["profile"] for each in spec.get("wanted", ()) for one in each.get("instances", ())]
@@ -81,6 +96,7 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                 async with controller(control_plane, "two", tmp_path):
                     await kube.create(PODS, pod("one", "1g.5gb"))
                     await until(kube, lambda each: wanted(each) == ["1g.5gb"], GPU_NODES, "fake-a")
+                    await until_told(kube)
                     os.kill(first, signal.SIGKILL)
                     await kube.create(PODS, pod("two", "3g.20gb"))
                     lease = await until(
@@ -94,11 +110,7 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                     found = await until(kube, lambda each: len(wanted(each)) == 2, GPU_NODES, "fake-a")
                     assert sorted(wanted(found)) == ["1g.5gb", "3g.20gb"]
                     await until(kube, lambda each: each.get("status", {}).get("wantedSlices") == 2, GPU_POLICIES, "all")
-                    said = [
-                        each["message"]
-                        for each in (await kube.list(EVENTS)).objects
-                        if each["reason"] == "DevicesWanted"
-                    ]
+                    said = await wishes(kube)
                     assert len(said) == 2
                     assert all("for pods that wait" in each for each in said)
             lease = await until(

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tessera.agent.nodefiles import read_file
 from tessera.api.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
-from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store
+from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store, version_of
 from tessera.errors import Unavailable
 from tessera.log import Logger
 from tessera.signing import SEED_BYTES, Signer, verify
@@ -36,6 +36,9 @@ class Trust(Protocol):
         """Return annotations for a pod of this node, signed where an assignment is among them."""
         ...
 
+    async def refresh(self) -> None:
+        """Let `keys` have all that count at this moment."""
+
 
 class AssignmentKeys:
     """The keys of one node.
@@ -50,6 +53,7 @@ class AssignmentKeys:
     """
 
     def __init__(self, kube: Kube, node: str, path: Path, log: Logger, *, wake: Callable[[], None]) -> None:
+        self._kube = kube
         self._node = node
         self._path = path
         self._log = log
@@ -58,6 +62,8 @@ class AssignmentKeys:
         self._signer: Signer | None = None
         self._own: tuple[str, ...] = ()
         self._config_map: Object | None = None
+        self._fresh: Object | None = None
+        """The servers' keys as they were read last, where the watch did not show them yet."""
         self._keys = Keys(public={}, verify=verify)
 
     async def run(self) -> None:
@@ -102,12 +108,27 @@ class AssignmentKeys:
     @property
     def keys(self) -> Keys:
         """Whose signatures count. Where the servers' keys are deleted all at once, those that were known go on."""
-        found = self._store.objects.get((NAMESPACE, KEYS))
+        found = self._latest()
         if found is not None and found is not self._config_map:
             self._config_map = found
             new = Keys(public={**published_keys(found), **public_keys(self._own)}, verify=verify)
             self._keys = self._keys if new.like(self._keys) else new
         return self._keys
+
+    def _latest(self) -> Object | None:
+        """Return the servers' keys as they were seen or read last."""
+        watched = self._store.objects.get((NAMESPACE, KEYS))
+        found = [each for each in (watched, self._fresh) if each is not None]
+        return max(found, key=lambda each: int(version_of(each) or 0), default=None)
+
+    async def refresh(self) -> None:
+        """Read the servers' keys, so that one that a server has just published counts.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        self._fresh = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations for a pod of this node, signed where an assignment is among them."""

@@ -58,6 +58,7 @@ class GpuNodeLink:
         selection = Selection(fields=(("metadata.name", node),))
         self._store = Store(kube, GPU_NODES, selection, wake=wake, told=self._told, on_trouble=self._trouble)
         self._installed = False
+        self._absent = False
         self._known = asyncio.Event()
         """Whether it is known if the cluster has the kind."""
         self._complaint = ""
@@ -81,12 +82,12 @@ class GpuNodeLink:
 
     def _told(self, change: Change) -> None:
         if change.object is None:
-            self._installed, self._complaint = True, ""
+            self._installed, self._absent, self._complaint = True, False, ""
             self._known.set()
 
     def _trouble(self, error: Exception) -> None:
         if isinstance(error, Unsupported):
-            self._installed = False
+            self._installed, self._absent = False, True
             self._known.set()
         if str(error) != self._complaint:
             self._complaint = str(error)
@@ -109,9 +110,9 @@ class GpuNodeLink:
         return asked
 
     @property
-    def installed(self) -> bool:
-        """Whether the cluster has the kind; where it has not, no server allocates anything of this node."""
-        return self._installed
+    def absent(self) -> bool:
+        """Whether the cluster is known not to have the kind: then no server allocates anything of this node."""
+        return self._absent
 
     def offered(self) -> frozenset[DeviceKey]:
         """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last."""

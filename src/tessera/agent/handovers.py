@@ -96,7 +96,7 @@ class Handovers:
 
         What cannot be written down is not advertised, until the next look.
         """
-        if not self._gpunode.installed:
+        if self._gpunode.absent:
             return look.offered, Handover(advertise=by_name(look.offered))
         offered = with_former(look.offered, self._last, await self._bound_for(look))
         desired = by_name(offered)
@@ -111,12 +111,10 @@ class Handovers:
         return self._last, plan
 
     async def after(self, look: Look, plan: Handover) -> frozenset[DeviceKey]:
-        """Return the devices of which the kubelet has let go, taken out of `status.offered` from when this returns.
-
-        Call it when the kubelet was given the new lists; whoever comes for one of these afterwards is refused.
+        """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
 
         Raises:
-            TesseraError: the kubelet or the API server does not answer, or somebody wrote meanwhile; call again.
+            TesseraError: the kubelet does not answer; call again.
 
         """
         if not plan.withdrawing:
@@ -126,9 +124,16 @@ class Handovers:
         return handover(desired, self._gpunode.offered(), held, frozenset(), known).release
 
     async def release(self, look: Look, keys: frozenset[DeviceKey]) -> None:
-        """Take devices out of `status.offered` that nobody can get from the kubelet any more."""
+        """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
+
+        What a pod was allocated in the last moment stays.
+
+        Raises:
+            TesseraError: the API server does not answer, or somebody wrote meanwhile; call again.
+
+        """
         state = await self._gpunode.fresh(look.node)
-        await self._gpunode.write_offered(as_keys(state.offered) - keys, state.version)
+        await self._gpunode.write_offered(as_keys(state.offered) - (keys - self._gate.by_name), state.version)
 
     # To the kubelet
 
@@ -164,8 +169,9 @@ class Handovers:
         leaving = {key: resources[key] for key in sorted(gone & existing(look.inventory), key=str)}
         if not leaving:
             return frozenset()
+        left = {resource.name: len(resource.devices) for resource in look.offered.resources}
         try:
-            if await self._record.announce(look.node, Counter(leaving.values())):
+            if await self._record.announce(look.node, {name: left.get(name, 0) for name in leaving.values()}):
                 await asyncio.sleep(_SCHEDULER_S)
             await self._view.refresh()
         except (TesseraError, TimeoutError) as error:  # then nobody binds pods either

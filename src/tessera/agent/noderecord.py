@@ -66,7 +66,7 @@ class NodeRecord:
             await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
         return bool(new)
 
-    async def announce(self, node: Object, leaving: Mapping[str, int]) -> bool:
+    async def announce(self, node: Object, left: Mapping[str, int]) -> bool:
         """Let the scheduler see fewer devices before the kubelet has fewer; return whether anything was written.
 
         Otherwise a pod is bound for a device that the kubelet has not any more, and fails (`UnexpectedAdmissionError`).
@@ -74,14 +74,14 @@ class NodeRecord:
 
         Args:
             node: the Node object as last seen.
-            leaving: how many devices of each resource are about to be withdrawn.
+            left: how many devices of a resource there will be.
 
         """
         present = (node.get("status") or {}).get("allocatable") or {}
         amounts = {
-            name: str(max(0, int(present[name]) - count))
-            for name, count in leaving.items()
-            if count and str(present.get(name, "")).isdecimal() and present[name] != "0"
+            name: str(count)
+            for name, count in left.items()
+            if str(present.get(name, "")).isdecimal() and int(present[name]) > count
         }
         if amounts:
             await self._kube.patch(NODES, self._node, {"status": {"allocatable": amounts}}, subresource="status")

@@ -1,20 +1,23 @@
 """What an agent observes of its node's pods: the API server's objects, the kubelet's record, running processes."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 from tessera.api.containerlimits import holds_devices, lasting_containers
 from tessera.api.devicecheckpoint import Checkpointed
-from tessera.clients.kube import Listing, Object, name_of, version_of
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.matching import Held
 from tessera.errors import Unavailable, Unsupported
 
-__all__ = ["NodeView", "is_ended", "is_ending", "uid_of"]
+__all__ = ["NodeView", "created_ns", "is_ended", "is_ending", "uid_of"]
 
 _FRESH_S = 5.0
 """How long a list stands in for the watch, which shows the same before that."""
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""
 _LEAST_UID = 4
 """Characters of a UID that is looked for among control groups; every real one has 36."""
 
@@ -73,8 +76,14 @@ class NodeView:
         yield from left.values()
 
     def find(self, uid: str) -> Object | None:
-        """Return the pod of this UID."""
-        return next((pod for pod in self.pods() if uid_of(pod) == uid), None)
+        """Return the pod of this UID, or the static pod that the kubelet knows by it."""
+        mirrored = None
+        for pod in self.pods():
+            if uid_of(pod) == uid:
+                return pod
+            if annotations_of(pod).get(_MIRROR) == uid:
+                mirrored = pod
+        return mirrored
 
     async def refresh(self) -> None:
         """Read the pods of this node from the API server, so that `pods` shows all that the kubelet can know.
@@ -90,14 +99,38 @@ class NodeView:
 
     # What the kubelet allocated
 
-    def allocated(self) -> tuple[Checkpointed, ...]:
-        """Return what the kubelet allocated to which container, also of pods that have ended.
+    async def allocated(self) -> tuple[Checkpointed, ...]:
+        """Return what the kubelet allocated to which container; its checkpoint also shows pods that have ended.
 
         Raises:
-            Unavailable: its checkpoint cannot be read.
+            Unavailable: neither the checkpoint nor PodResources can be read.
 
         """
-        return self._checkpoint.read()
+        try:
+            return self._checkpoint.read()
+        except Unavailable:
+            return await self._asked()
+
+    async def _asked(self) -> tuple[Checkpointed, ...]:
+        """Ask the kubelet about each pod that has devices, without making it forget any."""
+        found = []
+        for pod in self.pods():
+            if is_ended(pod) or not holds_devices(pod):
+                continue
+            for each in await self._get(pod):
+                recorded = Checkpointed(
+                    uid=uid_of(pod), container=each.container, resource=each.resource, device_ids=each.device_ids
+                )
+                found.append(recorded)
+        return tuple(found)
+
+    async def _get(self, pod: Object) -> tuple[Held, ...]:
+        namespace, name = name_of(pod)
+        try:
+            return await self._resources.get(namespace, name)
+        except Unsupported:
+            every = await self._resources.list()
+            return tuple(each for each in every if (each.namespace, each.pod) == (namespace, name))
 
     async def held(self) -> tuple[Held, ...]:
         """Return what the containers of this node's pods hold, sorted; of init containers only those that stay.
@@ -106,15 +139,10 @@ class NodeView:
             Unavailable: neither the kubelet's checkpoint nor its PodResources can be read.
 
         """
-        pods = {uid_of(pod): pod for pod in self.pods() if not is_ended(pod)}
-        try:
-            recorded = self.allocated()
-        except Unavailable:
-            return await self._asked(pods.values())
         found = []
-        for each in recorded:
-            pod = pods.get(each.uid)
-            if pod is not None and each.container in lasting_containers(pod):
+        for each in await self.allocated():
+            pod = self.find(each.uid)
+            if pod is not None and not is_ended(pod) and each.container in lasting_containers(pod):
                 namespace, name = name_of(pod)
                 held = Held(
                     namespace=namespace,
@@ -125,14 +153,6 @@ class NodeView:
                 )
                 found.append(held)
         return tuple(sorted(found, key=lambda each: each.key))
-
-    async def _asked(self, pods: Iterable[Object]) -> tuple[Held, ...]:
-        """Ask the kubelet about each pod that has devices, without making it forget any."""
-        try:
-            answers = [await self._resources.get(*name_of(pod)) for pod in pods if holds_devices(pod)]
-        except Unsupported:
-            return await self._resources.list()
-        return tuple(sorted((each for held in answers for each in held), key=lambda each: each.key))
 
     # Processes
 
@@ -156,6 +176,15 @@ class NodeView:
 def uid_of(pod: Object) -> str:
     """Return a pod's UID."""
     return str((pod.get("metadata") or {}).get("uid") or "")
+
+
+def created_ns(pod: Object) -> int:
+    """Return when a pod was made, in nanoseconds since 1970; 0 where it does not say."""
+    try:
+        made = dt.datetime.fromisoformat(str((pod.get("metadata") or {}).get("creationTimestamp")))
+    except ValueError:
+        return 0
+    return round(made.timestamp()) * 10**9
 
 
 def is_ended(pod: Object | None) -> bool:

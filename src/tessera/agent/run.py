@@ -273,7 +273,7 @@ class Agent:
 
     def _promised(self, gpu: str) -> bool:
         """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""
-        if not self._gpunode.installed:
+        if self._gpunode.absent:
             return True
         return any(gpu == (key if isinstance(key, str) else key[0]) for key in self._gpunode.offered())
 

@@ -93,8 +93,19 @@ async def test_nothing_is_signed_for_a_pod_that_was_never_granted_anything() -> 
 
 def test_other_keys_let_everything_be_read_again() -> None:
     node = Node()
+    node.pods = [{**HONEST, "status": {"phase": "Pending"}}]
     assert node.gpus() == [0]
     node.trust.keys = keys(STRANGER)
     assert node.gpus() == []
     node.trust.keys = keys(SERVER)
+    assert node.gpus() == [0]
+
+
+def test_a_pod_that_runs_holds_what_it_was_granted_also_when_keys_or_units_change() -> None:
+    node = Node()
+    assert node.gpus() == [0]
+    node.pods = [spoiled(HONEST)]
+    node.trust.keys = keys(STRANGER)
+    assert node.gpus() == [0]
+    node.assigned.count_in(512)
     assert node.gpus() == [0]

@@ -749,12 +749,17 @@ async def test_memory_that_is_broken_is_left_and_said(node: Node) -> None:
     assert (await node.run("p", NEED, 2)).env
 
 
-async def test_the_kubelet_s_record_cannot_be_read(node: Node) -> None:
+async def test_neither_of_the_kubelet_s_records_can_be_read(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
-    with pytest.raises(Conflict, match="wanted a device checkpoint"):
+
+    async def broken(*_: str) -> tuple[()]:
+        raise Unavailable("socket", found="no answer", wanted="the record")
+
+    node.record.get = broken  # type: ignore[assignment,method-assign]  # a kubelet that hangs
+    with pytest.raises(Conflict, match="no answer"):
         await node.kubelet.create("default", "p", "main")
 
 
@@ -904,3 +909,79 @@ async def test_pods_without_assignment_are_refused_at_once_and_hold_nobody_up(no
     assert loop.time() - began_s < 3.0, "less than one of them was waited for before"
     node.assign("p", 2, share(0, 2048))
     assert node.spec(await node.run("p", NEED, 2))
+
+
+async def test_a_container_is_given_what_its_pod_s_init_container_had(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    containers = node.pods["default", "p"]["spec"]
+    containers["initContainers"] = [{**containers["containers"][0], "name": "init"}]
+    for name in ("init", "main"):
+        await node.kubelet.allocate("default", "p", Container(name=name, limits=((GPU, 1),)), (facts(0).uuid,))
+    for name in ("init", "main"):
+        assert dict((await node.kubelet.create("default", "p", name)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    node.ask("q")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.kubelet.allocate("default", "q", Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
+
+
+async def test_shares_of_init_containers_are_those_of_their_pod(node: Node) -> None:
+    await node.offer((facts(0, "T4"), MEMORY), how=CDI)
+    node.assign("p", 8, share(0, 8192))
+    containers = node.pods["default", "p"]["spec"]
+    containers["initContainers"] = [{"name": "init", "resources": {"limits": {NEED: "0"}}}]
+    await node.run("p", NEED, 8)
+    node.assign("q", 7, share(0, 7168))
+    assert node.spec(await node.run("q", NEED, 7))
+
+
+async def test_a_container_starts_again_though_its_device_is_offered_no_more(node: Node) -> None:
+    """As after a policy that has fewer replicas, other names, or another mode."""
+    await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
+    first = await node.run("p")
+    (other,) = {facts(0).uuid, facts(1).uuid} - {dict(first.env)["NVIDIA_VISIBLE_DEVICES"]}
+    await node.offer((facts([facts(0).uuid, facts(1).uuid].index(other), "T4"), WHOLE))
+    assert await node.kubelet.create("default", "p", "main") == first
+    await node.offer((facts(2), MEMORY))
+    assert (node.kubelet.capacity(GPU), await node.kubelet.create("default", "p", "main")) == (0, first)
+
+
+async def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("static")
+    metadata = node.pods["default", "static"]["metadata"]
+    metadata["annotations"] = {"kubernetes.io/config.mirror": "hash-of-the-file"}
+    await node.kubelet.admit("default", "static", Container(name="main", limits=((GPU, 1),)), uid="hash-of-the-file")
+    assert dict((await node.kubelet.create("default", "static", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [each.pod for each in node.plugins.gate.entries] == ["default/static"]
+
+
+async def test_what_lies_across_a_device_in_use_is_not_preferred(node: Node) -> None:
+    """A GPU that a pod has as a whole, and that was cut behind its back: the kubelet knows no instance to be taken."""
+    await node.offer((facts(0), WHOLE), (facts(1), WHOLE))
+    got = dict((await node.run("p")).env)["NVIDIA_VISIBLE_DEVICES"]
+    layout = sevenths()[:1]
+    await node.offer((facts(0, layout=layout), mig(layout)), (facts(1, layout=layout), mig(layout)))
+    grant = dict((await node.run("q", SLICE)).env)["NVIDIA_VISIBLE_DEVICES"]
+    (other,) = (facts(i, layout=layout) for i in (0, 1) if facts(i).uuid != got)
+    assert grant == other.instances[0].uuid
+
+
+async def test_the_pod_that_was_made_later_gives_way(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    for name, made in (("a", "2026-01-31T12:00:09Z"), ("z", "2026-01-31T12:00:00Z")):
+        node.ask(name)
+        node.pods["default", name]["metadata"]["creationTimestamp"] = made
+        node.kubelet.record("default", name, Container(name="main", limits=((GPU, 1),)), (facts(0).uuid,))
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    ((later, _),) = node.plugins.gate.conflicts()
+    assert later.pod == "default/a"
+
+
+async def test_where_the_checkpoint_cannot_be_read_the_kubelet_is_asked_about_each_pod(node: Node) -> None:
+    await node.offer((facts(0, "T4"), WHOLE))
+    node.ask("p")
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
+    (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
+    assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
+    assert [each.pod for each in node.plugins.gate.entries] == ["default/p"]

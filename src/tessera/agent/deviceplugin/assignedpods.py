@@ -69,7 +69,7 @@ class AssignedPods:
         """Read `aliyun.com/gpu-mem` in units of so many MiB."""
         if share_unit_mib != self._share_unit_mib:
             self._share_unit_mib = share_unit_mib
-            self._read, self._objects, self._dues = {}, (), ()
+            self._forget()
 
     def objects(self) -> Iterator[Object]:
         """Yield the pods as they are after all changes of ours."""
@@ -88,7 +88,8 @@ class AssignedPods:
         """Return what the pods were assigned."""
         objects, keys = tuple(self.objects()), self._trust.keys
         if keys is not self._keys:
-            self._keys, self._read, self._objects = keys, {}, ()
+            self._keys = keys
+            self._forget()
         elif len(objects) == len(self._objects) and all(map(operator.is_, objects, self._objects)):
             return self._dues
         read: dict[tuple[str, str], _Known] = {}
@@ -100,17 +101,36 @@ class AssignedPods:
         self._dues = tuple(due for known in read.values() for due in known.dues)
         return self._dues
 
+    async def refresh(self) -> None:
+        """Read the keys anew where assignments do not count: a server may have published another a moment ago.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        if self.refused:
+            await self._trust.refresh()
+
     @property
     def refused(self) -> tuple[str, ...]:
         """Why assignments of pods do not count, a sentence each."""
         self.dues()
         return tuple(known.why for known in self._read.values() if known.why)
 
+    def _forget(self) -> None:
+        """Let every pod be read anew; what those hold that run, and whose assignment does not count, stays."""
+        self._read = {
+            name: msgspec.structs.replace(known, pod={})
+            for name, known in self._read.items()
+            if known.granted is not None
+        }
+        self._objects, self._dues = (), ()
+
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = read_dues((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
         why = "; ".join(found.refused)
         running = (pod.get("status") or {}).get("phase") == "Running"
-        if found.dues or not running or before is None or _uid(pod) != _uid(before.pod):
+        if found.dues or not running or before is None or before.granted is None or _uid(pod) != _uid(before.granted):
             return _Known(pod=pod, dues=found.dues, granted=pod if found.dues else None, why=why)
         return msgspec.structs.replace(before, pod=pod, why=why)
 

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.nodeview import is_ended, is_ending, uid_of
-from tessera.api.containerlimits import lasting_containers
+from tessera.agent.nodeview import created_ns, is_ended, is_ending, uid_of
+from tessera.api.containerlimits import asks_of, lasting_containers
 from tessera.api.devicecheckpoint import Checkpointed
 from tessera.clients.kube import Object, name_of
-from tessera.core.advertise import SHARE_RESOURCES, DeviceKey
-from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts
+from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts, uses_of_devices
 from tessera.core.matching import Held
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -44,7 +44,7 @@ class PodsInView(Protocol):
     async def refresh(self) -> None:
         """Let `pods` show all that the kubelet can know."""
 
-    def allocated(self) -> tuple[Checkpointed, ...]:
+    async def allocated(self) -> tuple[Checkpointed, ...]:
         """Return what the kubelet recorded."""
 
     async def held(self) -> tuple[Held, ...]:
@@ -100,6 +100,23 @@ class Gate:
         named = (each for each in self._entries if each.resource not in SHARE_RESOURCES)
         return frozenset(use.key for each in named for use in each.uses)
 
+    def is_free(self, resource: str, device: PluginDevice) -> bool:
+        """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""
+        (use,) = uses_of_devices((device,))
+        return not any(
+            (each.resource == resource and device.id in each.ids) or any(use.excludes(other) for other in each.uses)
+            for each in self._entries
+        )
+
+    def recorded(self, holder: Allocation) -> tuple[Use, ...]:
+        """Return what a container uses that was started before; nothing of one that was not."""
+        return next((each.uses for each in self._entries if _is_for(each, holder)), ())
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The resources of which pods have something; their plugins are asked before each start of a container."""
+        return frozenset(each.resource for each in self._entries)
+
     def held(self) -> tuple[Held, ...]:
         """Return what containers have by this record."""
         return tuple(
@@ -119,7 +136,7 @@ class Gate:
         """
         new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns())
         cleared: list[Allocation] = []
-        while (clash := next((c for c in self._clashes(new, ids=True) if c.other not in cleared), None)) is not None:
+        while (clash := next(self._clashes(new, ids=True, but=cleared), None)) is not None:
             other = clash.other
             if other is None or await self._keeps(other):
                 raise self._refusal(new, clash)
@@ -140,10 +157,10 @@ class Gate:
         wanted = tuple(sorted(ids))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _LAST_BREATH_S
-        found = self._recorded(resource, wanted)
+        found = await self._recorded(resource, wanted)
         while len({each.uid for each in found}) != 1:
             await self.view.refresh()
-            found = self._recorded(resource, wanted)
+            found = await self._recorded(resource, wanted)
             if not found or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
@@ -164,10 +181,10 @@ class Gate:
             )
         return found[0]
 
-    def _recorded(self, resource: str, ids: tuple[str, ...]) -> list[Allocation]:
+    async def _recorded(self, resource: str, ids: tuple[str, ...]) -> list[Allocation]:
         """Return the containers of living pods with these ids, those that last before those that come to an end."""
         found = []
-        for each in self.view.allocated():
+        for each in await self.view.allocated():
             pod = self.view.find(each.uid)
             if (each.resource, each.device_ids) == (resource, ids) and pod is not None and not is_ended(pod):
                 lasts = each.container in lasting_containers(pod)
@@ -214,36 +231,53 @@ class Gate:
         same = (each.at_ns for each in self._entries if _is_for(each, holder) or _becomes(each, holder))
         return min(same, default=self._now_ns())
 
-    def _clashes(self, new: Allocation, *, ids: bool) -> Iterator[Clash]:
-        return clashes(self._entries, new, self._capacity(), ids=ids)
+    def _clashes(self, new: Allocation, *, ids: bool, but: Iterable[Allocation] = ()) -> Iterator[Clash]:
+        left = [each for each in self._entries if each not in but]
+        return clashes(left, new, self._capacity(), ids=ids)
 
     async def _keeps(self, other: Allocation) -> bool:
         """Return whether an allocation must not be given again while the kubelet allocates.
 
-        It asks only when it has let the device go, or has forgotten it. A pod that ends may keep its processes for a
-        moment; `start` waits for them.
+        It asks only when it has let the device go, has forgotten it, or gives a pod's later container what its init
+        container had. A pod that ends may keep its processes for a moment; `start` waits for them.
         """
+        await self._refreshed()
+        if await self._is_being_admitted(other):
+            return False
         if not other.uid:
             return await self._claimed(other)
-        if not is_ending(self.view.find(other.uid)):
-            await self._refreshed()
         if is_ending(self.view.find(other.uid)):
             return False
-        return self._shows(other) or bool(self.view.running((other.uid,)))
+        return await self._shows(other) or bool(self.view.running((other.uid,)))
+
+    async def _is_being_admitted(self, other: Allocation) -> bool:
+        """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
+
+        The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what
+        the pod's init containers had.
+        """
+        recorded = [each for each in await self.view.allocated() if each.resource == other.resource]
+        for uid in {each.uid for each in recorded if set(each.device_ids) & set(other.ids)}:
+            pod = self.view.find(uid)
+            served = {each.container for each in recorded if each.uid == uid}
+            if pod is not None and not is_ended(pod):
+                asking = {container for container, resource, _ in asks_of(pod) if resource == other.resource}
+                return bool(asking - served)
+        return False
 
     async def _lives(self, other: Allocation) -> bool:
         """Return whether a container that has these devices runs, or is going to."""
         if not other.uid:
+            await self._refreshed()
             return await self._claimed(other)
         if self.view.running((other.uid,)):
             return True
         await self._refreshed()
-        return not is_ended(self.view.find(other.uid)) and self._shows(other)
+        return not is_ended(self.view.find(other.uid)) and await self._shows(other)
 
     async def _claimed(self, other: Allocation) -> bool:
         """Return whether a pod has what `Allocate` was answered, and take down which."""
-        await self._refreshed()
-        for each in self.view.allocated():
+        for each in await self.view.allocated():
             pod = self.view.find(each.uid)
             if (each.resource, each.device_ids) == (other.resource, other.ids) and not is_ended(pod):
                 known = msgspec.structs.replace(other, uid=each.uid, pod=self._pod(each.uid), container=each.container)
@@ -259,11 +293,11 @@ class Gate:
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
 
-    def _shows(self, other: Allocation) -> bool:
+    async def _shows(self, other: Allocation) -> bool:
         """Return whether the kubelet's record has an allocation."""
         return any(
             (each.uid, each.resource) == (other.uid, other.resource) and set(each.device_ids) & set(other.ids)
-            for each in self.view.allocated()
+            for each in await self.view.allocated()
         )
 
     def _refusal(self, new: Allocation, clash: Clash) -> Conflict:
@@ -331,9 +365,10 @@ class Gate:
     def _adopt(self, held: Iterable[Held], uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
         known = {(each.uid, each.container, each.resource) for each in self._entries}
         pending = {(each.resource, each.ids) for each in self._entries if not each.uid}
-        uids = {name_of(pod): uid_of(pod) for pod in self.view.pods()}
+        pods = {name_of(pod): pod for pod in self.view.pods()}
         for each in held:
-            uid = uids.get((each.namespace, each.pod), "")
+            pod = pods.get((each.namespace, each.pod), {})
+            uid = uid_of(pod)
             if not uid or (uid, each.container, each.resource) in known or (each.resource, each.device_ids) in pending:
                 continue
             uses = uses_of(each)
@@ -345,7 +380,7 @@ class Gate:
                     uid=uid,
                     pod=f"{each.namespace}/{each.pod}",
                     container=each.container,
-                    at_ns=self._now_ns(),
+                    at_ns=created_ns(pod) or self._now_ns(),
                 )
                 self._entries.append(entry)
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)

@@ -176,7 +176,10 @@ class Plugins:
             self._write_devices()
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
-        return await self._servers.offer(offered.resources, policy=policy, leaving=leaving)
+        # The kubelet asks before each start of a container, also where nothing of its resource is offered any more.
+        names = self.gate.resources - {resource.name for resource in offered.resources}
+        kept = (Resource(name=name, devices=(), by_assignment=name in SHARE_RESOURCES) for name in sorted(names))
+        return await self._servers.offer((*offered.resources, *kept), policy=policy, leaving=leaving)
 
     async def run(self) -> None:
         """Listen and register again when the kubelet starts anew, and remove what is stale; for ever."""

@@ -131,12 +131,17 @@ class OfferedResource:
         None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
         what it likes, and `allocate` refuses.
         """
-        taken = self._gate.taken(self.resource.name)
-        free = tuple(each for each in wanted.available if each not in taken)
-        must = tuple(each for each in wanted.must_include if each not in taken)
-        size = min(wanted.size, len({*free, *must}))
-        sound = Wanted(available=free, must_include=must, size=size)
+        must = frozenset(wanted.must_include)
+        free = tuple(each for each in wanted.available if each in must or self._is_free(each))
+        size = min(wanted.size, len(must.union(free)))
+        sound = Wanted(available=free, must_include=wanted.must_include, size=size)
         return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
+
+    def _is_free(self, name: str) -> bool:
+        device = self._devices.get(name)
+        if device is None or self.resource.by_assignment:
+            return name not in self._gate.taken(self.resource.name)
+        return self._gate.is_free(self.resource.name, device)
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         """Return what a container with these devices gets.
@@ -176,7 +181,9 @@ class OfferedResource:
             await self._shares.pre_start(self.resource.name, ids)
             return
         holder = await self._gate.holder(self.resource.name, ids)
-        await self._gate.start(holder, uses_of_devices(self._known(ids)), ids=True)
+        # A container that starts again keeps its devices, whatever is offered by now.
+        uses = self._gate.recorded(holder) or uses_of_devices(self._known(ids))
+        await self._gate.start(holder, uses, ids=True)
 
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:
         subject = f"devices of {self.resource.name}"

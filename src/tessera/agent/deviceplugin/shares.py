@@ -242,6 +242,7 @@ class ShareAllocator:
         """
         try:
             await self._view.refresh()
+            await self._pods.refresh()
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
             return _LATE_S
