@@ -18,6 +18,7 @@ from tessera.core.allocations import (
     uses_of_devices,
     uses_of_ids,
     uses_of_shares,
+    uuids_of_uses,
 )
 from tessera.core.inventory import Inventory
 from tessera.core.mig import Placement
@@ -192,3 +193,10 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
         Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
         amount(7, facts(1).uuid),
     )
+
+
+def test_uses_name_what_the_driver_shows() -> None:
+    cut = facts(0, layout=sevenths()[:1])
+    inventory = Inventory(gpus=(cut, facts(1, "T4")))
+    uses = (whole(cut.uuid, sevenths()[0]), whole(cut.uuid), whole(facts(1).uuid), client(facts(1).uuid))
+    assert uuids_of_uses(uses, inventory) == (cut.instances[0].uuid, facts(1).uuid)

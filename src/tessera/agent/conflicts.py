@@ -1,10 +1,13 @@
-"""Ends what should never be: a device that two pods have. The later pod is evicted, and events say why."""
+"""Ends what should not be: a device that two pods have, and pods that wait for devices nobody will ever assign them.
+
+The later of two pods, and the pod without an assignment, is evicted, and events say why.
+"""
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from tessera.agent.deviceplugin import Gate
-from tessera.agent.nodeview import uid_of
+from tessera.agent.nodeview import is_ending, uid_of
 from tessera.agent.partition.evictions import Evictions
 from tessera.api.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event
@@ -15,7 +18,11 @@ from tessera.log import Logger
 
 __all__ = ["Conflicts"]
 
-_REASON = "DeviceConflict"
+_CONFLICT, _STRAY = "DeviceConflict", "NotAssigned"
+_NO_ASSIGNMENT = (
+    "no assignment by Tessera, so no container of this pod is started: make it anew without nodeName and with "
+    "schedulerName: tessera-scheduler"
+)
 _ANSWER_S = 10.0
 
 
@@ -46,41 +53,44 @@ class Conflicts:
         self._log = log
         self._now = now
         self._evictions = Evictions(kube.evict, _ANSWER_S)
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: set[str] = set()
 
-    async def end(self, *, evict: bool) -> tuple[str, ...]:
-        """Report each conflict on its later pod, and evict that pod where this is allowed; return them in words.
+    async def end(self, strays: Mapping[str, str], *, evict: bool) -> tuple[str, ...]:
+        """Report each such pod once by an event, and evict it where this is allowed; return the conflicts in words.
 
         Args:
+            strays: pods that no assignment was written for, by UID.
             evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
 
         """
-        found = self._gate.conflicts()
-        texts = tuple(_text(later, clash, evict=evict) for later, clash in found)
-        self._reported &= {(later.uid, text) for (later, _), text in zip(found, texts, strict=True)}
-        for (later, _), text in zip(found, texts, strict=True):
-            if (later.uid, text) not in self._reported:
-                self._reported.add((later.uid, text))
-                await self._report(later, text)
+        conflicts = {
+            later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
+        }
+        found = {uid: (pod, _STRAY, _NO_ASSIGNMENT) for uid, pod in strays.items()}
+        found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
+        there = {uid: each for uid, each in found.items() if self._is_there(uid)}
+        self._reported &= there.keys()
+        for uid, (pod, reason, text) in there.items():
+            if uid not in self._reported:
+                self._reported.add(uid)
+                await self._report(uid, pod, Report(reason=reason, message=text, warning=True))
         if evict:
-            await self._evictions.ask(self._users(later for later, _ in found))
-        return texts
+            await self._evictions.ask(User(gpu="", pod=pod) for pod, _, _ in there.values())
+        return tuple(text for _, text in conflicts.values())
 
-    def _users(self, entries: Iterable[Allocation]) -> Iterable[User]:
-        """Return the pods that are still there under the UID that has the device."""
-        for each in entries:
-            pod = self._gate.view.find(each.uid)
-            if pod is not None and uid_of(pod) == each.uid and not pod["metadata"].get("deletionTimestamp"):
-                yield User(gpu=each.uses[0].gpu if each.uses else "", pod=each.pod)
+    def _is_there(self, uid: str) -> bool:
+        """Return whether a pod has not ended and is not being deleted."""
+        pod = self._gate.view.find(uid)
+        return uid_of(pod or {}) == uid and not is_ending(pod)
 
-    async def _report(self, later: Allocation, text: str) -> None:
-        namespace, _, name = later.pod.partition("/")
-        subject = Subject(kind="Pod", name=name, namespace=namespace, uid=later.uid, node=self._node)
-        self._log.error("device_conflict", pod=later.pod, reason=text)
+    async def _report(self, uid: str, pod: str, report: Report) -> None:
+        namespace, _, name = pod.partition("/")
+        subject = Subject(kind="Pod", name=name, namespace=namespace, uid=uid, node=self._node)
+        self._log.error("pod_in_conflict", pod=pod, event_reason=report.reason, reason=report.message)
         try:
-            await record_event(self._kube, subject, Report(reason=_REASON, message=text, warning=True), self._now())
+            await record_event(self._kube, subject, report, self._now())
         except TesseraError as error:
-            self._log.warning("event_not_written", pod=later.pod, reason=str(error))
+            self._log.warning("event_not_written", pod=pod, reason=str(error))
 
 
 def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:

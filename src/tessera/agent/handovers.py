@@ -150,6 +150,7 @@ class Handovers:
             with contextlib.suppress(Conflict):
                 await self._gpunode.write_offered(committed | add, state.version)
                 return
+        self._log.info("look_again", what="offered", reason="servers write claims to the GPUNode at every try")
 
     def _taken(self, look: Look, desired: frozenset[DeviceKey], claims: Iterable[Claim]) -> frozenset[DeviceKey]:
         """Return which of the desired devices have something in common with what claims and assignments name."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.advertise import DeviceKey
+from tessera.core.allocations import Allocation, uuids_of_uses
 from tessera.core.holdings import PodDevices, assigned, held_by_name, holdings
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Due, Held
@@ -26,6 +27,7 @@ class NodePods:
         objects: returns the Pod objects as last seen.
         record: returns what containers hold, by the kubelet's record and the agent's own.
         dues: returns what their assignments say after all exchanges, as `Plugins.dues` does.
+        allocations: returns what containers were allocated, by the agent's own record.
 
     """
 
@@ -34,10 +36,12 @@ class NodePods:
         objects: Callable[[], Iterable[Object]],
         record: Callable[[], Awaitable[tuple[Held, ...]]],
         dues: Callable[[], tuple[Due, ...]],
+        allocations: Callable[[], tuple[Allocation, ...]] = tuple,
     ) -> None:
         self._objects = objects
         self._record = record
         self._dues = dues
+        self._allocations = allocations
         self._lacking_since_s: float | None = None
 
     @property
@@ -77,7 +81,13 @@ class NodePods:
             Unavailable: the kubelet does not answer, or has just started and does not show a running pod yet.
 
         """
-        return holdings(await self._trusted(), self._dues(), inventory)
+        known = holdings(await self._trusted(), self._dues(), inventory, guess=False)
+        own = (
+            PodDevices(pod=each.pod, devices=uuids_of_uses(each.uses, inventory))
+            for each in self._allocations()
+            if each.pod
+        )
+        return (*known, *own)
 
     async def _trusted(self) -> tuple[Held, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""

@@ -14,7 +14,7 @@ from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["NodeView", "created_ns", "is_ended", "is_ending", "uid_of"]
 
-_FRESH_S = 5.0
+_FRESH_S = 2.0
 """How long a list stands in for the watch, which shows the same before that."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""

@@ -135,13 +135,12 @@ class Agent:
         self._notes: dict[str, tuple[str, ...]] = {}
         self._untold: list[Report] = []
         self._plugins = self._own_plugins()
-        self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues)
+        gate = self._plugins.gate
+        self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues, lambda: gate.entries)
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
-        self._conflicts = Conflicts(kube, settings.node, self._plugins.gate, self._log)
-        self._handovers = Handovers(
-            self._gpunode, self._record, self._kubelet, self._plugins.gate, self._pods.assigned, self._log
-        )
+        self._conflicts = Conflicts(kube, settings.node, gate, self._log)
+        self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods.assigned, self._log)
 
     def _own_view(self) -> NodeView:
         paths = self._settings.paths

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.asks import SHARE_MEMORY, names_device
-from tessera.api.assignments import read_shares
+from tessera.api.assignments import check_asked, read_shares
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.podspecs import PREFIX, read_need
@@ -95,10 +95,19 @@ def _shares(
     except UnknownKey as error:
         if keys is None or keys.refuses(error.key):
             return (), told(error, field), ""
-        shares, unread, _ = _shares(field, need, share_unit_mib, None)
-        return shares, unread, error.key
+        return (*_doubted(field, need, share_unit_mib), error.key)
     except InvalidInput as error:
         return (), told(error, field), ""
+
+
+def _doubted(field: Field, need: Need | None, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
+    """Return the shares of an assignment whose key is not known yet, never more than is asked, and why there are none."""
+    try:
+        shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
+        check_asked(field, need, shares)
+    except InvalidInput as error:
+        return (), told(error, field)
+    return shares, ""
 
 
 def asks_gpus(pod: Mapping[str, Any]) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
+    "uuids_of_uses",
 ]
 
 
@@ -157,6 +158,13 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
         for each in shares
         if each.gpu in gpus
     )
+
+
+def uuids_of_uses(uses: Iterable[Use], inventory: Inventory) -> tuple[str, ...]:
+    """Return the UUIDs of devices in use, of those that the driver shows: of the GPU where MIG is off."""
+    uuids: dict[DeviceKey, str] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus if gpu.layout is None}
+    uuids |= {(gpu.uuid, each.placement): each.uuid for gpu in inventory.gpus for each in gpu.instances}
+    return tuple(dict.fromkeys(uuids[use.key] for use in uses if use.key in uuids))
 
 
 def clashes(

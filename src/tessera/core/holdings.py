@@ -91,24 +91,28 @@ def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[Device
     return frozenset(devices[uuid] for ids in named for each in ids if (uuid := each.partition("::")[0]) in devices)
 
 
-def holdings(held: Iterable[Held], dues: Iterable[Due], inventory: Inventory) -> tuple[PodDevices, ...]:
+def holdings(
+    held: Iterable[Held], dues: Iterable[Due], inventory: Inventory, *, guess: bool = True
+) -> tuple[PodDevices, ...]:
     """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
 
     An instance that is not made yet is not held, nor is an amount of a GPU on which MIG is on: it cannot be used before
-    MIG is off. Device ids of units say nothing of the GPU; only those of pods without assignment stand for theirs.
+    MIG is off. Device ids of units say nothing of the GPU.
 
     Args:
         held: the kubelet's record.
         dues: what the assignments of the node's pods say.
         inventory: what the driver shows.
+        guess: whether units of pods without assignment stand for the GPUs in their ids, as for who does not know all
+            assignments; otherwise such pods hold nothing, because no container is started for them.
 
     """
     named = _assigned(dues, inventory)
     pods: dict[str, list[str]] = {}
     for each in held:
         pod = f"{each.namespace}/{each.pod}"
-        of_units = each.resource in SHARE_RESOURCES and pod in named
-        pods.setdefault(pod, []).extend(named[pod] if of_units else each.device_ids)
+        known = named.get(pod, each.device_ids if guess else ())
+        pods.setdefault(pod, []).extend(known if each.resource in SHARE_RESOURCES else each.device_ids)
     return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
 
 

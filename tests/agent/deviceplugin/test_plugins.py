@@ -985,3 +985,19 @@ async def test_where_the_checkpoint_cannot_be_read_the_kubelet_is_asked_about_ea
     (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
     assert dict((await node.kubelet.create("default", "p", "main")).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0).uuid
     assert [each.pod for each in node.plugins.gate.entries] == ["default/p"]
+
+
+async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assigned(node: Node) -> None:
+    """It comes beside honest ones of its size, so that Allocate cannot tell; no container of it is ever started."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.ask("stray", NEED, 2)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="found no assignment by Tessera, wanted an assignment to 2 units"):
+        await node.kubelet.create("default", "stray", "main")
+    assert node.plugins.strays == {"uid-stray": "default/stray"}
+    assert node.spec(await node.run("p", NEED, 2))
+    node.end("stray")
+    await node.plugins.gate.view.refresh()
+    await node.plugins._shares.tidy()
+    assert node.plugins.strays == {}

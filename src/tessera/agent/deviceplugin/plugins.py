@@ -120,6 +120,11 @@ class Plugins:
         """Why assignments of pods do not count, a sentence each."""
         return self._shares.refused
 
+    @property
+    def strays(self) -> Mapping[str, str]:
+        """Pods with units and without an assignment that counts, by UID: no container of theirs is ever started."""
+        return self._shares.strays
+
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
         return self._shares.dues()

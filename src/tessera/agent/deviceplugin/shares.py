@@ -104,6 +104,9 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
+        self.strays: dict[str, str] = {}
+        """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
+        them, or they named their node. Assignments are written when a pod is bound, so that none will come."""
 
     def count_in(self, share_unit_mib: int) -> None:
         """Read `aliyun.com/gpu-mem` in units of so many MiB."""
@@ -174,6 +177,7 @@ class ShareAllocator:
             Unavailable: the kubelet's record or the API cannot be read.
 
         """
+        self.strays = {uid: pod for uid, pod in self.strays.items() if self._view.find(uid) is not None}
         async with self._turn:
             held = await self._view.held()
             if unshown(self._pods.objects(), held):
@@ -262,9 +266,12 @@ class ShareAllocator:
         """Return what a container is due."""
         due = self._due_of(holder)
         if due is None or due.units != units:
-            last_s = asyncio.get_running_loop().time() + await self._refreshed_s()
+            late_s = await self._refreshed_s()
+            last_s = asyncio.get_running_loop().time() + late_s
             while (due := self._due_of(holder)) is None or due.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
+                    if due is None and not late_s:
+                        self.strays[holder.uid] = holder.pod
                     raise Conflict(
                         f"pod {holder.pod}, container {holder.container}",
                         found="no assignment by Tessera" if due is None else f"an assignment to {due.units} units",
