@@ -176,6 +176,18 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
     )
 
 
+def test_an_instance_in_the_place_of_another_is_not_held() -> None:
+    """It is in the way of what the pod was assigned, and may be destroyed for it."""
+    record = [held("a", NEED, "GPU-0-_-0")]
+    assert holdings(record, [due("a", share(1, "1g.5gb", 4))], NODE) == (PodDevices(pod="default/a", devices=()),)
+
+
+def test_units_without_an_assignment_are_a_guess_at_best() -> None:
+    record = [held("a", NEED, "GPU-0-_-0"), held("a", "nvidia.com/gpu", "GPU-1")]
+    assert holdings(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
+    assert holdings(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
+
+
 def test_devices_are_used_by_whoever_holds_them_or_a_part_of_them() -> None:
     pods = [
         PodDevices(pod="a", devices=("GPU-0-_-3", "GPU-gone")),

@@ -17,8 +17,9 @@ __all__ = ["Book", "Found", "Watcher"]
 
 OF_ACT = re.compile(r"(.*-[0-9]+)(?:-[a-z0-9]{5})?")
 LOOK_S = 0.4
-_UNKNOWN_EXIT, _STARTING_S = 255, 2.0
-"""What is said of a container of which nothing is known. Source: containerd `internal/cri/server/helpers.go`."""
+_UNSTARTED_EXITS, _STARTING_S = {255, 128}, 2.0
+"""What is said of a container of which nothing is known, and of one that could not be started, as when kubelet or
+containerd are killed in that moment. Source: containerd `internal/cri/server/{helpers,container_start}.go`."""
 PODS = "/api/v1/namespaces/default/pods?labelSelector=made-by%3Dtest"
 NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+(\.[0-9]+)?")
 
@@ -171,7 +172,7 @@ class Watcher:
             self._count_refusal(known, status)
         elif self._may_be_done(known) and set(_exits(states)) <= {0}:
             self.unreported.append(f"{known.name}: {words}")
-        elif set(_exits(states)) == {_UNKNOWN_EXIT} and self._lived_s(known)[0] < _STARTING_S:
+        elif set(_exits(states)) <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S:
             self.unstarted.append(f"{known.name}: {words}")
         else:
             self._harm(known, f"{words} {_exits(states)}")

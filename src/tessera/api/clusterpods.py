@@ -101,7 +101,7 @@ def _shares(
 
 
 def _doubted(field: Field, need: Need | None, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
-    """Return the shares of an assignment whose key is not known yet, never more than is asked, and why there are none."""
+    """Return the shares of an assignment whose key is not known yet, at most what is asked, and why there are none."""
     try:
         shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
         check_asked(field, need, shares)

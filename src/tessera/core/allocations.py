@@ -66,12 +66,11 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu if self.placement is None else (self.gpu, self.placement)
 
     def overlaps(self, other: "Use") -> bool:
-        """Return whether two devices are the same silicon, in part or all."""
+        """Return whether two devices are the same silicon, in part or all; one whose size nobody knows is all."""
         if self.gpu != other.gpu:
             return False
-        if self.placement is None or other.placement is None:
-            return True
-        return bool(self.placement.mask & other.placement.mask)
+        own, beside = (0 if each.placement is None else each.placement.mask for each in (self, other))
+        return not own or not beside or bool(own & beside)
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers cannot have these at once, however much memory there is."""

@@ -118,12 +118,14 @@ def holdings(
 
 def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
     """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
-    whole = (gpu for gpu in inventory.gpus if gpu.layout is None)
-    uuids: dict[tuple[int, int | None], str] = {(gpu.index, None): gpu.uuid for gpu in whole}
-    uuids |= {(gpu.index, each.placement.start): each.uuid for gpu in inventory.gpus for each in gpu.instances}
+    uuids: dict[tuple[int, str | None, int | None], str] = {
+        (gpu.index, None, None): gpu.uuid for gpu in inventory.gpus if gpu.layout is None
+    }
+    for gpu in inventory.gpus:
+        uuids |= {(gpu.index, each.placement.profile, each.placement.start): each.uuid for each in gpu.instances}
     named: dict[str, list[str]] = {}
     for due in dues:
-        found = [uuids.get((share.gpu, share.start)) for share in due.shares]
+        found = [uuids.get((share.gpu, share.profile, share.start)) for share in due.shares]
         named.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
     return named
 
