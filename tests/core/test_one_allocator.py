@@ -325,9 +325,17 @@ def twice(state: State, among: frozenset[str] = frozenset({"running", "dying"}))
 
 
 def crossed(state: State) -> bool:
-    """Return whether kubelet and server have both given something away."""
+    """Return whether kubelet and server have both given something away.
+
+    A pod that the kubelet forgot before it was started has nothing, and is never started.
+    """
     needs = [pod.device for name, pod in state.pods if is_need(name) and pod.state in {"claimed", "bound", "running"}]
-    named = [pod.device for name, pod in state.pods if not is_need(name) and pod.state in {"starting", "running"}]
+    named = [
+        pod.device
+        for name, pod in state.pods
+        if not is_need(name)
+        and (pod.state == "running" or (pod.state == "starting" and (name, pod.device) in state.inserted))
+    ]
     return any(overlap(a, b) for a in needs for b in named if a and b)
 
 
