@@ -220,3 +220,13 @@ def test_which_pods_may_change_shares(case: str) -> None:
     other, want = CHANGES[case]
     first, second = read_dues([pod({"main": {NEED: 6}}, share(0, 6144)), other]).dues
     assert (first.specification == second.specification) is want
+
+
+def test_init_containers_have_what_their_pod_has_and_sidecars_their_own() -> None:
+    each = pod({"main": {NEED: 8}}, share(0, 8192))
+    init = {"name": "init", "resources": {"limits": {NEED: "4"}}}
+    sidecar = {"name": "proxy", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}
+    each["spec"]["initContainers"] = [init, sidecar]
+    found = {due.key.container: due for due in read_dues([each]).dues}
+    assert {name: (due.units, due.initial) for name, due in found.items()} == {"main": (8, False), "init": (4, True)}
+    assert found["init"].shares == found["main"].shares

@@ -54,7 +54,7 @@ class NodePods:
         """The shares of each pod that has any, with what its cgroup is named by."""
         objects = {name_of(each): each for each in self._objects()}
         shares: dict[tuple[str, str], list[Share]] = {}
-        for due in self._dues():
+        for due in (each for each in self._dues() if not each.initial):
             shares.setdefault((due.key.namespace, due.key.pod), []).extend(due.shares)
         return tuple(
             PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=_qos(objects[name]), shares=tuple(own))

@@ -70,12 +70,13 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
+    initial = {name for name in _initial(pod)}
     for ask, at, own in dealt(pod, need.asks, shares):
-        units = dict(_units(pod, ask.resource))
+        units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
             parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
         else:
-            parts = {ask.container: own} if ask.resource in SHARE_RESOURCES else {}
+            parts = {name: own for name in (ask.container, *(units.keys() & initial))} if shared else {}
         for container, part in parts.items():
             yield Due(
                 key=DueKey(namespace, name, container, ask.resource),
@@ -87,7 +88,15 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
                 running=running,
                 ask=_asked(ask, need),
                 bound=name if len(parts) > 1 else "",
+                initial=container in initial,
             )
+
+
+def _initial(pod: Field) -> Iterator[str]:
+    """Yield the init containers that come to an end before the others start."""
+    for container in pod.get("spec", "initContainers").elements():
+        if container.get("restartPolicy").value != "Always":
+            yield container.get("name").text()
 
 
 def _asked(ask: Ask, need: Need) -> str:

@@ -74,6 +74,8 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
     running: bool = False
     """Whether the pod runs; then it holds its devices, also where the kubelet's record does not show it yet."""
+    initial: bool = False
+    """Whether the container comes to an end before the pod's others start: what it has is theirs afterwards."""
     ask: str = ""
     """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
     bound: str = ""

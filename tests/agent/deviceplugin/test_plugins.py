@@ -1001,3 +1001,19 @@ async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assi
     await node.plugins.gate.view.refresh()
     await node.plugins._shares.tidy()
     assert node.plugins.strays == {}
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
+async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Node, first: int, then: int) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", then, share(0, 1024 * max(first, then)))
+    init = {"name": "init", "resources": {"limits": {NEED: str(first)}}}
+    node.pods["default", "p"]["spec"]["initContainers"] = [init]
+    node.pods["default", "p"] = signed(node.pods["default", "p"])
+    node.watched["default", "p"] = node.pods["default", "p"]
+    ids = tuple(f"{facts(0).uuid}-_-{number}" for number in range(max(first, then)))
+    for name, count in (("init", first), ("main", then)):
+        await node.kubelet.allocate("default", "p", Container(name=name, limits=((NEED, count),)), ids[:count])
+    for name in ("init", "main"):
+        edits = node.spec(await node.kubelet.create("default", "p", name))
+        assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in edits["env"]
