@@ -70,13 +70,13 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
-    initial = {name for name in _initial(pod)}
+    initial = set(_initial(pod))
     for ask, at, own in dealt(pod, need.asks, shares):
         units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
             parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
         else:
-            parts = {name: own for name in (ask.container, *(units.keys() & initial))} if shared else {}
+            parts = dict.fromkeys((ask.container, *(units.keys() & initial)), own) if shared else {}
         for container, part in parts.items():
             yield Due(
                 key=DueKey(namespace, name, container, ask.resource),
