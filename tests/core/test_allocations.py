@@ -34,11 +34,11 @@ def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
 
 
 def amount(memory_mib: int, gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.AMOUNTS, memory_mib=memory_mib)
+    return Use(gpu=gpu, sharer=Sharer.MEMORY, memory_mib=memory_mib)
 
 
 def client(gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.CLIENTS)
+    return Use(gpu=gpu, sharer=Sharer.REPLICA)
 
 
 def entry(pod: str, *uses: Use, ids: str = "", container: str = "main", at: int = 0) -> Allocation:

@@ -94,6 +94,6 @@ class Conflicts:
 
 
 def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:
-    other = "another pod" if clash.other is None else clash.other.holder
-    what = "it is evicted" if evict else "delete one of them"
-    return f"pod {later.pod} was allocated {clash.text}, which {other} was allocated before: {what}"
+    other = "another pod" if clash.other is None else f"pod {clash.other.pod}"
+    what = f"evicting {later.pod}, which came later" if evict else "delete one of them"
+    return f"pod {later.pod} and {other} both use {clash.text}: {what}"

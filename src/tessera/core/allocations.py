@@ -33,19 +33,19 @@ __all__ = [
 class Sharer(enum.StrEnum):
     """Who else may use a device."""
 
-    NOBODY = "nobody"
+    EXCLUSIVE = "exclusive"
     """A whole GPU or a MIG instance for one pod."""
-    CLIENTS = "clients"
+    REPLICA = "replica"
     """Other replicas of the same device, each with an id of its own."""
-    AMOUNTS = "amounts"
+    MEMORY = "memory"
     """Others with an amount of its memory, as long as there is enough."""
 
 
 _SHARERS = {
-    Mode.WHOLE: Sharer.NOBODY,
-    Mode.MIG: Sharer.NOBODY,
-    Mode.MPS: Sharer.AMOUNTS,
-    Mode.MEMORY_SHARE: Sharer.AMOUNTS,
+    Mode.WHOLE: Sharer.EXCLUSIVE,
+    Mode.MIG: Sharer.EXCLUSIVE,
+    Mode.MPS: Sharer.MEMORY,
+    Mode.MEMORY_SHARE: Sharer.MEMORY,
 }
 
 
@@ -56,7 +56,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """UUID."""
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU."""
-    sharer: Sharer = Sharer.NOBODY
+    sharer: Sharer = Sharer.EXCLUSIVE
     memory_mib: int = 0
     """Memory that the container may use, where that is what is counted."""
 
@@ -74,7 +74,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers cannot have these at once, however much memory there is."""
-        same = self.placement == other.placement and self.sharer is other.sharer is not Sharer.NOBODY
+        same = self.placement == other.placement and self.sharer is other.sharer is not Sharer.EXCLUSIVE
         return self.overlaps(other) and not same
 
 
@@ -120,8 +120,8 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
 
 
 def _sharer(mode: Mode, *, replica: bool) -> Sharer:
-    found = _SHARERS.get(mode, Sharer.CLIENTS)
-    return Sharer.CLIENTS if replica and found is Sharer.AMOUNTS else found
+    found = _SHARERS.get(mode, Sharer.REPLICA)
+    return Sharer.REPLICA if replica and found is Sharer.MEMORY else found
 
 
 def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
@@ -134,7 +134,7 @@ def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
     for name in ids:
         uuid, replica, _ = name.partition("::")
         if uuid in devices:
-            sharer = Sharer.CLIENTS if replica else Sharer.NOBODY
+            sharer = Sharer.REPLICA if replica else Sharer.EXCLUSIVE
             found.append(msgspec.structs.replace(devices[uuid], sharer=sharer))
     return tuple(dict.fromkeys(found))
 
@@ -213,7 +213,7 @@ def _full(
 
     """
     for use in new.uses:
-        if use.sharer is not Sharer.AMOUNTS:
+        if use.sharer is not Sharer.MEMORY:
             continue
         beside = [(each, part) for each in (*others, *own) for part in each.uses if _beside(use, part)]
         most_mib = capacity_mib.get(use.key)
@@ -223,7 +223,7 @@ def _full(
 
 
 def _beside(use: Use, part: Use) -> bool:
-    return part.sharer is Sharer.AMOUNTS and part.key == use.key
+    return part.sharer is Sharer.MEMORY and part.key == use.key
 
 
 def shown_use(use: Use) -> str:

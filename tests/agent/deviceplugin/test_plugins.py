@@ -838,7 +838,7 @@ async def test_a_pod_that_is_deleted_by_force_keeps_its_device_until_its_last_pr
 
 
 async def test_processes_that_do_not_end_keep_the_device(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.agent.deviceplugin.gate._LAST_BREATH_S", 0.2)
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.2)
     await node.offer((facts(0, "T4"), WHOLE))
     await node.run("p")
     node.process_of("p")

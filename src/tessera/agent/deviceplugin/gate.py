@@ -1,4 +1,4 @@
-"""The last gate before a container gets a device: nobody passes while another pod that lives has it.
+"""The last gate before a container gets a device: refuses one that a running pod uses.
 
 `admit` is asked in `Allocate`, which names no pod; `start` in `PreStartContainer`, before each start of a container,
 when the kubelet has recorded the pod. Both write the record before they return (docs/decisions/0014-last-gate.md).
@@ -24,7 +24,7 @@ from tessera.log import Logger
 
 __all__ = ["Gate", "PodsInView"]
 
-_LAST_BREATH_S = 5.0
+_TERMINATION_WAIT_S = 5.0
 """How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
 least, and tries again what was refused."""
 _AGAIN_S = 0.1
@@ -127,7 +127,7 @@ class Gate:
         )
 
     async def admit(self, resource: str, ids: Iterable[str], uses: tuple[Use, ...] = ()) -> None:
-        """Take down that `Allocate` is answered for these ids.
+        """Record the allocation that `Allocate` is about to answer, or refuse it.
 
         Raises:
             Conflict: a pod that lives has one of them, or a device that overlaps.
@@ -138,7 +138,7 @@ class Gate:
         cleared: list[Allocation] = []
         while (clash := next(self._clashes(new, ids=True, but=cleared), None)) is not None:
             other = clash.other
-            if other is None or await self._keeps(other):
+            if other is None or await self._blocks_allocate(other):
                 raise self._refusal(new, clash)
             cleared.append(other)
         for other in cleared:
@@ -156,7 +156,7 @@ class Gate:
         """
         wanted = tuple(sorted(ids))
         loop = asyncio.get_running_loop()
-        last_s = loop.time() + _LAST_BREATH_S
+        last_s = loop.time() + _TERMINATION_WAIT_S
         found = await self._recorded(resource, wanted)
         while len({each.uid for each in found}) != 1:
             await self.view.refresh()
@@ -200,7 +200,7 @@ class Gate:
         return "" if pod is None else "/".join(name_of(pod))
 
     async def start(self, holder: Allocation, uses: tuple[Use, ...], *, ids: bool) -> None:
-        """Take down what a container is about to use; waits a little for the processes of pods that are ending.
+        """Record what a container is about to use, or refuse it; waits a little for pods that are terminating.
 
         Args:
             holder: as `holder` gave it.
@@ -214,10 +214,10 @@ class Gate:
         """
         new = msgspec.structs.replace(holder, uses=uses, at_ns=self._since_ns(holder))
         loop = asyncio.get_running_loop()
-        last_s = loop.time() + _LAST_BREATH_S
+        last_s = loop.time() + _TERMINATION_WAIT_S
         while (clash := next(self._clashes(new, ids=ids), None)) is not None:
             other = clash.other
-            if other is None or await self._lives(other):
+            if other is None or await self._blocks_start(other):
                 ending = other is not None and bool(other.uid) and is_ending(self.view.find(other.uid))
                 if not ending or loop.time() > last_s:
                     raise self._refusal(new, clash)
@@ -235,7 +235,7 @@ class Gate:
         left = [each for each in self._entries if each not in but]
         return clashes(left, new, self._capacity(), ids=ids)
 
-    async def _keeps(self, other: Allocation) -> bool:
+    async def _blocks_allocate(self, other: Allocation) -> bool:
         """Return whether an allocation must not be given again while the kubelet allocates.
 
         It asks only when it has let the device go, has forgotten it, or gives a pod's later container what its init
@@ -245,10 +245,10 @@ class Gate:
         if await self._is_being_admitted(other):
             return False
         if not other.uid:
-            return await self._claimed(other)
+            return await self._resolve_pod(other)
         if is_ending(self.view.find(other.uid)):
             return False
-        return await self._shows(other) or bool(self.view.running((other.uid,)))
+        return await self._in_checkpoint(other) or bool(self.view.running((other.uid,)))
 
     async def _is_being_admitted(self, other: Allocation) -> bool:
         """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
@@ -265,18 +265,18 @@ class Gate:
                 return bool(asking - served)
         return False
 
-    async def _lives(self, other: Allocation) -> bool:
+    async def _blocks_start(self, other: Allocation) -> bool:
         """Return whether a container that has these devices runs, or is going to."""
         if not other.uid:
             await self._refreshed()
-            return await self._claimed(other)
+            return await self._resolve_pod(other)
         if self.view.running((other.uid,)):
             return True
         await self._refreshed()
-        return not is_ended(self.view.find(other.uid)) and await self._shows(other)
+        return not is_ended(self.view.find(other.uid)) and await self._in_checkpoint(other)
 
-    async def _claimed(self, other: Allocation) -> bool:
-        """Return whether a pod has what `Allocate` was answered, and take down which."""
+    async def _resolve_pod(self, other: Allocation) -> bool:
+        """Return whether a pod has what `Allocate` was answered for, and record which."""
         for each in await self.view.allocated():
             pod = self.view.find(each.uid)
             if (each.resource, each.device_ids) == (other.resource, other.ids) and not is_ended(pod):
@@ -293,7 +293,7 @@ class Gate:
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
 
-    async def _shows(self, other: Allocation) -> bool:
+    async def _in_checkpoint(self, other: Allocation) -> bool:
         """Return whether the kubelet's record has an allocation."""
         return any(
             (each.uid, each.resource) == (other.uid, other.resource) and set(each.device_ids) & set(other.ids)
@@ -307,7 +307,7 @@ class Gate:
             f"{new.resource} for {new.pod or 'a pod'}",
             found=f"{clash.text}, used by {holder}",
             wanted="a device that no other pod uses",
-            accepted="another try: the kubelet makes it for a container, a controller makes a new pod",
+            accepted="the kubelet's next try to start the container; a Job or Deployment replaces a pod that failed",
         )
 
     # The record
@@ -356,7 +356,7 @@ class Gate:
         before = tuple(self._entries)
         late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
         for each in [each for each in self._entries if not each.uid and each.at_ns < late_ns]:
-            if not await self._claimed(each):
+            if not await self._resolve_pod(each):
                 self._drop(each)
         self._adopt(held, uses_of)
         if tuple(self._entries) != before:
