@@ -164,6 +164,13 @@ def test_a_key_that_may_have_been_made_just_now_counts_until_somebody_asked(*, u
     assert (live.shares, live.doubted) == want
 
 
+def test_what_such_a_key_signs_counts_for_no_more_than_is_asked() -> None:
+    each = signed(pod("p", {NEED: 4}, amount(0, memory_mib=40960)), STRANGER)
+    live = read_live_pod(each, keys=keys(refuses=lambda _: False))
+    assert (live.shares, live.doubted) == ((), key_id(STRANGER.public))
+    assert "more than" in live.unread
+
+
 # gpushare's annotations
 
 INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kube.gpunode import GpuNode
-from kube.pods import create, environment, phase, pod, run
+from kube.pods import create, devices, phase, pod, run
 from signed import SERVER, STRANGER
 from tessera.api.assignments import write_shares
 from tessera.cli import main
@@ -85,4 +85,4 @@ def test_a_pod_that_gives_itself_a_gpu_is_refused_and_honest_ones_are_left_alone
     late["metadata"]["annotations"] = {ASSIGNMENT: write_shares((part(1, 1024),))}
     create(cluster, late)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
-    assert environment(cluster, "late")["NVIDIA_VISIBLE_DEVICES"] == gpu_node.gpu_uuids()[1]
+    assert devices(cluster, "late") == gpu_node.gpu_uuids()[1]

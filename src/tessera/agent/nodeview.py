@@ -60,7 +60,6 @@ class NodeView:
         if not self._listed and not self._moment:
             return watched
         if asyncio.get_running_loop().time() > self._until_s:
-            self._listed, self._moment = {}, 0
             return watched
         return tuple(self._merged(watched))
 
@@ -93,7 +92,9 @@ class NodeView:
 
         """
         listing = await self._relist()
-        self._listed = {uid_of(pod): pod for pod in listing.objects}
+        known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._watched())}
+        # What has not changed stays the same object: whoever has read it does not read it again.
+        self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
         self._moment = int(listing.resource_version or 0)
         self._until_s = asyncio.get_running_loop().time() + _FRESH_S
 
@@ -195,6 +196,11 @@ def is_ended(pod: Object | None) -> bool:
 def is_ending(pod: Object | None) -> bool:
     """Return whether a pod is gone, has run to its end, or is being deleted."""
     return is_ended(pod) or bool(((pod or {}).get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _unchanged(known: Object | None, pod: Object) -> Object:
+    """Return a pod as it is known already, where it is of this version."""
+    return known if known is not None and _version(known) == _version(pod) != 0 else pod
 
 
 def _version(pod: Object) -> int:
