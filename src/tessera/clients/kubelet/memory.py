@@ -156,7 +156,7 @@ class MemoryKubelet:
         """Return the number of healthy devices, held or not."""
         return len(self._healthy(resource))
 
-    async def until_allocatable(self, resource: str, count: int, *, deadline_s: float = 10.0) -> None:
+    async def until_allocatable(self, resource: str, count: int, *, deadline_s: float = 30.0) -> None:
         """Return when so many devices of a resource are healthy.
 
         Raises:
