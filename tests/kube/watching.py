@@ -168,7 +168,9 @@ class Watcher:
         words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
         if self._may_go(known):
             return
-        if not known.ran_since:
+        if known.name.startswith("cpu-"):
+            self.unreported.append(f"{known.name}: {words}")  # no device, nothing that Tessera could have done
+        elif not known.ran_since:
             self._count_refusal(known, status)
         elif self._may_be_done(known) and set(_exits(states)) <= {0}:
             self.unreported.append(f"{known.name}: {words}")
