@@ -85,6 +85,8 @@ class Watcher:
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
         self.unstarted: list[str] = []
+        self.restarted: list[str] = []
+        """Pods without devices that run on after a restart; seen after a kill of the kubelet, and not traced yet."""
         """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
         """Of pods that were refused and whose asking was honest."""
@@ -168,10 +170,10 @@ class Watcher:
         words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
         if self._may_go(known):
             return
-        if known.name.startswith("cpu-"):
-            self.unreported.append(f"{known.name}: {words}")  # no device, nothing that Tessera could have done
-        elif not known.ran_since:
+        if not known.ran_since:
             self._count_refusal(known, status)
+        elif known.name.startswith("cpu-") and known.phase == "Running":
+            self.restarted.append(f"{known.name}: {words}")
         elif self._may_be_done(known) and set(_exits(states)) <= {0}:
             self.unreported.append(f"{known.name}: {words}")
         elif set(_exits(states)) <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S:
