@@ -11,7 +11,8 @@ user's first policy does.
 
 `cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
 beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
-them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them.
+them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
+pods first that the kubelet refuses by itself: what that takes without Tessera.
 """
 
 import argparse
@@ -48,8 +49,8 @@ class Case(NamedTuple):
     isolation: str = ""
     before: str = ""
     """What is there: `instance`, `none`, or `whole` for two GPUs that a pod had by name."""
-    crowd: bool = False
-    """Whether misrouted pods come first."""
+    crowd: str = ""
+    """Which pods come first, by the dozen: `misrouted`, or `too large` for the node, which the kubelet itself refuses."""
     scheduler: str = OURS
 
 
@@ -64,7 +65,8 @@ CASES = (
     Case("slice by name, instance there", {SLICE: 1}, before="instance", scheduler="default-scheduler"),
     Case("slice by name, new instance", {SLICE: 1}, before="none", scheduler="default-scheduler"),
     Case("slice by name, after whole GPUs", {SLICE: 1}, before="whole", scheduler="default-scheduler"),
-    Case("cpu beside misrouted", {}, crowd=True, scheduler="default-scheduler"),
+    Case("cpu beside too large", {}, crowd="too large", scheduler="default-scheduler"),
+    Case("cpu beside misrouted", {}, crowd="misrouted", scheduler="default-scheduler"),
 )
 
 
@@ -97,9 +99,13 @@ class Bench:
             self._run(self._pod(first, f"before-{self._number}"))
             self.clean()
         if case.crowd:
-            crowd = Case("", {NEED: 1}, "none", scheduler="default-scheduler")
+            limits = {NEED: 1} if case.crowd == "misrouted" else {"cpu": 10_000}
+            crowd = Case("", limits, "none", scheduler="default-scheduler")
             for each in range(self._misrouted):
-                self._create(self._pod(crowd, f"misrouted-{self._number}-{each}"))
+                pod = self._pod(crowd, f"crowd-{self._number}-{each}")
+                if case.crowd == "too large":  # no scheduler would place it
+                    pod["spec"]["nodeName"] = "node1"
+                self._create(pod)
 
     def _uncut(self) -> None:
         """Have every instance destroyed: nothing is kept for pods by name, and a pod takes an amount of each GPU."""
