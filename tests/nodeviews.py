@@ -1,11 +1,19 @@
 """The pods of a node as an agent observes them, said by a test."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from tessera.agent.nodeview import uid_of
 from tessera.clients.kube import Object
 from tessera.core.lastgate import Checkpointed
 from tessera.core.matching import Held
+
+
+def of_the_host(proc: Path) -> Path:
+    """Make a process table that is the machine's own, as an agent with `hostPID` has it."""
+    (proc / "self/ns").mkdir(parents=True)
+    (proc / "self/ns/pid").symlink_to("pid:[4026531836]")
+    return proc
 
 
 class SaidPods:
@@ -15,6 +23,7 @@ class SaidPods:
         self.objects: dict[str, Object] = {}
         self.recorded: list[Checkpointed] = []
         self.processes: set[str] = set()
+        self.blind = False
 
     def pods(self) -> Iterable[Object]:
         return self.objects.values()

@@ -1,20 +1,25 @@
 """Two pods on one device, and pods that nobody will ever assign a device: reported where people look, and ended."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from agentmachine import Machine
+from kubeobjects import amount
 from nodeviews import SaidPods
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
-from tessera.core.allocations import Use
+from tessera.clients.kubelet import Container
+from tessera.core.allocations import Sharer, Use
 from tessera.core.matching import Held
+from tessera.errors import Conflict
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
 
-GPU = "nvidia.com/gpu"
+GPU, NEED = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 
 
 class Node:
@@ -87,6 +92,26 @@ async def test_a_pod_without_assignment_is_evicted_with_advice() -> None:
     assert await node.names() == []
 
 
+async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
+    """The kubelet may have one id twice; what counts is the memory of each GPU."""
+    node = Node()
+    for name in ("first", "second"):
+        await node.pod(name)
+        node.view.has.append(Held(namespace="ml", pod=name, container="main", resource=NEED, device_ids=("unit-1",)))
+    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", sharer=Sharer.MEMORY),))
+    assert len(node.gate.entries) == 2
+    assert await node.conflicts.end({}, evict=True) == ()
+
+
+async def test_who_waits_for_the_end_of_another_is_no_conflict() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
+    await node.pod("second", "GPU-1")
+    assert await node.conflicts.end({}, evict=True) == ()
+    assert await node.names() == ["first", "second"]
+
+
 @pytest.mark.parametrize("change", [{"status": {"phase": "Failed"}}, {"metadata": {"deletionTimestamp": "2026"}}])
 async def test_who_is_on_the_way_out_is_left_alone(change: dict[str, Any]) -> None:
     node = Node()
@@ -104,3 +129,40 @@ async def test_an_event_that_cannot_be_written_keeps_nobody_from_being_evicted()
     await node.conflicts.end({stray["metadata"]["uid"]: "ml/stray"}, evict=True)
     node.kube.start()
     assert await node.names() == ["stray"], "the API server did not answer"
+
+
+async def gone(machine: Machine, name: str) -> None:
+    """Return as soon as a pod has been evicted."""
+    for _ in range(1000):
+        if await machine.kube.get(PODS, name, namespace="default") is None:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"pod {name} stays: {(await machine.kube.list(EVENTS)).objects}")
+
+
+async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await machine.pod("honest", {NEED: 4}, (amount(0, container="c"),))
+        await machine.pod("stray", {NEED: 4})
+        with pytest.raises(Conflict, match="found no assignment by Tessera"):
+            await machine.start("stray", NEED, 4)
+        await gone(machine, "stray")
+        assert "schedulerName: tessera-scheduler" in await machine.event("NotAssigned")
+        await machine.start("honest", NEED, 4)
+
+
+async def test_an_agent_ends_a_conflict_that_a_kubelet_left_behind(machine: Machine) -> None:
+    """The kubelet gave one GPU to two pods before there was an agent."""
+    (gpu, _) = (await machine.driver.inventory()).gpus
+    for name in ("a", "b"):
+        await machine.pod(name, {GPU: 1})
+        pod = await machine.kube.get(PODS, name, namespace="default")
+        assert pod is not None
+        held = Container(name="c", limits=((GPU, 1),))
+        machine.kubelet.record("default", name, held, (gpu.uuid,), uid=pod["metadata"]["uid"])
+    async with machine.agent():
+        await gone(machine, "b")
+        assert gpu.uuid in await machine.event("DeviceConflict")
+    assert await machine.kube.get(PODS, "a", namespace="default") is not None

@@ -217,3 +217,25 @@ async def test_an_agent_reports_its_gpus(machine: Machine) -> None:
         assert node is not None
         assert found is not None
         assert found["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+
+
+async def test_who_deletes_the_object_takes_nothing_from_the_kubelet(machine: Machine) -> None:
+    """It is made again, with what the kubelet has; no device is withdrawn meanwhile."""
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        before = await offered(machine)
+        assert before
+        least = 2
+        await machine.kube.delete(GPU_NODES, "n1")
+        for _ in range(1000):
+            least = min(least, machine.kubelet.allocatable("nvidia.com/gpu"))
+            if await offered(machine) == before:
+                break
+            await asyncio.sleep(0.01)
+        assert await offered(machine) == before
+        assert least == 2
+
+
+async def offered(machine: Machine) -> object:
+    found = await machine.kube.get(GPU_NODES, "n1")
+    return found and (found.get("status") or {}).get("offered")

@@ -41,7 +41,9 @@ def client(gpu: str = GPU) -> Use:
     return Use(gpu=gpu, sharer=Sharer.REPLICA)
 
 
-def entry(pod: str, *uses: Use, ids: str = "", container: str = "main", at: int = 0) -> Allocation:
+def entry(
+    pod: str, *uses: Use, ids: str = "", container: str = "main", at: int = 0, initial: bool = False
+) -> Allocation:
     return Allocation(
         resource=UNITS,
         ids=tuple(ids or pod),
@@ -49,6 +51,7 @@ def entry(pod: str, *uses: Use, ids: str = "", container: str = "main", at: int 
         uid=pod,
         pod=f"default/{pod}",
         container=container,
+        initial=initial,
         at_ns=at,
     )
 
@@ -84,7 +87,7 @@ BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
         "more memory than the 100 MiB",
     ),
     "an init container and who comes after it": (
-        [entry("a", amount(60), ids="xy", container="init")],
+        [entry("a", amount(60), ids="xy", container="init", initial=True)],
         entry("a", amount(60), ids="x"),
         "",
     ),

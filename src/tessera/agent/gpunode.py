@@ -69,6 +69,9 @@ class GpuNodeLink:
         """The last status written."""
         self._after: Object = {}
         """The object as it was stored then: the watch is late."""
+        self._gone = ""
+        """UID of the object that was deleted last."""
+        self._offered = frozenset[DeviceKey]()
 
     async def run(self) -> None:
         """Follow the object until cancelled."""
@@ -81,6 +84,8 @@ class GpuNodeLink:
                 await self._known.wait()
 
     def _told(self, change: Change) -> None:
+        if change.object is not None and change.gone:
+            self._gone = _uid(change.object)
         if change.object is None:
             self._installed, self._absent, self._complaint = True, False, ""
             self._known.set()
@@ -115,17 +120,26 @@ class GpuNodeLink:
         return self._absent
 
     def offered(self) -> frozenset[DeviceKey]:
-        """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last."""
+        """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last.
+
+        Whoever deletes the object takes nothing back from the kubelet.
+        """
         found = self._latest()
-        try:
-            return frozenset() if found is None else as_keys(read_gpu_node(found).offered)
-        except InvalidInput:
-            return frozenset()  # nothing is offered that is not written down first
+        if found is not None:
+            self._offered = _offered(found)
+        return self._offered
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the object was there and is no more, so that what is offered has to be written down again."""
+        return self._installed and self._latest() is None and bool(self._offered)
 
     def _latest(self) -> Object | None:
         """Return the object as it was seen or stored last; the watch is late."""
         found = self._object
-        return self._after if found is not None and _is_later(self._after, found) else found
+        if found is None:
+            return self._after if self._after and _uid(self._after) != self._gone else None
+        return self._after if _is_later(self._after, found) else found
 
     async def fresh(self, node: Object) -> GpuNodeState:
         """Return what the object says now, made where it is missing (a quorum read).
@@ -225,11 +239,22 @@ class GpuNodeLink:
         return made
 
 
+def _uid(found: Object) -> str:
+    return str((found.get("metadata") or {}).get("uid") or "")
+
+
+def _offered(found: Object) -> frozenset[DeviceKey]:
+    try:
+        return as_keys(read_gpu_node(found).offered)
+    except InvalidInput:
+        return frozenset()  # nothing is offered that is not written down first
+
+
 def _is_later(each: Object, other: Object) -> bool:
     """Return whether one is a later state of the same object."""
-    same = (each.get("metadata") or {}).get("uid") == other["metadata"].get("uid")
-    versions = version_of(each), version_of(other)
-    return same and all(version.isdecimal() for version in versions) and int(versions[0]) > int(versions[1])
+    first, second = version_of(each), version_of(other)
+    comparable = _uid(each) == _uid(other) and first.isdecimal() and second.isdecimal()
+    return comparable and int(first) > int(second)
 
 
 def _asked(found: Object, former: Asked) -> Asked:

@@ -10,12 +10,13 @@ more; when it does not know them any more and no pod has them, they are taken ou
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.gpunode import GpuNodeLink
+from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import is_ended
 from tessera.api.containerlimits import asks_of, lasting_containers
@@ -67,7 +68,7 @@ class Handovers:
         record: the Node object.
         kubelet: tells what the kubelet knows.
         gate: tells what pods were allocated by name; observes the pods of this node.
-        assigned: returns the devices that assignments of pods name.
+        pods: tells which devices assignments of pods name.
         log: where it is logged what could not be done.
 
     """
@@ -78,7 +79,7 @@ class Handovers:
         record: NodeRecord,
         kubelet: PodResources,
         gate: Gate,
-        assigned: Callable[[Inventory], frozenset[DeviceKey]],
+        pods: NodePods,
         log: Logger,
     ) -> None:
         self._gpunode = gpunode
@@ -86,7 +87,7 @@ class Handovers:
         self._kubelet = kubelet
         self._gate = gate
         self._view = gate.view
-        self._assigned = assigned
+        self._pods = pods
         self._log = log
         self._last = NodeOffer(resources=())
         """What was advertised last."""
@@ -101,7 +102,7 @@ class Handovers:
         offered = with_former(look.offered, self._last, await self._bound_for(look))
         desired = by_name(offered)
         taken = self._taken(look, desired, claims=())
-        if desired - self._gpunode.offered() - taken:
+        if self._gpunode.deleted or desired - self._gpunode.offered() - taken:
             try:
                 await self._commit(look, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
@@ -138,14 +139,18 @@ class Handovers:
     # To the kubelet
 
     async def _commit(self, look: Look, desired: frozenset[DeviceKey]) -> None:
-        """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has."""
+        """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
+
+        What was the kubelet's when somebody deleted the object is still.
+        """
+        lost = self._gpunode.offered() if self._gpunode.deleted else frozenset[DeviceKey]()
         for _ in range(_TRIES):
             state = await self._gpunode.fresh(look.node)
-            await self._view.refresh()  # after it: the pod of a claim that is gone from it is bound by now
-            committed = as_keys(state.offered)
+            await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
+            committed = as_keys(state.offered) | lost
             taken = self._taken(look, desired, state.claims)
             add = handover(desired, committed, self._gate.by_name, taken, None).add
-            if not add:
+            if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
                 await self._gpunode.write_offered(committed | add, state.version)
@@ -155,7 +160,7 @@ class Handovers:
     def _taken(self, look: Look, desired: frozenset[DeviceKey], claims: Iterable[Claim]) -> frozenset[DeviceKey]:
         """Return which of the desired devices have something in common with what claims and assignments name."""
         models = {gpu.uuid: gpu.model for gpu in look.gpus}
-        names = claimed_keys(claims, look.gpus) | self._assigned(look.inventory)
+        names = claimed_keys(claims, look.gpus) | self._pods.assigned(look.inventory)
         return frozenset(key for key in desired if any(overlapping(models, key, name) for name in names))
 
     # To the scheduler

@@ -28,6 +28,7 @@ class NodePods:
         record: returns what containers hold, by the kubelet's record and the agent's own.
         dues: returns what their assignments say after all exchanges, as `Plugins.dues` does.
         allocations: returns what containers were allocated, by the agent's own record.
+        refresh: lets objects and assignments be what the API server has now.
 
     """
 
@@ -37,12 +38,24 @@ class NodePods:
         record: Callable[[], Awaitable[tuple[Held, ...]]],
         dues: Callable[[], tuple[Due, ...]],
         allocations: Callable[[], tuple[Allocation, ...]] = tuple,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._objects = objects
         self._record = record
         self._dues = dues
         self._allocations = allocations
+        self._refresh = refresh
         self._lacking_since_s: float | None = None
+
+    async def refresh(self) -> None:
+        """Let the pods and what they were assigned be what the API server has now.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        if self._refresh is not None:
+            await self._refresh()
 
     @property
     def shares(self) -> tuple[Share, ...]:

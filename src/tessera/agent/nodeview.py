@@ -18,6 +18,8 @@ _FRESH_S = 2.0
 """How long a list stands in for the watch, which shows the same before that."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _LEAST_UID = 4
 """Characters of a UID that is looked for among control groups; every real one has 36."""
 
@@ -48,6 +50,7 @@ class NodeView:
         self._checkpoint = checkpoint
         self._resources = resources
         self._proc = proc
+        self._sees = False
         self._listed: dict[str, Object] = {}
         self._moment = 0
         self._until_s = 0.0
@@ -86,10 +89,13 @@ class NodeView:
 
         """
         listing = await self._relist()
+        moment = int(listing.resource_version or 0)
+        if moment < self._moment:
+            return  # one that was asked for later has come before
         known = {uid_of(pod): pod for pod in (*self._listed.values(), *self._watched())}
         # What has not changed stays the same object: whoever has read it does not read it again.
         self._listed = {uid_of(pod): _unchanged(known.get(uid_of(pod)), pod) for pod in listing.objects}
-        self._moment = int(listing.resource_version or 0)
+        self._moment = moment
         self._until_s = asyncio.get_running_loop().time() + _FRESH_S
 
     # What the kubelet allocated
@@ -154,18 +160,30 @@ class NodeView:
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods of which processes run, whatever API server and kubelet say of them.
 
-        The control groups of a pod carry its UID, whichever version and driver of them the node has. An agent that does
-        not see the host's processes finds none.
+        The control groups of a pod carry its UID, whichever version and driver of them the node has. A view that is
+        `blind` finds none.
         """
         wanted = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
         found: set[str] = set()
-        if not wanted:
-            return frozenset()
+        for text in self._cgroups() if wanted else ():
+            found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
+        return frozenset(found)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the processes of other pods cannot be seen, as without `hostPID`.
+
+        They can in the node's own PID namespace, which has a number of its own, and where processes of more than one
+        control group were seen.
+        """
+        if not self._sees:
+            self._sees = _link(self._proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(self._cgroups())) > 1
+        return not self._sees
+
+    def _cgroups(self) -> Iterator[str]:
         for process in self._proc.iterdir() if self._proc.is_dir() else ():
             if process.name.isdecimal():
-                text = _text(process / "cgroup")
-                found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
-        return frozenset(found)
+                yield _text(process / "cgroup")
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
@@ -218,6 +236,13 @@ def _unchanged(known: Object | None, pod: Object) -> Object:
 def _version(pod: Object) -> int:
     version = version_of(pod)
     return int(version) if version.isdecimal() else 0
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
 
 
 def _text(path: Path) -> str:

@@ -136,11 +136,13 @@ class Agent:
         self._untold: list[Report] = []
         self._plugins = self._own_plugins()
         gate = self._plugins.gate
-        self._pods = NodePods(self._view.pods, self._recorded, self._plugins.dues, lambda: gate.entries)
+        self._pods = NodePods(
+            self._view.pods, self._recorded, self._plugins.dues, lambda: gate.entries, self._plugins.refresh
+        )
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
-        self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods.assigned, self._log)
+        self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
 
     def _own_view(self) -> NodeView:
         paths = self._settings.paths
@@ -285,6 +287,9 @@ class Agent:
     async def _offer(self) -> None:
         try:
             await self._offered()
+            if self._seen is not None:
+                evict = self._seen[1].evict_conflicts
+                self._note("conflicts", await self._conflicts.end(self._plugins.strays, evict=evict))
         finally:
             while self._untold:
                 await self._record.report(self._untold.pop(0))

@@ -70,7 +70,7 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
         return
     running = pod.get("status", "phase").value == "Running"
     ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
-    initial = set(_initial(pod))
+    initial, uid = set(_initial(pod)), str(pod.get("metadata", "uid").value or "")
     for ask, at, own in dealt(pod, need.asks, shares):
         units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
         if ask.form is Form.SHARE:
@@ -80,6 +80,7 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
         for container, part in parts.items():
             yield Due(
                 key=DueKey(namespace, name, container, ask.resource),
+                uid=uid,
                 units=units.get(container, 0),
                 shares=part,
                 at=at,

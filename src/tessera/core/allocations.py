@@ -6,11 +6,11 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.core.advertise import DeviceKey, PluginDevice
+from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
 from tessera.core.inventory import Inventory
 from tessera.core.mig import Placement, placement_at
 from tessera.core.sharing import Mode
@@ -23,6 +23,7 @@ __all__ = [
     "Use",
     "clashes",
     "conflicts",
+    "replaces",
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
@@ -91,6 +92,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     """`namespace/name`."""
     container: str = ""
+    initial: bool = False
+    """Whether the container comes to an end before the pod's others start: what it had is theirs then."""
     at_ns: int = 0
     """When it was allocated, in nanoseconds since 1970; who is later gives way."""
 
@@ -173,15 +176,14 @@ def clashes(
 
     Args:
         record: what was allocated.
-        new: what is to be; an entry of the same pod, or one that it replaces because it is for the same ids and was
-            not any pod's yet, is not in its way.
+        new: what is to be; an entry of the same pod, or one that it replaces, is not in its way.
         capacity_mib: memory that can be granted of each device; a lost device, which is not in it, has any.
         ids: whether it also matters that the same ids are another pod's. For units of memory that matters only while
             the kubelet allocates: it counts ids, and devices are counted by their memory.
 
     """
-    others = [each for each in record if not _same_pod(each, new)]
-    for other in others:
+    beside = [each for each in record if not replaces(new, each)]
+    for other in (each for each in beside if not each.uid or each.uid != new.uid):
         common = sorted(set(other.ids) & set(new.ids)) if ids and other.resource == new.resource else []
         if common:
             yield Clash(other=other, text=f"device {common[0]} of {new.resource}")
@@ -189,41 +191,63 @@ def clashes(
         found = next((use for use in new.uses for each in other.uses if use.excludes(each)), None)
         if found is not None:
             yield Clash(other=other, text=shown_use(found))
-    own = [each for each in record if new.uid and each.uid == new.uid and not set(each.ids) & set(new.ids)]
-    yield from _full(others, own, new, capacity_mib)
+    yield from _full(beside, new, capacity_mib)
 
 
-def _same_pod(each: Allocation, new: Allocation) -> bool:
-    """Return whether an entry is of the same pod, or of none yet and for the same ids: it becomes the new one."""
+def replaces(new: Allocation, each: Allocation) -> bool:
+    """Return whether an entry takes the place of one for the same container, or of the answer to its `Allocate`."""
     if each.uid:
-        return each.uid == new.uid
+        return (each.uid, each.container, each.resource) == (new.uid, new.container, new.resource)
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
 
 
-def _full(
-    others: Iterable[Allocation], own: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int]
-) -> Iterator[Clash]:
-    """Yield of which devices more memory would be allocated than they have.
+def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int]) -> Iterator[Clash]:
+    """Yield of which devices more memory would be allocated than they have, with all who have some, the latest first.
 
-    Args:
-        others: entries of other pods.
-        own: of the pod's other containers that run beside the new one; an init container's ids are its successors'.
-        new: what is to be allocated.
-        capacity_mib: as in `clashes`.
-
+    A pod's containers use it together, and its init containers one after the other before them: a pod uses as much as
+    the most of that.
     """
     for use in new.uses:
-        if use.sharer is not Sharer.MEMORY:
-            continue
-        beside = [(each, part) for each in (*others, *own) for part in each.uses if _beside(use, part)]
         most_mib = capacity_mib.get(use.key)
-        if most_mib is not None and use.memory_mib + sum(part.memory_mib for _, part in beside) > most_mib:
-            latest = max((each for each, _ in beside), key=lambda each: each.at_ns, default=None)
-            yield Clash(other=latest, text=f"more memory than the {most_mib} MiB of {shown_use(use)}")
+        if use.sharer is not Sharer.MEMORY or most_mib is None:
+            continue
+        pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.key)])
+        if sum(_most_mib(pod, use.key) for pod in pods) > most_mib:
+            text = f"more memory than the {most_mib} MiB of {shown_use(use)}"
+            others = [each for pod in pods if new not in pod for each in pod]
+            others.sort(key=lambda each: each.at_ns, reverse=True)
+            yield from (Clash(other=each, text=text) for each in others or (None,))
 
 
-def _beside(use: Use, part: Use) -> bool:
-    return part.sharer is Sharer.MEMORY and part.key == use.key
+def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
+    """Return entries by pod.
+
+    An answer to `Allocate` with ids of a pod's is for another container of that pod, as long as the kubelet knows what
+    it does; where it does not, the ids clash.
+    """
+    pods: list[list[Allocation]] = []
+    for each in sorted(entries, key=lambda each: not each.uid):
+        own = next((pod for pod in pods if any(_same_pod(each, known) for known in pod)), None)
+        if own is None:
+            pods.append([each])
+        else:
+            own.append(each)
+    return pods
+
+
+def _same_pod(each: Allocation, known: Allocation) -> bool:
+    if each.uid:
+        return each.uid == known.uid
+    return each.resource == known.resource and not set(each.ids).isdisjoint(known.ids)
+
+
+def _most_mib(pod: Iterable[Allocation], key: DeviceKey) -> int:
+    lasting = sum(_memory_mib(each, key) for each in pod if not each.initial)
+    return max([lasting, *(_memory_mib(each, key) for each in pod if each.initial)])
+
+
+def _memory_mib(entry: Allocation, key: DeviceKey) -> int:
+    return sum(use.memory_mib for use in entry.uses if use.sharer is Sharer.MEMORY and use.key == key)
 
 
 def shown_use(use: Use) -> str:
@@ -236,17 +260,25 @@ def shown_use(use: Use) -> str:
 
 
 def conflicts(
-    record: Iterable[Allocation], capacity_mib: Mapping[DeviceKey, int]
+    record: Iterable[Allocation], capacity_mib: Mapping[DeviceKey, int], ending: Container[str] = ()
 ) -> tuple[tuple[Allocation, Clash], ...]:
     """Return what two pods have been allocated and cannot both have: each time the later one, and why.
 
     Only entries of known pods count. There should be none; what is found comes from before this record was kept, or
     from a defect.
+
+    Args:
+        record: what was allocated.
+        capacity_mib: as in `clashes`.
+        ending: UIDs of pods that end: whoever has what they had waits for a moment, and is in nobody's way.
+
     """
-    known = sorted((each for each in record if each.uid), key=lambda each: (each.at_ns, each.uid, each.container))
+    known = [each for each in record if each.uid and each.uid not in ending]
+    known.sort(key=lambda each: (each.at_ns, each.uid, each.container))
     found = []
     for i, each in enumerate(known):
-        clash = next(clashes(known[:i], each, capacity_mib, ids=True), None)
+        named = each.resource not in SHARE_RESOURCES
+        clash = next(clashes(known[:i], each, capacity_mib, ids=named), None)
         if clash is not None:
             found.append((each, clash))
     return tuple(found)

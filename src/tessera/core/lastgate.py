@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.core.advertise import DeviceKey
-from tessera.core.allocations import Allocation, Clash, clashes
+from tessera.core.allocations import Allocation, Clash, clashes, replaces
 
 __all__ = [
     "Checkpointed",
@@ -18,9 +18,7 @@ __all__ = [
     "PodEvidence",
     "Verdict",
     "admit",
-    "becomes",
     "holders",
-    "is_for",
     "named",
     "put",
     "release",
@@ -61,6 +59,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """By UID."""
     running: frozenset[str] = frozenset()
     """UIDs of pods that have processes, whatever API server and kubelet say of them."""
+    blind: bool = False
+    """Whether processes of pods cannot be seen; then a pod runs as long as the API server shows it."""
     recorded: tuple[Checkpointed, ...] = ()
     """The kubelet's record, which may still have pods that have ended, and lack some that live."""
 
@@ -71,6 +71,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     def ending(self, uid: str) -> bool:
         """Return whether a pod is gone, has run to its end, or is being deleted."""
         return uid not in self.pods or self.pods[uid].ending
+
+    def runs(self, uid: str) -> bool:
+        """Return whether a pod has processes, or has not ended where that cannot be seen."""
+        return uid in self.running or (self.blind and not self.ended(uid))
 
     def has_recorded(self, entry: Allocation) -> bool:
         """Return whether the kubelet's record has an allocation, in part at least."""
@@ -98,16 +102,13 @@ def admit(
     The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
     container had. A pod that ends may keep its processes for a moment; `start` waits for them.
     """
-    free: list[Allocation] = []
-    while (clash := _first(record, new, capacity_mib, ids=True, but=free)) is not None:
-        other = clash.other
-        if other is None:
-            return Verdict(record=record, refused=clash)
-        known = other if _is_being_admitted(other, seen) else named(other, seen)
-        record = _replaced(record, other, known)
-        if _blocks_allocate(known, seen):
-            return Verdict(record=record, refused=clash)
-        free.append(known)
+    record = _with_names(record, new, seen, capacity_mib, ids=True)
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=True)]
+    free = [each for each in rivals if each is not None and not _blocks_allocate(each, seen)]
+    left = [each for each in record if each not in free]
+    clash = next(clashes(left, new, capacity_mib, ids=True), None)
+    if clash is not None:
+        return Verdict(record=record, refused=clash)
     return Verdict(record=put((each for each in record if each.uid or each not in free), new))
 
 
@@ -129,35 +130,38 @@ def start(
         ids: whether ids of others matter, which stand for devices and not for units.
 
     """
-    while (clash := _first(record, new, capacity_mib, ids=ids)) is not None:
-        other = clash.other
-        if other is None:
-            return Verdict(record=record, refused=clash)
-        known = named(other, seen)
-        record = _replaced(record, other, known)
-        if _blocks_start(known, seen):
-            return Verdict(record=record, refused=clash, wait=seen.ending(known.uid))
-        record = tuple(each for each in record if each != known)
-    return Verdict(record=put(record, new))
+    record = _with_names(record, new, seen, capacity_mib, ids=ids)
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    free = [each for each in rivals if each is not None and not _blocks_start(each, seen)]
+    left = tuple(each for each in record if each not in free)
+    blocking = tuple(clashes(left, new, capacity_mib, ids=ids))
+    if blocking:
+        ends = any(each.other is not None and seen.ending(each.other.uid) for each in blocking)
+        return Verdict(record=record, refused=blocking[0], wait=ends)
+    return Verdict(record=put(left, new))
 
 
-def _first(
-    record: Iterable[Allocation],
+def _with_names(
+    record: tuple[Allocation, ...],
     new: Allocation,
+    seen: Evidence,
     capacity_mib: Mapping[DeviceKey, int],
     *,
     ids: bool,
-    but: Iterable[Allocation] = (),
-) -> Clash | None:
-    left = [each for each in record if each not in but]
-    return next(clashes(left, new, capacity_mib, ids=ids), None)
+) -> tuple[Allocation, ...]:
+    """Return the record where answers to `Allocate` that are in the way have the pods that they were for.
+
+    What was the new one's own pod's is not in its way then.
+    """
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    return tuple(named(each, seen) if each in rivals else each for each in record)
 
 
 def _blocks_allocate(other: Allocation, seen: Evidence) -> bool:
     """Return whether what an entry says must not be given again while the kubelet allocates."""
-    if _is_being_admitted(other, seen) or not other.uid or seen.ending(other.uid):
+    if not other.uid or seen.ending(other.uid) or _is_being_admitted(other, seen):
         return False
-    return seen.has_recorded(other) or other.uid in seen.running
+    return seen.has_recorded(other) or seen.runs(other.uid)
 
 
 def _is_being_admitted(other: Allocation, seen: Evidence) -> bool:
@@ -179,7 +183,7 @@ def _blocks_start(other: Allocation, seen: Evidence) -> bool:
     """Return whether a container that has what an entry says runs, or is going to."""
     if not other.uid:
         return False
-    return other.uid in seen.running or (not seen.ended(other.uid) and seen.has_recorded(other))
+    return seen.runs(other.uid) or (not seen.ended(other.uid) and seen.has_recorded(other))
 
 
 def named(entry: Allocation, seen: Evidence) -> Allocation:
@@ -189,7 +193,7 @@ def named(entry: Allocation, seen: Evidence) -> Allocation:
     found = next(iter(holders(entry.resource, entry.ids, seen)), None)
     if found is None:
         return entry
-    return msgspec.structs.replace(entry, uid=found.uid, pod=found.pod, container=found.container)
+    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns)
 
 
 def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
@@ -207,31 +211,26 @@ def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Alloca
         if (each.resource, each.device_ids) == (resource, ids) and not seen.ended(each.uid)
     ]
     return tuple(
-        Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container)
-        for _, uid, container in sorted(found)
+        Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container, initial=initial)
+        for initial, uid, container in sorted(found)
     )
 
 
 def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
     """Return the record with an entry in place of what it replaces."""
-    return (*(each for each in record if not is_for(each, new) and not becomes(each, new)), new)
+    return (*(each for each in record if not replaces(new, each)), new)
 
 
 def release(record: Iterable[Allocation], seen: Evidence) -> tuple[Allocation, ...]:
-    """Return the record without what pods had that have ended, and none of whose processes is left."""
-    return tuple(each for each in record if not each.uid or not seen.ended(each.uid) or each.uid in seen.running)
+    """Return the record without what pods had that have ended, and none of whose processes is left.
+
+    Where no processes can be seen, a pod has ended that the API server shows so; one that it does not show may be one
+    that the watch is late for.
+    """
+    return tuple(each for each in record if not each.uid or not _is_over(each.uid, seen))
 
 
-def is_for(each: Allocation, new: Allocation) -> bool:
-    """Return whether an entry is for the same container and resource."""
-    names = (each.uid, each.container, each.resource)
-    return bool(new.uid) and names == (new.uid, new.container, new.resource)
-
-
-def becomes(each: Allocation, new: Allocation) -> bool:
-    """Return whether an entry is the answer to `Allocate` that a container has now."""
-    return not each.uid and bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
-
-
-def _replaced(record: Iterable[Allocation], old: Allocation, new: Allocation) -> tuple[Allocation, ...]:
-    return tuple(new if each is old else each for each in record)
+def _is_over(uid: str, seen: Evidence) -> bool:
+    if seen.blind and uid not in seen.pods:
+        return False
+    return seen.ended(uid) and uid not in seen.running

@@ -62,6 +62,8 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod's assignment says of one container's units of one resource."""
 
     key: DueKey
+    uid: str = ""
+    """Of the pod: another may have its name later."""
     units: int
     """Device ids the kubelet will give."""
     shares: tuple[Share, ...]

@@ -8,6 +8,7 @@ from kubeobjects import amount, pod
 from signed import SERVER, STRANGER, Trusting, keys, signed
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.api.assignments import write_shares
+from tessera.api.dues import read_dues
 from tessera.api.signatures import is_signed
 from tessera.clients.kube import Object
 from tessera.core.matching import Correction
@@ -84,10 +85,37 @@ async def test_the_same_text_without_signature_is_written_again() -> None:
 
 async def test_nothing_is_signed_for_a_pod_that_was_never_granted_anything() -> None:
     node = Node()
-    (due,) = node.assigned.dues()
-    node.pods = [spoiled(HONEST, uid="another")]
+    node.pods = [spoiled(HONEST)]
+    assert node.gpus() == []
+    (due,) = read_dues((HONEST,)).dues
     with pytest.raises(InvalidInput):
         await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    assert node.written == {}
+
+
+async def test_nothing_is_signed_for_the_next_pod_of_a_name() -> None:
+    node = Node()
+    (due,) = node.assigned.dues()
+    node.pods = [signed(pod("p", NEED, amount(0), metadata={"uid": "another"}))]
+    await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    assert node.written == {}
+
+
+async def test_a_pod_that_runs_is_given_its_spoiled_assignment_back() -> None:
+    node = Node()
+    assert node.gpus() == [0]
+    await node.assigned.repair()
+    assert node.written == {}
+    node.pods = [spoiled(HONEST)]
+    await node.assigned.repair()
+    assert node.written == HONEST["metadata"]["annotations"]
+
+
+async def test_nothing_is_given_back_to_a_pod_that_was_granted_nothing() -> None:
+    node = Node()
+    assert node.gpus() == [0]
+    node.pods = [spoiled(HONEST, uid="another")]
+    await node.assigned.repair()
     assert node.written == {}
 
 

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpunodes import facts, sevenths, shared
+from nodeviews import of_the_host
 from signed import Trusting, signed
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
@@ -65,6 +66,7 @@ class Node:
         self.minors = root / "mig-minors"
         self.cdi = root / "cdi"
         self.record = PodResources(kubelet.pod_resources)
+        self.proc = of_the_host(root / "proc")
         self.plugins = self.started()
         self.task: asyncio.Task[None] | None = None
 
@@ -80,9 +82,7 @@ class Node:
             mps_root=self.root / "mps",
             dev=self.root / "dev",
         )
-        view = NodeView(
-            self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.root / "proc"
-        )
+        view = NodeView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
         outside = Outside(
             view=view,
             correct=self.correct,
@@ -105,7 +105,7 @@ class Node:
 
     def process_of(self, name: str, number: int = 100) -> Path:
         """Let a process of a pod run; return what to remove when it ends."""
-        folder = self.root / "proc" / str(number)
+        folder = self.proc / str(number)
         folder.mkdir(parents=True)
         uid = self.pods["default", name]["metadata"]["uid"]
         (folder / "cgroup").write_text(f"0::/kubepods/besteffort/pod{uid}/abc\n")
@@ -1017,3 +1017,53 @@ async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Nod
     for name in ("init", "main"):
         edits = node.spec(await node.kubelet.create("default", "p", name))
         assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in edits["env"]
+
+
+async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:
+    """`Allocate` took it for the honest one, and answered with what that was assigned."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.ask("stray", NEED, 10)
+    node.assign("p", 10, share(0, 10240))
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
+    with pytest.raises(Conflict, match="found no assignment by Tessera"):
+        await node.kubelet.create("default", "stray", "main")
+    assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
+
+
+async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
+    """As a StatefulSet makes them: the same name, another pod, another GPU."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
+    node.assign("p", 2, share(0, 2048))
+    node.assign("q", 2, share(1, 2048))
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
+    node.silent = True  # that it was given the other's cannot be written
+    with pytest.raises(Conflict):
+        await node.kubelet.create("default", "q", "main")
+    node.silent = False
+    node.end("q")
+    node.assign("q", 2, share(2, 2048))
+    again = node.pods["default", "q"]
+    again["metadata"]["uid"] = "uid-q-again"
+    node.pods["default", "q"] = node.watched["default", "q"] = signed(again)
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)), uid="uid-q-again")
+    assert [each["gpu"] for each in node.assigned("q")] == [2]
+
+
+async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api_server_shows_its_end(
+    node: Node,
+) -> None:
+    """The kubelet forgets a pod that runs, and its record is written anew (docs/kubelet-races.md)."""
+    (node.proc / "self/ns/pid").unlink()
+    await node.offer((facts(0, "T4"), WHOLE))
+    await node.run("p")
+    node.kubelet.remove("default", "p")
+    node.ask("q")
+    with pytest.raises(Conflict, match="used by pod default/p"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}
+    del node.watched["default", "p"]
+    node.plugins.gate.release()
+    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}, "the watch may be late"
+    del node.pods["default", "p"]
+    node.version += 1
+    await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))

@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.agent.assignmentkeys import Trust
 from tessera.api.dues import corrected, read_dues
+from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.matching import Correction, Due
@@ -144,7 +145,7 @@ class AssignedPods:
         name = (correction.due.key.namespace, correction.due.key.pod)
         before = next((pod for pod in self._watched() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
-        if pod is None or before is None:
+        if pod is None or before is None or _uid(pod) != correction.due.uid:
             return
         self.dues()
         granted = self._read[name].granted or pod
@@ -156,6 +157,19 @@ class AssignedPods:
         stored = await self._write(*name, annotations)
         after = stored or {**pod, "metadata": {**pod["metadata"], "annotations": {**present, **annotations}}}
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
+
+    async def repair(self) -> None:
+        """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
+
+        Raises:
+            TesseraError: the API server cannot be told.
+
+        """
+        self.dues()
+        for name, known in tuple(self._read.items()):
+            if known.granted is not None and known.granted is not known.pod:
+                was = annotations_of(known.granted)
+                await self._write(*name, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 
 def _uid(pod: Object) -> str:

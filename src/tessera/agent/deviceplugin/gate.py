@@ -12,12 +12,12 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.agent.nodeview import by_uid, created_ns, evidence_of, uid_of
+from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
 from tessera.core import lastgate
 from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
-from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts, uses_of_devices
-from tessera.core.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, becomes, is_for, named
+from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
+from tessera.core.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
 from tessera.core.matching import Held
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -52,6 +52,10 @@ class PodsInView(Protocol):
 
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods of which processes run."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether processes of pods cannot be seen."""
 
 
 class Gate:
@@ -110,7 +114,7 @@ class Gate:
 
     def recorded(self, holder: Allocation) -> tuple[Use, ...]:
         """Return what a container uses that was started before; nothing of one that was not."""
-        return next((each.uses for each in self._entries if is_for(each, holder)), ())
+        return next((each.uses for each in self._entries if each.uid and replaces(holder, each)), ())
 
     @property
     def resources(self) -> frozenset[str]:
@@ -199,7 +203,7 @@ class Gate:
 
     def _since_ns(self, holder: Allocation) -> int:
         """Return when a container was allocated its devices first: what starts again is not later than before."""
-        same = (each.at_ns for each in self._entries if is_for(each, holder) or becomes(each, holder))
+        same = (each.at_ns for each in self._entries if replaces(holder, each))
         return min(same, default=self._now_ns())
 
     async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
@@ -210,9 +214,10 @@ class Gate:
         seen, looked = Evidence(), frozenset[Allocation]()
         while not (rivals := self._rivals(new, ids=ids)) <= looked:
             uids = frozenset(each.uid for each in rivals)
-            if not uids <= self.view.running(uids):  # processes tell by themselves that a pod lives
+            running = await asyncio.to_thread(self.view.running, uids)
+            if not uids <= running:  # processes tell by themselves that a pod lives
                 await self._refresh()
-            seen, looked = await self._evidence(uids), rivals
+            seen, looked = await self._evidence(running), rivals
         return seen
 
     def _rivals(self, new: Allocation, *, ids: bool) -> frozenset[Allocation]:
@@ -226,11 +231,16 @@ class Gate:
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
 
-    async def _evidence(self, running: Iterable[str] = ()) -> Evidence:
-        """Return what is seen of the pods now, and which of some have processes."""
+    async def _evidence(self, running: frozenset[str] = frozenset()) -> Evidence:
+        """Return what is seen of the pods now.
+
+        Args:
+            running: UIDs of those that are seen to have processes, as far as that matters.
+
+        """
         recorded = await self.view.allocated()
         uids = {each.uid for each in recorded} | {each.uid for each in self._entries}
-        return Evidence(pods=self._pods(uids), running=self.view.running(running), recorded=recorded)
+        return Evidence(pods=self._pods(uids), running=running, blind=self.view.blind, recorded=recorded)
 
     def _pods(self, uids: Container[str]) -> dict[str, PodEvidence]:
         return {uid: evidence_of(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
@@ -270,7 +280,7 @@ class Gate:
         pods = self._pods(uids)
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended:
-            seen = Evidence(pods=pods, running=self.view.running(ended))
+            seen = Evidence(pods=pods, running=self.view.running(ended), blind=self.view.blind)
             self._keep(lastgate.release(self._entries, seen))
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
@@ -283,6 +293,8 @@ class Gate:
             Unavailable: the kubelet's record cannot be read, or this one not be written.
 
         """
+        if self.view.blind:
+            await self._refresh()  # what the API server shows is all there is to go by
         held = await self.view.held()
         self.release()
         seen = await self._evidence()
@@ -317,9 +329,26 @@ class Gate:
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
                 yield entry
 
+    def disown(self, resource: str, ids: Iterable[str]) -> None:
+        """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        own = (resource, tuple(sorted(ids)))
+        self._keep(
+            tuple(
+                msgspec.structs.replace(each, uses=()) if (each.resource, each.ids) == own else each
+                for each in self._entries
+            )
+        )
+
     def conflicts(self) -> tuple[tuple[Allocation, Clash], ...]:
         """Return what two pods have and cannot both have, each time the later one."""
-        return conflicts(self._entries, self._capacity())
+        pods = by_uid(self.view.pods())
+        ending = {each.uid for each in self._entries if is_ending(pods.get(each.uid))}
+        return conflicts(self._entries, self._capacity(), ending)
 
     def _read(self) -> tuple[Allocation, ...]:
         if self._file is None or not self._file.exists():

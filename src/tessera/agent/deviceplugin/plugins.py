@@ -129,6 +129,15 @@ class Plugins:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
         return self._shares.dues()
 
+    async def refresh(self) -> None:
+        """Let `dues` and the pods in view be what the API server has now.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        await self._shares.refresh()
+
     @property
     def unit_mib(self) -> int:
         """Memory of one unit of the resources that are amounts of memory."""

@@ -18,6 +18,7 @@ from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.api import cdi
 from tessera.api.dues import unshown
+from tessera.core.advertise import SHARE_RESOURCES
 from tessera.core.allocations import Allocation, Use
 from tessera.core.edits import ShareEdits
 from tessera.core.grant import Grant
@@ -178,6 +179,7 @@ class ShareAllocator:
 
         """
         self.strays = {uid: pod for uid, pod in self.strays.items() if self._view.find(uid) is not None}
+        await self._pods.repair()
         async with self._turn:
             held = await self._view.held()
             if unshown(self._pods.objects(), held):
@@ -211,6 +213,7 @@ class ShareAllocator:
                 await self._mend(held)
             except TesseraError as error:
                 self._log.warning("assignment_not_exchanged", reason=str(error))
+            self._disown_strays(held)
         try:
             return self._unserved(resource, len(ids), held)
         except Conflict:
@@ -223,11 +226,19 @@ class ShareAllocator:
                     raise self._with_refused(error) from None
             await asyncio.sleep(_AGAIN_S)
 
+    def _disown_strays(self, held: tuple[Held, ...]) -> None:
+        """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
+        assigned = {due.key for due in self.dues()}
+        for each in held:
+            if each.resource in SHARE_RESOURCES and each.key not in assigned:
+                self._gate.disown(each.resource, each.device_ids)
+
     def _with_refused(self, error: Conflict) -> Conflict:
-        """Return the error with what is wrong about assignments that do not count."""
-        if not self.refused:
+        """Return the error with what is wrong about assignments that do not count, and not whose they are."""
+        reasons = sorted({reason for _, _, reason in (each.partition(": ") for each in self.refused)})
+        if not reasons:
             return error
-        found = "; ".join((error.found, *self.refused[:3]))
+        found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
         return Conflict(error.subject, found=found, wanted=error.wanted, accepted=error.accepted)
 
     def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> Due:
@@ -237,6 +248,16 @@ class ShareAllocator:
             return pick(dues, resource, units, served(dues, held, answers))
         return pick(dues, resource, units, served(dues, held, ()))
 
+    async def refresh(self) -> None:
+        """Read the pods of this node anew, and the keys where assignments do not count.
+
+        Raises:
+            TesseraError: the API server does not answer.
+
+        """
+        await self._view.refresh()
+        await self._pods.refresh()
+
     async def _refreshed_s(self) -> float:
         """Read the pods anew, and return for how long an assignment may be waited for.
 
@@ -245,8 +266,7 @@ class ShareAllocator:
         answer the watch may still show it.
         """
         try:
-            await self._view.refresh()
-            await self._pods.refresh()
+            await self.refresh()
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
             return _LATE_S
@@ -308,7 +328,7 @@ class ShareAllocator:
             self._remember()
         for key, each in tuple(self._exchanges.items()):
             await self._pods.correct(each)
-            del self._exchanges[key]
+            self._exchanges.pop(key, None)
         return dict(found.refused)
 
     @property
@@ -320,10 +340,13 @@ class ShareAllocator:
         """Return what the pods of this node are due after all exchanges, also those that are not written yet."""
         if not self._exchanges:
             return self._pods.dues()
-        return tuple(
-            msgspec.structs.replace(due, shares=self._exchanges[due.key].shares) if due.key in self._exchanges else due
-            for due in self._pods.dues()
-        )
+        return tuple(map(self._exchanged, self._pods.dues()))
+
+    def _exchanged(self, due: Due) -> Due:
+        """Return a due as it is after an exchange that is its pod's, and not one's that had its name before."""
+        known = self._exchanges.get(due.key)
+        ours = known is not None and known.due.uid == due.uid
+        return msgspec.structs.replace(due, shares=known.shares) if known is not None and ours else due
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), *prepared.edits.env))
