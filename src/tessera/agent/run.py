@@ -8,6 +8,7 @@ changed, and every few seconds in any case, and goes on after any error.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
+from tessera.agent.loops import one_turn
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
@@ -225,16 +227,7 @@ class Agent:
     async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again, whatever comes; ends when this agent is told to, and for no other reason."""
         while True:
-            try:
-                await act()
-            except (TesseraError, TimeoutError, OSError) as error:
-                self._trouble(error, what)
-            except asyncio.CancelledError as error:
-                # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                self._trouble(error, what)
+            await one_turn(act, partial(self._trouble, what=what))
             await bell.wait(self._settings.interval_s)
 
     def _ring(self) -> None:

@@ -14,6 +14,7 @@ from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
+from tessera.agent.loops import one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
@@ -202,10 +203,10 @@ class Plugins:
         try:
             while True:
                 await asyncio.sleep(_TEND_S)
-                await self._servers.tend()
+                await one_turn(self._servers.tend, self._complain)
                 if loop.time() - tidied_s >= _TIDY_S:
                     tidied_s = loop.time()
-                    await self._tidy()
+                    await one_turn(self._tidy, self._complain)
         finally:
             await self.close()
 
@@ -214,11 +215,8 @@ class Plugins:
         await self._servers.close()
 
     async def _tidy(self) -> None:
-        try:
-            await self.gate.tidy(self._uses_of)
-            await self._shares.tidy()
-        except TesseraError as error:
-            self._complain(str(error))
+        await self.gate.tidy(self._uses_of)
+        await self._shares.tidy()
 
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
@@ -291,7 +289,7 @@ class Plugins:
             text = self._paths.minors.read_text(errors="replace") if self._paths.minors.exists() else ""
             caps = migminors.capabilities(inventory, migminors.read(str(self._paths.minors), text))
         except (OSError, TesseraError) as error:
-            self._complain(str(error))
+            self._complain(error)
         self._place = Place(mps_root=str(self._paths.mps_root), unit_mib=self._unit_mib, caps=caps)
 
     def _write_devices(self) -> None:
@@ -304,7 +302,7 @@ class Plugins:
             text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:
-            self._complain(str(error))
+            self._complain(error)
 
     def _devices(self) -> Iterable[tuple[str, ShareEdits]]:
         """Yield what a container gets with each GPU and each instance, by UUID: the device nodes."""
@@ -324,8 +322,9 @@ class Plugins:
         nodes = tuple(node for node in made.device_nodes if node not in absent)
         return msgspec.structs.replace(made, device_nodes=nodes)
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, problem: object) -> None:
         """Log a problem once."""
+        reason = str(problem) or type(problem).__name__
         if reason not in self._complained:
             self._complained.add(reason)
             self._log.warning("device_handover_impaired", reason=reason)
