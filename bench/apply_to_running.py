@@ -12,7 +12,7 @@ user's first policy does.
 `cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
 beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
 them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
-pods first that the kubelet refuses by itself: what that takes without Tessera.
+pods first that the kubelet refuses by itself, and `cpu beside cpu` 50 that run: what each takes without Tessera.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Case(NamedTuple):
     before: str = ""
     """What is there: `instance`, `none`, or `whole` for two GPUs that a pod had by name."""
     crowd: str = ""
-    """Which pods come first: `misrouted`, or `too large` for the node, which the kubelet itself refuses."""
+    """Which pods come first: `misrouted`, `too large` for the node, which the kubelet itself refuses, or `cpu`."""
     scheduler: str = OURS
 
 
@@ -65,6 +65,7 @@ CASES = (
     Case("slice by name, instance there", {SLICE: 1}, before="instance", scheduler="default-scheduler"),
     Case("slice by name, new instance", {SLICE: 1}, before="none", scheduler="default-scheduler"),
     Case("slice by name, after whole GPUs", {SLICE: 1}, before="whole", scheduler="default-scheduler"),
+    Case("cpu beside cpu", {}, crowd="cpu", scheduler="default-scheduler"),
     Case("cpu beside too large", {}, crowd="too large", scheduler="default-scheduler"),
     Case("cpu beside misrouted", {}, crowd="misrouted", scheduler="default-scheduler"),
 )
@@ -99,7 +100,7 @@ class Bench:
             self._run(self._pod(first, f"before-{self._number}"))
             self.clean()
         if case.crowd:
-            limits = {NEED: 1} if case.crowd == "misrouted" else {"cpu": 10_000}
+            limits = {"misrouted": {NEED: 1}, "too large": {"cpu": 10_000}, "cpu": {}}[case.crowd]
             crowd = Case("", limits, "none", scheduler="default-scheduler")
             for each in range(self._misrouted):
                 pod = self._pod(crowd, f"crowd-{self._number}-{each}")

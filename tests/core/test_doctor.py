@@ -59,7 +59,7 @@ def node_of(**labels: str) -> NodeSeen:
 
 def test_a_sound_node_has_no_complaint() -> None:
     assert {each.verdict for each in checks(SOUND)} == {Verdict.OK}
-    assert len(checks(SOUND)) == 14
+    assert len(checks(SOUND)) == 15
 
 
 INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
@@ -182,6 +182,7 @@ WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
         seen(runtime=runtime(config="/c", version=2)),
         [("runtime-cdi", "/c does not say whether CDI is on")],
     ),
+    "an agent without hostPID": (seen(sees_pods=False), [("processes", "those of other pods cannot be seen")]),
     "containerd 2": (seen(runtime=runtime(config="/c", version=3)), []),
     "CDI switched on": (seen(runtime=runtime(config="/c", version=2, cdi=True)), []),
     "an annotation that is missing": (

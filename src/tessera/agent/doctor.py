@@ -15,6 +15,7 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG, first_file, observe_cdi, read_runtime_config
 from tessera.agent.configuration import Configuration, ConfigurationFiles, GivenPolicy, Sources
 from tessera.agent.nodefiles import LARGEST_SPEC, printable, read_file
+from tessera.agent.nodeview import sees_other_containers
 from tessera.agent.sharing import MpsDaemons
 from tessera.api import documents
 from tessera.api.fields import Field
@@ -64,6 +65,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     cdi: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    proc: Path = Path("/proc")
     runtime: Path = Path("/run/containerd/containerd.sock")
     runtime_config: Path = RUNTIME_CONFIG
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
@@ -121,6 +123,7 @@ async def observe(
         cdi_folders=tuple(_folder(path) for path in places.cdi),
         **(await asyncio.to_thread(_cdi, places.cdi)),
         plugin_folder=_folder(places.plugins),
+        sees_pods=await asyncio.to_thread(sees_other_containers, places.proc),
         kubelet=tuple([await asyncio.to_thread(_socket, path) for path in kubelet]),
         generation=config.generation,
         config_problem=config.problem,

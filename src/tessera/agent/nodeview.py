@@ -12,7 +12,16 @@ from tessera.core.lastgate import Checkpointed, PodEvidence
 from tessera.core.matching import Held
 from tessera.errors import Unavailable, Unsupported
 
-__all__ = ["NodeView", "by_uid", "created_ns", "evidence_of", "is_ended", "is_ending", "uid_of"]
+__all__ = [
+    "NodeView",
+    "by_uid",
+    "created_ns",
+    "evidence_of",
+    "is_ended",
+    "is_ending",
+    "sees_other_containers",
+    "uid_of",
+]
 
 _FRESH_S = 2.0
 """How long a list stands in for the watch, which shows the same before that."""
@@ -165,25 +174,29 @@ class NodeView:
         """
         wanted = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
         found: set[str] = set()
-        for text in self._cgroups() if wanted else ():
+        for text in _cgroups(self._proc) if wanted else ():
             found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
         return frozenset(found)
 
     @property
     def blind(self) -> bool:
-        """Whether the processes of other pods cannot be seen, as without `hostPID`.
-
-        They can in the node's own PID namespace, which has a number of its own, and where processes of more than one
-        control group were seen.
-        """
-        if not self._sees:
-            self._sees = _link(self._proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(self._cgroups())) > 1
+        """Whether the processes of other pods cannot be seen, as without `hostPID`, and never could."""
+        self._sees = self._sees or sees_other_containers(self._proc)
         return not self._sees
 
-    def _cgroups(self) -> Iterator[str]:
-        for process in self._proc.iterdir() if self._proc.is_dir() else ():
-            if process.name.isdecimal():
-                yield _text(process / "cgroup")
+
+def sees_other_containers(proc: Path) -> bool:
+    """Return whether a process table has those of other containers.
+
+    It has in the machine's own PID namespace, whose number is known, and where there is more than one control group.
+    """
+    return _link(proc / "self/ns/pid") == _FIRST_NAMESPACE or len(set(_cgroups(proc))) > 1
+
+
+def _cgroups(proc: Path) -> Iterator[str]:
+    for process in proc.iterdir() if proc.is_dir() else ():
+        if process.name.isdecimal():
+            yield _text(process / "cgroup")
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:

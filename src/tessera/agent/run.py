@@ -27,7 +27,7 @@ from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
-from tessera.agent.loops import one_turn
+from tessera.agent.loops import Joint, one_turn
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
@@ -71,6 +71,7 @@ _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _TOLD_TRIES = 5
 """Pods that are bound for a device already get it before it is withdrawn."""
+_BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
     "conflicts": "DeviceConflict",
@@ -131,7 +132,8 @@ class Agent:
         self._advertised = NodeOffer(resources=())
         self._impaired: tuple[Impairment, ...] = ()
         """What is declared and not in force."""
-        self._offering = asyncio.Lock()
+        self._offered = Joint(self._offer_all)
+        """Looks at everything once, makes what is offered as it should be, returns whether the kubelet knows it."""
         self._list_strategies: tuple[ListStrategy, ...] = ()
         """How devices were handed over last."""
         self._notes: dict[str, tuple[str, ...]] = {}
@@ -212,6 +214,7 @@ class Agent:
                 tasks.create_task(self._forever("record", self._record_bell, self._recorder.look))
                 tasks.create_task(self._listen())
         finally:
+            self._offered.cancel()
             await self._layouts.close()
             self._log.info("agent_stopped")
 
@@ -288,35 +291,35 @@ class Agent:
                 await self._record.report(self._untold.pop(0))
         await self._report()
 
-    async def _offered(self) -> bool:
+    async def _offer_all(self) -> bool:
         """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
-        async with self._offering:
-            declared = await self._declarations.look()
-            inventory, said = declared.inventory, declared.said
-            self._health.look(inventory)
-            self._note("configuration", declared.notes)
-            self._seen = None if said is None else (declared, said, declared.gpus)
-            if said is None:
-                self._impaired = declared.impaired
-                return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
-            self._plugins.count_in(said.unit_mib)
-            gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
-            self._note("enforcement", self._enforcer.problems)
-            options = OfferOptions(
-                unit_mib=said.unit_mib,
-                given=given(self._plugins.dues(), inventory),
-                unhealthy=self._health.unhealthy,
-                chosen=await self._chosen(declared),
-            )
-            offered = offer(gpus, inventory, options)
-            self._note("offer", offered.withheld)
-            look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-            told = await self._hand_over(look, self._handover(said.plugin))
-            self._note("plugins", self._plugins.problems)
-            self._advertised = offered
-            self._impaired = (*declared.impaired, *withheld_resources(offered))
-            self._seen = declared, said, gpus
-            return told
+        declared = await self._declarations.look()
+        inventory, said = declared.inventory, declared.said
+        self._health.look(inventory)
+        self._note("configuration", declared.notes)
+        self._seen = None if said is None else (declared, said, declared.gpus)
+        if said is None:
+            self._impaired = declared.impaired
+            return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
+        self._plugins.count_in(said.unit_mib)
+        gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
+        self._note("enforcement", self._enforcer.problems)
+        options = OfferOptions(
+            unit_mib=said.unit_mib,
+            given=given(self._plugins.dues(), inventory),
+            unhealthy=self._health.unhealthy,
+            chosen=await self._chosen(declared),
+        )
+        offered = offer(gpus, inventory, options)
+        self._note("offer", offered.withheld)
+        look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
+        told = await self._hand_over(look, self._handover(said.plugin))
+        self._note("plugins", self._plugins.problems)
+        self._note("processes", (_BLIND,) if self._view.blind else ())
+        self._advertised = offered
+        self._impaired = (*declared.impaired, *withheld_resources(offered))
+        self._seen = declared, said, gpus
+        return told
 
     async def _hand_over(self, look: Look, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""

@@ -150,6 +150,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     cdi_problems: tuple[str, ...] = ()
     """Files that cannot be read, and why."""
     plugin_folder: Folder
+    sees_pods: bool = True
+    """Whether the processes of pods can be seen."""
     kubelet: tuple[Socket, ...] = ()
     generation: str = ""
     config_problem: str = ""
@@ -166,7 +168,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 def checks(seen: Observed) -> tuple[Check, ...]:
     """Return every check with its verdict, in the order in which causes come before what they cause."""
-    groups = (_driver, _mig, _compute_modes, _mps, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _node)
+    devices = (_driver, _mig, _compute_modes, _mps)
+    groups = (*devices, _configuration, _handover, _toolkit, _runtime, _cdi, _kubelet, _pods, _node)
     return tuple(check for group in groups for check in group(seen))
 
 
@@ -425,6 +428,16 @@ def _kubelet(seen: Observed) -> Iterator[Check]:
             yield _failed("kubelet", f"{socket.path}: {socket.problem}", advice)
         else:
             yield _ok("kubelet", f"{socket.path} answers")
+
+
+def _pods(seen: Observed) -> Iterator[Check]:
+    if seen.sees_pods:
+        yield _ok("processes", "those of other pods can be seen")
+    else:
+        advice = (
+            "hostPID: true in the agent's pod; without it the agent goes by the API server alone when a pod has ended"
+        )
+        yield _warning("processes", "those of other pods cannot be seen", advice)
 
 
 # The Node object

@@ -1,0 +1,58 @@
+"""Turns of loops that go on after any error, and what many want done at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from tessera.errors import TesseraError
+
+__all__ = ["Joint", "one_turn"]
+
+Result = TypeVar("Result")
+
+
+async def one_turn(act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None]) -> None:
+    """Act, and tell what went wrong; ends with an exception only when its task is told to end, or by a defect."""
+    try:
+        await act()
+    except (TesseraError, TimeoutError, OSError) as error:
+        trouble(error)
+    except asyncio.CancelledError as error:
+        # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        trouble(error)
+
+
+class Joint(Generic[Result]):
+    """Acts one at a time, and once for all who ask before it begins: what they saw before, it sees too.
+
+    Args:
+        act: what is done.
+
+    """
+
+    def __init__(self, act: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        self._act = act
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[Result] | None = None
+        self._tasks: set[asyncio.Task[Result]] = set()
+
+    async def __call__(self) -> Result:
+        """Return what comes of acting once from now on; whoever asked goes away, the others are served."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(self._next)
+
+    async def _begin(self) -> Result:
+        async with self._turn:
+            self._next = None
+            return await self._act()
+
+    def cancel(self) -> None:
+        """End what is being done."""
+        for each in self._tasks:
+            each.cancel()
