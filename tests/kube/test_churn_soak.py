@@ -377,7 +377,6 @@ def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: l
         "harmed": watcher.harmed,
         "ended by themselves and told as refused": watcher.unreported,
         "ended while containerd was starting them": watcher.unstarted,
-        "CPU pods that were restarted": watcher.restarted,
         "refused": dict(watcher.refused),
         "reasons of refusals": dict(watcher.reasons.most_common()),
         "late": dict(maker.late),

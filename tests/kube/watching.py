@@ -1,6 +1,7 @@
 """What happens to the pods of a churn, watched from outside: what is given twice, who is harmed, who was refused."""
 
 import contextlib
+import json
 import re
 import threading
 import time
@@ -17,9 +18,13 @@ __all__ = ["Book", "Found", "Watcher"]
 
 OF_ACT = re.compile(r"(.*-[0-9]+)(?:-[a-z0-9]{5})?")
 LOOK_S = 0.4
-_UNSTARTED_EXITS, _STARTING_S = {255, 128}, 2.0
-"""What is said of a container of which nothing is known, and of one that could not be started, as when kubelet or
-containerd are killed in that moment. Source: containerd `internal/cri/server/{helpers,container_start}.go`."""
+_UNKNOWN_EXIT = 255
+_UNSTARTED_EXITS, _STARTING_S = {_UNKNOWN_EXIT, 128}, 2.0
+"""What is said of a container of which nothing is known, as when it ended while containerd was down, and of one that
+could not be started. Source: containerd `internal/cri/server/{helpers,restart,container_start}.go`."""
+_NEVER = "1970-01-01T00:00:00Z"
+"""When a container started that did not. A kubelet that is killed between creating and starting it makes another one,
+whatever the pod's restart policy. Source: kubelet `container/helpers.go:ShouldContainerBeRestarted`."""
 PODS = "/api/v1/namespaces/default/pods?labelSelector=made-by%3Dtest"
 NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+(\.[0-9]+)?")
 
@@ -85,8 +90,6 @@ class Watcher:
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
         self.unstarted: list[str] = []
-        self.restarted: list[str] = []
-        """Pods without devices that run on after a restart; seen after a kill of the kubelet, and not traced yet."""
         """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
         """Of pods that were refused and whose asking was honest."""
@@ -170,16 +173,16 @@ class Watcher:
         words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
         if self._may_go(known):
             return
+        ends = _ends(states)
+        exits = {each.get("exitCode") for each in ends}
         if not known.ran_since:
             self._count_refusal(known, status)
-        elif known.name.startswith("cpu-") and known.phase == "Running":
-            self.restarted.append(f"{known.name}: {words}")
-        elif self._may_be_done(known) and set(_exits(states)) <= {0}:
+        elif self._may_be_done(known) and exits <= {0, _UNKNOWN_EXIT}:
             self.unreported.append(f"{known.name}: {words}")
-        elif set(_exits(states)) <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S:
+        elif not any(map(_started, ends)) or (exits <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S):
             self.unstarted.append(f"{known.name}: {words}")
         else:
-            self._harm(known, f"{words} {_exits(states)}")
+            self._harm(known, f"{words} {json.dumps(states)}")
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
         act = self._book.act_of(known.name)
@@ -224,9 +227,14 @@ class Watcher:
 
 
 def _began(container: dict[str, Any]) -> bool:
-    states = (container.get("state") or {}, container.get("lastState") or {})
-    return any("running" in each or each.get("terminated", {}).get("startedAt") for each in states)
+    return "running" in (container.get("state") or {}) or any(map(_started, _ends([container])))
 
 
-def _exits(containers: Iterable[dict[str, Any]]) -> list[object]:
-    return [each["state"]["terminated"].get("exitCode") for each in containers if "terminated" in each["state"]]
+def _ends(containers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how containers ended, also those that were started again since."""
+    states = [each.get(key) or {} for each in containers for key in ("state", "lastState")]
+    return [each["terminated"] for each in states if "terminated" in each]
+
+
+def _started(end: dict[str, Any]) -> bool:
+    return (end.get("startedAt") or _NEVER) != _NEVER
