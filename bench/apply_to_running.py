@@ -1,6 +1,6 @@
 """Seconds from Apply to Running on a real node with simulated GPUs, for each way to ask.
 
-`python bench/apply_to_running.py [--rounds N] [--misrouted N] [-o FILE]`
+`python bench/apply_to_running.py [--rounds N] [--misrouted N] [--no-admission] [-o FILE]`
 
 One node with two A100-40GB on the testbed (needs what `scripts/testbed` needs), all of Tessera on it as deployed. One
 pod at a time: the clock starts when the pod is sent to the API server, and stops when its phase is Running, asked a
@@ -10,8 +10,9 @@ next of its kind. The policy is that of the testbed, `idleSeconds: 1`; `--policy
 user's first policy does.
 
 `cpu` waits for nothing of Tessera: it is what this machine takes to start any pod, and every other figure is to be read
-beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler, which assigns them
-nothing.
+beside it. `cpu beside misrouted` creates 50 pods first that ask for shares by the default scheduler: admission routes
+them to Tessera's; with `--no-admission` they reach the node, and its agent refuses them. `cpu beside too large` has 50
+pods first that the kubelet refuses by itself: what that takes without Tessera.
 """
 
 import argparse
@@ -48,8 +49,8 @@ class Case(NamedTuple):
     isolation: str = ""
     before: str = ""
     """What is there: `instance`, `none`, or `whole` for two GPUs that a pod had by name."""
-    crowd: bool = False
-    """Whether misrouted pods come first."""
+    crowd: str = ""
+    """Which pods come first, by the dozen: `misrouted`, or `too large` for the node, which the kubelet itself refuses."""
     scheduler: str = OURS
 
 
@@ -64,7 +65,8 @@ CASES = (
     Case("slice by name, instance there", {SLICE: 1}, before="instance", scheduler="default-scheduler"),
     Case("slice by name, new instance", {SLICE: 1}, before="none", scheduler="default-scheduler"),
     Case("slice by name, after whole GPUs", {SLICE: 1}, before="whole", scheduler="default-scheduler"),
-    Case("cpu beside misrouted", {}, crowd=True, scheduler="default-scheduler"),
+    Case("cpu beside too large", {}, crowd="too large", scheduler="default-scheduler"),
+    Case("cpu beside misrouted", {}, crowd="misrouted", scheduler="default-scheduler"),
 )
 
 
@@ -97,9 +99,13 @@ class Bench:
             self._run(self._pod(first, f"before-{self._number}"))
             self.clean()
         if case.crowd:
-            crowd = Case("", {NEED: 1}, "none", scheduler="default-scheduler")
+            limits = {NEED: 1} if case.crowd == "misrouted" else {"cpu": 10_000}
+            crowd = Case("", limits, "none", scheduler="default-scheduler")
             for each in range(self._misrouted):
-                self._create(self._pod(crowd, f"misrouted-{self._number}-{each}"))
+                pod = self._pod(crowd, f"crowd-{self._number}-{each}")
+                if case.crowd == "too large":  # no scheduler would place it
+                    pod["spec"]["nodeName"] = "node1"
+                self._create(pod)
 
     def _uncut(self) -> None:
         """Have every instance destroyed: nothing is kept for pods by name, and a pod takes an amount of each GPU."""
@@ -156,12 +162,12 @@ class Bench:
 
 
 @contextmanager
-def brought_up(misrouted: int, policy: dict[str, Any] | None) -> Iterator[Bench]:
-    """Give a cluster with one node, under the testbed's policy or another."""
+def brought_up(misrouted: int, policy: dict[str, Any] | None, *, admission: bool) -> Iterator[Bench]:
+    """Give a cluster with one node, under the testbed's policy or another, with or without admission policies."""
     cluster = Cluster(default_folder("bench-run"), programs(lambda *_: None))
     cluster.down()
     try:
-        cluster.up(Wanted(nodes=1, gpus=("2xA100-40GB",), agents=True, scheduler=True))
+        cluster.up(Wanted(nodes=1, gpus=("2xA100-40GB",), agents=True, scheduler=True, admission=admission))
         if policy is not None:
             patch = json.dumps([{"op": "replace", "path": "/spec", "value": policy}])
             cluster.kubectl("patch", "gpupolicy", "testbed", "--type=json", f"--patch={patch}")
@@ -179,15 +185,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--misrouted", type=int, default=50)
     parser.add_argument("--policy-default", action="store_true", help="leave out repartition, as a user's first policy")
+    parser.add_argument(
+        "--no-admission", action="store_true", help="nobody routes misrouted pods: the agent refuses them"
+    )
     parser.add_argument("--only", action="append", default=[], help="cases whose name begins so")
     parser.add_argument("-o", "--output", type=Path, help="file for the seconds as JSON")
     given = parser.parse_args()
     cases = [each for each in CASES if not given.only or each.name.startswith(tuple(given.only))]
     seconds: dict[str, list[float | None]] = {each.name: [] for each in cases}
-    with brought_up(given.misrouted, {} if given.policy_default else None) as bench:
+    policy: dict[str, Any] | None = {} if given.policy_default else None
+    with brought_up(given.misrouted, policy, admission=not given.no_admission) as bench:
         for number in range(given.rounds):
             for case in cases:
-                if not case.crowd or number % 4 == 0:
+                if not case.crowd or number % 4 == 0 or given.no_admission:
                     seconds[case.name].append(bench.timed(case))
                     print(f"round {number + 1}: {case.name}: {seconds[case.name][-1]}", file=sys.stderr)
         bench.clean()

@@ -9,12 +9,17 @@ from tessera.api.admission import AMOUNTS
 from tessera.api.podspecs import ASSIGNMENT
 from tessera.api.schedulerconfig import SCHEDULER_NAME
 from tessera.errors import Unavailable
-from testbed.deploy import objects
+from testbed.deploy import NAMESPACE, objects
 from testbed.processes import until
 
 __all__ = ["FILES", "install", "remove"]
 
-FILES = ("admission/scheduler-name.yaml", "admission/node-name.yaml", "admission/assignments.yaml")
+FILES = (
+    "admission/scheduler-name.yaml",
+    "admission/node-name.yaml",
+    "admission/assignments.yaml",
+    "admission/agents.yaml",
+)
 """What this Kubernetes can do by itself: no webhook."""
 _IN_FORCE_S = 60
 
@@ -53,9 +58,9 @@ def _probe(**more: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **more}}
 
 
-def _created(cluster: Kubectl, pod: dict[str, Any]) -> dict[str, Any]:
+def _created(cluster: Kubectl, pod: dict[str, Any], *who: str) -> dict[str, Any]:
     """Return a pod as the API server would store it; nothing is stored."""
-    said = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input_text=json.dumps(pod))
+    said = cluster.kubectl("create", "--dry-run=server", *who, "-o", "json", "-f", "-", input_text=json.dumps(pod))
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -64,10 +69,10 @@ def _routes(cluster: Kubectl) -> bool:
     return bool(_created(cluster, _probe())["spec"]["schedulerName"] == SCHEDULER_NAME)
 
 
-def _refuses(**more: Any) -> Callable[[Kubectl], bool]:
+def _refuses(*who: str, **more: Any) -> Callable[[Kubectl], bool]:
     def refused(cluster: Kubectl) -> bool:
         try:
-            _created(cluster, _probe(**more))
+            _created(cluster, _probe(**more), *who)
         except Unavailable:
             return True
         return False
@@ -79,4 +84,5 @@ _PROBES: dict[str, Callable[[Kubectl], bool]] = {
     FILES[0]: _routes,
     FILES[1]: _refuses(nodeName="no-such-node", schedulerName=SCHEDULER_NAME),
     FILES[2]: _refuses(annotations={ASSIGNMENT: "[]"}),
+    FILES[3]: _refuses(f"--as=system:serviceaccount:{NAMESPACE}:tessera-agent", "--as-group=system:masters"),
 }

@@ -266,23 +266,26 @@ class Cluster:
         """Start this checkout's agent on each node that has none."""
         for one in self.nodes if self.wanted.agents else ():
             report(f"agent of {one.name}")
-            one.start_agent(self.agent_kubeconfig())
+            one.start_agent(self.agent_kubeconfig(one.name))
 
-    def agent_kubeconfig(self) -> Path:
-        """Return a kubeconfig for agents on nodes, made once: it has the rights of deploy/rbac/agent.yaml alone."""
-        return self.account_kubeconfig("agent")
+    def agent_kubeconfig(self, node: str) -> Path:
+        """Return a kubeconfig for the agent of a node, made once; its token says which, as that of a pod does."""
+        return self._token_kubeconfig("agent", f"-{node}", "--bound-object-kind=Node", f"--bound-object-name={node}")
 
     def account_kubeconfig(self, part: str) -> Path:
         """Return a kubeconfig for a part of Tessera, made once: it has the rights of its file in deploy/rbac alone.
 
         Args:
-            part: `agent`, `server`, `controller` or `scheduler`.
+            part: `server`, `controller` or `scheduler`.
 
         """
-        path = self.pki.folder / f"tessera-{part}.kubeconfig"
+        return self._token_kubeconfig(part)
+
+    def _token_kubeconfig(self, part: str, suffix: str = "", *bound: str) -> Path:
+        path = self.pki.folder / f"tessera-{part}{suffix}.kubeconfig"
         if path.exists():
             return path
-        said = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h")
+        said = self.kubectl("create", "token", f"tessera-{part}", f"--namespace={NAMESPACE}", "--duration=24h", *bound)
         return self.pki.token_kubeconfig(path.stem, said.strip(), controlplane.inside_url())
 
     def start_part(self, name: str, *options: str) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tessera.agent.nodeview import uid_of
-from tessera.api.devicecheckpoint import Checkpointed
 from tessera.clients.kube import Object
+from tessera.core.lastgate import Checkpointed
 from tessera.core.matching import Held
 
 

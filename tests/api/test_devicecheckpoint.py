@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tessera.api.devicecheckpoint import Checkpointed, read_checkpoint
+from tessera.api.devicecheckpoint import read_checkpoint
+from tessera.core.lastgate import Checkpointed
 from tessera.errors import InvalidInput
 
 # As kubelet 1.36.3 wrote it, without the answers of plugins.

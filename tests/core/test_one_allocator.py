@@ -2,25 +2,27 @@
 
 The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
 instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
-with its races (docs/kubelet-races.md). What is handed over, what overlaps and what excludes what is decided by the code
-that agents run (`core.allocators`, `core.allocations`); the order of their calls, the server and the gate's questions
-are modelled.
+with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
+decided by the code that agents run (`core.allocators`, `core.lastgate`); the order of their calls, and the server, are
+modelled.
 """
 
 import random
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.core import lastgate
 from tessera.core.advertise import DeviceKey
-from tessera.core.allocations import Allocation, Use, clashes
+from tessera.core.allocations import Allocation, Use
 from tessera.core.allocators import handover, overlapping
 from tessera.core.gpumodels import model
+from tessera.core.lastgate import Checkpointed, Evidence, PodEvidence, Verdict
 from tessera.core.mig import Placement
 
 A100 = model("A100-40GB")
@@ -43,6 +45,10 @@ class Pod(NamedTuple):
     device: DeviceKey | None = None
 
 
+Pods: TypeAlias = tuple[tuple[str, Pod], ...]
+Inserted: TypeAlias = frozenset[tuple[str, DeviceKey]]
+
+
 class Object(NamedTuple):
     """The GPUNode."""
 
@@ -51,17 +57,10 @@ class Object(NamedTuple):
     claims: frozenset[tuple[str, DeviceKey]] = frozenset()
 
 
-class Entry(NamedTuple):
-    """What the agent's record has of one pod; of none where only Allocate was answered."""
-
-    pod: str
-    device: DeviceKey
-
-
 class State(NamedTuple):
     """The whole node."""
 
-    pods: tuple[tuple[str, Pod], ...]
+    pods: Pods
     stored: Object = Object()
     seen: Object = Object()
     """The object as the agent's watch shows it."""
@@ -81,11 +80,12 @@ class State(NamedTuple):
     """What the kubelet knows to be healthy."""
     taken: frozenset[DeviceKey] = NOBODY
     """The kubelet's `allocatedDevices`."""
-    inserted: frozenset[tuple[str, DeviceKey]] = frozenset()
+    inserted: Inserted = frozenset()
     """The kubelet's `podDevices`."""
     flight: tuple[str, DeviceKey, bool] | None = None
     """The call of Allocate that is under way: pod, device, whether the agent has answered."""
-    record: frozenset[Entry] = frozenset()
+    record: frozenset[Allocation] = frozenset()
+    """The agent's."""
     faults: int = 0
 
 
@@ -119,20 +119,57 @@ def overlap(a: DeviceKey, b: DeviceKey) -> bool:
 
 
 @cache
-def clash(record: frozenset[Entry], new: Entry) -> Entry | None:
-    """Return the entry that keeps a pod from a device, as `core.allocations` tells it."""
-    entries = {
-        Allocation(resource="r", ids=(f"{each.pod}",), uses=(use(each.device),), uid=each.pod): each for each in record
+def entry(device: DeviceKey, name: str = "") -> Allocation:
+    """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
+    assert isinstance(device, tuple)
+    gpu, placement = device
+    asked = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
+    uses = (Use(gpu=gpu, placement=placement),)
+    return Allocation(resource=asked[0], ids=asked[1], uses=uses, uid=name, pod=name, container="main" * bool(name))
+
+
+def device_of(known: Allocation) -> DeviceKey:
+    (only,) = known.uses
+    return only.key
+
+
+@cache
+def seen(pods: Pods, inserted: Inserted) -> Evidence:
+    """Return what the agent sees: the API server's pods, their processes, the kubelet's record."""
+    there = {
+        name: PodEvidence(
+            name=name,
+            ended=pod.state == "failed",
+            ending=pod.state == "failed",
+            asks=frozenset({("main", "need" if is_need(name) else "named")}),
+            lasting=frozenset({"main"}),
+        )
+        for name, pod in pods
+        if pod.state not in {"new", "dying", "gone"}
     }
-    wanted = Allocation(resource="r", ids=(new.pod,), uses=(use(new.device),), uid=new.pod)
-    found = next(clashes(entries, wanted, {}, ids=False), None)
-    return None if found is None or found.other is None else entries[found.other]
+    recorded = tuple(
+        Checkpointed(uid=name, container="main", resource=known.resource, device_ids=known.ids)
+        for name, device in sorted(inserted, key=str)
+        for known in (entry(device, name),)
+    )
+    processes = frozenset(name for name, pod in pods if pod.state in {"running", "dying"})
+    return Evidence(pods=there, running=processes, recorded=recorded)
 
 
-def use(key: DeviceKey) -> Use:
-    assert isinstance(key, tuple)
-    gpu, placement = key
-    return Use(gpu=gpu, placement=placement)
+@cache
+def allocated(record: frozenset[Allocation], device: DeviceKey, pods: Pods, inserted: Inserted) -> Verdict:
+    """Return what `Allocate` is answered for a device by name."""
+    return lastgate.admit(in_order(record), entry(device), seen(pods, inserted), {})
+
+
+@cache
+def started(record: frozenset[Allocation], device: DeviceKey, name: str, pods: Pods, inserted: Inserted) -> Verdict:
+    """Return what `PreStartContainer` is answered."""
+    return lastgate.start(in_order(record), entry(device, name), seen(pods, inserted), {}, ids=not is_need(name))
+
+
+def in_order(record: frozenset[Allocation]) -> tuple[Allocation, ...]:
+    return tuple(sorted(record, key=lambda each: (each.uid, each.ids)))
 
 
 def is_need(name: str) -> bool:
@@ -155,13 +192,6 @@ def assigned(state: State) -> frozenset[DeviceKey]:
     return frozenset(
         pod.device for name, pod in state.pods if is_need(name) and pod.device and pod.state in {"bound", "running"}
     )
-
-
-def lives(state: State, name: str) -> bool:
-    """Return whether a pod has processes, or the kubelet's record shows it and it has not ended."""
-    pod = dict(state.pods)[name]
-    shown = any(each == name for each, _ in state.inserted)
-    return pod.state in {"running", "dying"} or (shown and pod.state not in {"gone", "failed"})
 
 
 def steps(state: State, model: Model) -> Iterator[State]:
@@ -202,8 +232,8 @@ def controller_and_server(state: State, model: Model) -> Iterator[State]:
 
 def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
     shown = frozenset(name for name, _ in state.inserted)
-    named = (each for each in state.record if not is_need(each.pod) and (model.counted or each.pod in shown))
-    held = frozenset(each.device for each in named) & model.by_name
+    named = (each for each in state.record if each.resource == "named" and (model.counted or each.uid in shown))
+    held = frozenset(map(device_of, named)) & model.by_name
     desired = state.seen.wanted | held
     taken = frozenset(each for each in desired for other in assigned(state) if overlap(each, other))
     if state.seen != state.stored:
@@ -269,26 +299,26 @@ def allocation(state: State, model: Model) -> Iterator[State]:
         inserted = state.inserted | {(name, device)}
         yield alter(state, name, Pod("starting", device), flight=None, inserted=inserted)
         return
+    record = state.record | {entry(device)}
     refused = device not in (state.listed | state.leaving) - state.letting_go
-    if model.gate:
-        other = clash(state.record, Entry(name, device))
-        refused = refused or (other is not None and lives(state, other.pod))
+    if model.gate and not refused:
+        verdict = allocated(state.record, device, state.pods, state.inserted)
+        record, refused = frozenset(verdict.record), verdict.refused is not None
     if refused:
         healed = frozenset(each for _, each in state.inserted)
         yield alter(state, name, Pod("failed"), flight=None, taken=healed)
     else:
-        record = state.record | {Entry(name, device)}
         yield state._replace(flight=(name, device, True), record=record)
 
 
 def prestart(state: State, name: str, device: DeviceKey, model: Model) -> Iterator[State]:
-    record = state.record
+    record = frozenset(lastgate.put(state.record, entry(device, name)))
     if model.gate:
-        while (other := clash(record - {Entry(name, device)}, Entry(name, device))) is not None:
-            if lives(state, other.pod):
-                return  # refused; the kubelet tries again
-            record -= {other}
-    yield alter(state, name, Pod("running", device), record=record | {Entry(name, device)})
+        verdict = started(state.record, device, name, state.pods, state.inserted)
+        if verdict.refused:
+            return  # the kubelet tries again
+        record = frozenset(verdict.record)
+    yield alter(state, name, Pod("running", device), record=record)
 
 
 def pods_end(state: State) -> Iterator[State]:
@@ -297,8 +327,9 @@ def pods_end(state: State) -> Iterator[State]:
             yield alter(state, name, pod._replace(state="dying"))  # deleted, by force or not: a process is left
         if pod.state == "dying":
             yield alter(state, name, pod._replace(state="gone"))
-        if pod.state in {"gone", "failed"} and any(each.pod == name for each in state.record):
-            yield state._replace(record=frozenset(each for each in state.record if each.pod != name))
+    released = frozenset(lastgate.release(state.record, seen(state.pods, state.inserted)))
+    if released != state.record:
+        yield state._replace(record=released)
 
 
 def faults(state: State, model: Model) -> Iterator[State]:

@@ -52,7 +52,7 @@ class GpuNode:
                 options = (*options, option, str(path))
         self._options = options
         self._log_begins = len(self._whole_log())
-        self.node.start_agent(self.cluster.agent_kubeconfig(), "--log-format=json", *options)
+        self.node.start_agent(self.cluster.agent_kubeconfig(self.node.name), "--log-format=json", *options)
 
     def kill_agent(self) -> None:
         """End the agent as a crash does."""

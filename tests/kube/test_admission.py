@@ -95,9 +95,9 @@ def test_the_api_server_routes_what_the_function_routes(routing: Cluster, case: 
 
 @pytest.fixture(scope="module")
 def guarded(control_plane: Cluster) -> Iterator[Cluster]:
-    admission.install(control_plane, admission.FILES[1:])
+    admission.install(control_plane, admission.FILES[1:3])
     yield control_plane
-    admission.remove(control_plane, admission.FILES[1:])
+    admission.remove(control_plane, admission.FILES[1:3])
 
 
 def create(cluster: Cluster, pod: dict[str, Any], *who: str, dry: bool = True) -> None:
@@ -246,3 +246,83 @@ def test_others_may_be_named(bound: Cluster) -> None:
     until("the policy is in force", taken, timeout_s=60)
     with pytest.raises(Unavailable, match="only Tessera assigns GPUs"):
         create(bound, pod, *TENANT)
+
+
+# Agents
+
+
+@pytest.fixture(scope="module")
+def apart(control_plane: Cluster) -> Iterator[Cluster]:
+    """Give a cluster in which agents write to their own nodes: `own` and `other`, each with a pod and a GPUNode."""
+    for node in ("own", "other"):
+        pod = asking(nodeName=node)
+        pod["metadata"]["name"] = f"on-{node}"
+        gpunode = {"apiVersion": "tessera.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": node}}
+        control_plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, pod, gpunode)
+    admission.install(control_plane, admission.FILES[3:])
+    yield control_plane
+    admission.remove(control_plane, admission.FILES[3:])
+    for node in ("own", "other"):
+        control_plane.kubectl("delete", "pod", f"on-{node}", "--force", "--grace-period=0")
+        control_plane.kubectl("delete", f"node/{node}", f"gpunode/{node}")
+
+
+def as_agent(cluster: Cluster, folder: Path, *bound: str) -> tuple[str, ...]:
+    """Return options that make kubectl an agent, with a token bound to an object."""
+    token = cluster.kubectl("create", "token", "tessera-agent", "--namespace=tessera-system", *bound).strip()
+    content = json.loads(cluster.kubeconfig.read_text())
+    content["users"][0]["user"] = {"token": token}
+    path = folder / "agent.kubeconfig"
+    path.write_text(json.dumps(content))
+    return (f"--kubeconfig={path}",)
+
+
+ON_ITS_NODE = ("--bound-object-kind=Node", "--bound-object-name=own")
+NOTED = {"annotations": {"a": "1"}}
+WRITES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "a node": ({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "{}", **NOTED}}, ()),
+    "a node's status": (
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "{}"}, "status": {"capacity": {"a.b/c": "1"}}},
+        ("--subresource=status",),
+    ),
+    "a pod": ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-{}", **NOTED}}, ()),
+    "a GPUNode's status": (
+        {
+            "apiVersion": "tessera.dev/v1alpha1",
+            "kind": "GPUNode",
+            "metadata": {"name": "{}"},
+            "status": {"offered": []},
+        },
+        ("--subresource=status",),
+    ),
+}
+
+
+def patch(cluster: Cluster, made: dict[str, Any], node: str, *words: str) -> None:
+    """Write to an object of a node by one PATCH: an agent may not get the status alone, as `kubectl patch` does."""
+    metadata = {**made["metadata"], "name": made["metadata"]["name"].format(node)}
+    text = json.dumps({**made, "metadata": metadata})
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", *words, input_text=text)
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_an_agent_writes_to_its_own_node_alone(apart: Cluster, tmp_path: Path, case: str) -> None:
+    made, words = WRITES[case]
+    agent = as_agent(apart, tmp_path, *ON_ITS_NODE)
+    patch(apart, made, "own", *words, *agent)
+    with pytest.raises(Unavailable, match=r"the agent of node own may not write to .* is not on that node"):
+        patch(apart, made, "other", *words, *agent)
+
+
+def test_an_agents_account_without_a_node_writes_nothing(apart: Cluster, tmp_path: Path) -> None:
+    agent = as_agent(apart, tmp_path)
+    with pytest.raises(Unavailable, match=r"the agent of no node \(its token is not that of a pod\) may not write"):
+        patch(apart, WRITES["a node"][0], "own", *agent)
+
+
+def test_an_agent_makes_no_gpunode_of_another_node(apart: Cluster, tmp_path: Path) -> None:
+    apart.kubectl("delete", "gpunode", "other")
+    made = json.dumps({"apiVersion": "tessera.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": "other"}})
+    with pytest.raises(Unavailable, match="may not write to GPUNode other"):
+        apart.kubectl("create", "-f", "-", *as_agent(apart, tmp_path, *ON_ITS_NODE), input_text=made)
+    apart.kubectl("create", "-f", "-", input_text=made)

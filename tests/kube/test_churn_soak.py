@@ -181,7 +181,7 @@ class Bed:
             self._options[node.name] = options
 
     def agent(self, node: Node) -> Process:
-        return node.start_agent(self.cluster.agent_kubeconfig(), *self._options[node.name])
+        return node.start_agent(self.cluster.agent_kubeconfig(node.name), *self._options[node.name])
 
     def ready(self) -> None:
         """Start the agents, give the policy, and wait until all nodes offer what they have."""

@@ -5,14 +5,14 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
-from tessera.api.containerlimits import holds_devices, lasting_containers
-from tessera.api.devicecheckpoint import Checkpointed
+from tessera.api.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.lastgate import Checkpointed, PodEvidence
 from tessera.core.matching import Held
 from tessera.errors import Unavailable, Unsupported
 
-__all__ = ["NodeView", "created_ns", "is_ended", "is_ending", "uid_of"]
+__all__ = ["NodeView", "by_uid", "created_ns", "evidence_of", "is_ended", "is_ending", "uid_of"]
 
 _FRESH_S = 2.0
 """How long a list stands in for the watch, which shows the same before that."""
@@ -76,13 +76,7 @@ class NodeView:
 
     def find(self, uid: str) -> Object | None:
         """Return the pod of this UID, or the static pod that the kubelet knows by it."""
-        mirrored = None
-        for pod in self.pods():
-            if uid_of(pod) == uid:
-                return pod
-            if annotations_of(pod).get(_MIRROR) == uid:
-                mirrored = pod
-        return mirrored
+        return by_uid(self.pods()).get(uid)
 
     async def refresh(self) -> None:
         """Read the pods of this node from the API server, so that `pods` shows all that the kubelet can know.
@@ -172,6 +166,24 @@ class NodeView:
                 text = _text(process / "cgroup")
                 found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
         return frozenset(found)
+
+
+def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
+    """Return pods by the UID that the kubelet knows them by: of a static pod that which its annotation tells."""
+    known = tuple(pods)
+    mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
+    return mirrored | {uid_of(pod): pod for pod in known}
+
+
+def evidence_of(pod: Object) -> PodEvidence:
+    """Return what is seen of a pod that the API server has."""
+    return PodEvidence(
+        name="/".join(name_of(pod)),
+        ended=is_ended(pod),
+        ending=is_ending(pod),
+        asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
+        lasting=lasting_containers(pod),
+    )
 
 
 def uid_of(pod: Object) -> str:

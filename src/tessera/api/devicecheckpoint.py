@@ -9,23 +9,13 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 
 import msgspec
 
+from tessera.core.lastgate import Checkpointed
 from tessera.errors import InvalidInput
 
-__all__ = ["DEVICE_CHECKPOINT", "Checkpointed", "read_checkpoint"]
+__all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]
 
 DEVICE_CHECKPOINT = "kubelet_internal_checkpoint"
 """Name of the file in the kubelet's folder of device plugins."""
-
-
-class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of one resource that the kubelet allocated to one container."""
-
-    uid: str
-    """Of the pod."""
-    container: str
-    resource: str
-    device_ids: tuple[str, ...]
-    """Sorted."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):

@@ -1,23 +1,23 @@
-"""The last gate before a container gets a device: refuses one that a running pod uses.
+"""The last gate before a container gets a device: keeps the record of what was allocated, and looks at the pods.
 
-`admit` is asked in `Allocate`, which names no pod; `start` in `PreStartContainer`, before each start of a container,
-when the kubelet has recorded the pod. Both write the record before they return (docs/decisions/0014-last-gate.md).
+What may be allocated and what may start is decided by `core.lastgate`; here the pods in the way are looked at, and the
+record is on disk before an answer is given (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from tessera.agent.nodeview import created_ns, is_ended, is_ending, uid_of
-from tessera.api.containerlimits import asks_of, lasting_containers
-from tessera.api.devicecheckpoint import Checkpointed
+from tessera.agent.nodeview import by_uid, created_ns, evidence_of, uid_of
 from tessera.clients.kube import Object, name_of
+from tessera.core import lastgate
 from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
 from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts, uses_of_devices
+from tessera.core.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, becomes, is_for, named
 from tessera.core.matching import Held
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -80,12 +80,12 @@ class Gate:
         self._log = log
         self._file = file
         self._now_ns = now_ns
-        self._entries = list(self._read())
+        self._entries = self._read()
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
         """What is allocated."""
-        return tuple(self._entries)
+        return self._entries
 
     def taken(self, resource: str) -> frozenset[str]:
         """Return the ids of a resource that pods have or are being given.
@@ -110,7 +110,7 @@ class Gate:
 
     def recorded(self, holder: Allocation) -> tuple[Use, ...]:
         """Return what a container uses that was started before; nothing of one that was not."""
-        return next((each.uses for each in self._entries if _is_for(each, holder)), ())
+        return next((each.uses for each in self._entries if is_for(each, holder)), ())
 
     @property
     def resources(self) -> frozenset[str]:
@@ -135,16 +135,8 @@ class Gate:
 
         """
         new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns())
-        cleared: list[Allocation] = []
-        while (clash := next(self._clashes(new, ids=True, but=cleared), None)) is not None:
-            other = clash.other
-            if other is None or await self._blocks_allocate(other):
-                raise self._refusal(new, clash)
-            cleared.append(other)
-        for other in cleared:
-            if not other.uid:
-                self._drop(other)
-        self._put(new)
+        seen = await self._evidence_about(new, ids=True)
+        self._follow(lastgate.admit(self._entries, new, seen, self._capacity()), new)
 
     async def holder(self, resource: str, ids: Iterable[str]) -> Allocation:
         """Return for which container `PreStartContainer` is called with these ids, without what it uses.
@@ -157,10 +149,10 @@ class Gate:
         wanted = tuple(sorted(ids))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
-        found = await self._recorded(resource, wanted)
+        found = lastgate.holders(resource, wanted, await self._evidence())
         while len({each.uid for each in found}) != 1:
-            await self.view.refresh()
-            found = await self._recorded(resource, wanted)
+            await self._refresh()
+            found = lastgate.holders(resource, wanted, await self._evidence())
             if not found or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
@@ -171,7 +163,7 @@ class Gate:
                 wanted="the container that is about to be created",
                 accepted="another try by the kubelet",
             )
-        pods = sorted({each.pod or each.uid for each in found})
+        pods = sorted({each.pod for each in found})
         if len(pods) > 1:
             raise Conflict(
                 f"device {wanted[0]} of {resource}",
@@ -180,24 +172,6 @@ class Gate:
                 accepted="one of them deleted",
             )
         return found[0]
-
-    async def _recorded(self, resource: str, ids: tuple[str, ...]) -> list[Allocation]:
-        """Return the containers of living pods with these ids, those that last before those that come to an end."""
-        found = []
-        for each in await self.view.allocated():
-            pod = self.view.find(each.uid)
-            if (each.resource, each.device_ids) == (resource, ids) and pod is not None and not is_ended(pod):
-                lasts = each.container in lasting_containers(pod)
-                name = self._pod(each.uid)
-                found.append((not lasts, each.uid, each.container, name))
-        return [
-            Allocation(resource=resource, ids=ids, uid=uid, pod=name, container=container)
-            for _, uid, container, name in sorted(found)
-        ]
-
-    def _pod(self, uid: str) -> str:
-        pod = self.view.find(uid)
-        return "" if pod is None else "/".join(name_of(pod))
 
     async def start(self, holder: Allocation, uses: tuple[Use, ...], *, ids: bool) -> None:
         """Record what a container is about to use, or refuse it; waits a little for pods that are terminating.
@@ -215,95 +189,68 @@ class Gate:
         new = msgspec.structs.replace(holder, uses=uses, at_ns=self._since_ns(holder))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
-        while (clash := next(self._clashes(new, ids=ids), None)) is not None:
-            other = clash.other
-            if other is None or await self._blocks_start(other):
-                ending = other is not None and bool(other.uid) and is_ending(self.view.find(other.uid))
-                if not ending or loop.time() > last_s:
-                    raise self._refusal(new, clash)
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                self._drop(other)
-        self._put(new)
+        while True:
+            seen = await self._evidence_about(new, ids=ids)
+            verdict = lastgate.start(self._entries, new, seen, self._capacity(), ids=ids)
+            if not verdict.wait or loop.time() > last_s:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        self._follow(verdict, new)
 
     def _since_ns(self, holder: Allocation) -> int:
         """Return when a container was allocated its devices first: what starts again is not later than before."""
-        same = (each.at_ns for each in self._entries if _is_for(each, holder) or _becomes(each, holder))
+        same = (each.at_ns for each in self._entries if is_for(each, holder) or becomes(each, holder))
         return min(same, default=self._now_ns())
 
-    def _clashes(self, new: Allocation, *, ids: bool, but: Iterable[Allocation] = ()) -> Iterator[Clash]:
-        left = [each for each in self._entries if each not in but]
-        return clashes(left, new, self._capacity(), ids=ids)
+    async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
+        """Return what is seen of the pods that are in the way of an allocation; nothing where none is.
 
-    async def _blocks_allocate(self, other: Allocation) -> bool:
-        """Return whether an allocation must not be given again while the kubelet allocates.
-
-        It asks only when it has let the device go, has forgotten it, or gives a pod's later container what its init
-        container had. A pod that ends may keep its processes for a moment; `start` waits for them.
+        Nobody else may be in its way when this returns: what was not looked for is not there.
         """
-        await self._refreshed()
-        if await self._is_being_admitted(other):
-            return False
-        if not other.uid:
-            return await self._resolve_pod(other)
-        if is_ending(self.view.find(other.uid)):
-            return False
-        return await self._in_checkpoint(other) or bool(self.view.running((other.uid,)))
+        seen, looked = Evidence(), frozenset[Allocation]()
+        while not (rivals := self._rivals(new, ids=ids)) <= looked:
+            uids = frozenset(each.uid for each in rivals)
+            if not uids <= self.view.running(uids):  # processes tell by themselves that a pod lives
+                await self._refresh()
+            seen, looked = await self._evidence(uids), rivals
+        return seen
 
-    async def _is_being_admitted(self, other: Allocation) -> bool:
-        """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
+    def _rivals(self, new: Allocation, *, ids: bool) -> frozenset[Allocation]:
+        found = clashes(self._entries, new, self._capacity(), ids=ids)
+        return frozenset(each.other for each in found if each.other is not None)
 
-        The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what
-        the pod's init containers had.
-        """
-        recorded = [each for each in await self.view.allocated() if each.resource == other.resource]
-        for uid in {each.uid for each in recorded if set(each.device_ids) & set(other.ids)}:
-            pod = self.view.find(uid)
-            served = {each.container for each in recorded if each.uid == uid}
-            if pod is not None and not is_ended(pod):
-                asking = {container for container, resource, _ in asks_of(pod) if resource == other.resource}
-                return bool(asking - served)
-        return False
-
-    async def _blocks_start(self, other: Allocation) -> bool:
-        """Return whether a container that has these devices runs, or is going to."""
-        if not other.uid:
-            await self._refreshed()
-            return await self._resolve_pod(other)
-        if self.view.running((other.uid,)):
-            return True
-        await self._refreshed()
-        return not is_ended(self.view.find(other.uid)) and await self._in_checkpoint(other)
-
-    async def _resolve_pod(self, other: Allocation) -> bool:
-        """Return whether a pod has what `Allocate` was answered for, and record which."""
-        for each in await self.view.allocated():
-            pod = self.view.find(each.uid)
-            if (each.resource, each.device_ids) == (other.resource, other.ids) and not is_ended(pod):
-                known = msgspec.structs.replace(other, uid=each.uid, pod=self._pod(each.uid), container=each.container)
-                if other in self._entries:
-                    self._entries[self._entries.index(other)] = known
-                return True
-        return False
-
-    async def _refreshed(self) -> None:
+    async def _refresh(self) -> None:
         """Read the pods anew; without an answer what was seen last counts."""
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
 
-    async def _in_checkpoint(self, other: Allocation) -> bool:
-        """Return whether the kubelet's record has an allocation."""
-        return any(
-            (each.uid, each.resource) == (other.uid, other.resource) and set(each.device_ids) & set(other.ids)
-            for each in await self.view.allocated()
-        )
+    async def _evidence(self, running: Iterable[str] = ()) -> Evidence:
+        """Return what is seen of the pods now, and which of some have processes."""
+        recorded = await self.view.allocated()
+        uids = {each.uid for each in recorded} | {each.uid for each in self._entries}
+        return Evidence(pods=self._pods(uids), running=self.view.running(running), recorded=recorded)
 
-    def _refusal(self, new: Allocation, clash: Clash) -> Conflict:
+    def _pods(self, uids: Container[str]) -> dict[str, PodEvidence]:
+        return {uid: evidence_of(pod) for uid, pod in by_uid(self.view.pods()).items() if uid in uids}
+
+    def _follow(self, verdict: Verdict, new: Allocation) -> None:
+        """Keep the record as it is to be, on disk before an answer is given.
+
+        Raises:
+            Conflict: the allocation is refused.
+            Unavailable: the record cannot be written; it stays as it was.
+
+        """
+        clash = verdict.refused
+        if clash is None:
+            self._keep(verdict.record)
+            return
+        self._entries = verdict.record
         holder = "nobody else" if clash.other is None else clash.other.holder
         self._log.warning("allocation_refused", pod=new.pod, resource=new.resource, device=clash.text, holder=holder)
-        return Conflict(
+        raise Conflict(
             f"{new.resource} for {new.pod or 'a pod'}",
             found=f"{clash.text}, used by {holder}",
             wanted="a device that no other pod uses",
@@ -312,21 +259,6 @@ class Gate:
 
     # The record
 
-    def _put(self, new: Allocation) -> None:
-        """Put an entry in place of what it replaces, and write the record."""
-        before = self._entries
-        kept = [each for each in before if not _is_for(each, new) and not _becomes(each, new)]
-        self._entries = [*kept, new]
-        try:
-            self._write()
-        except Unavailable:
-            self._entries = before
-            raise
-
-    def _drop(self, entry: Allocation) -> None:
-        if entry in self._entries:
-            self._entries.remove(entry)
-
     def release(self) -> None:
         """Let go of what pods had that have ended, and none of whose processes is left.
 
@@ -334,12 +266,12 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        ended = [each for each in self._entries if each.uid and is_ended(self.view.find(each.uid))]
-        running = self.view.running({each.uid for each in ended})
-        gone = [each for each in ended if each.uid not in running]
-        if gone:
-            self._entries = [each for each in self._entries if each not in gone]
-            self._write()
+        uids = frozenset(each.uid for each in self._entries if each.uid)
+        pods = self._pods(uids)
+        ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
+        if ended:
+            seen = Evidence(pods=pods, running=self.view.running(ended))
+            self._keep(lastgate.release(self._entries, seen))
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
         """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
@@ -353,18 +285,18 @@ class Gate:
         """
         held = await self.view.held()
         self.release()
-        before = tuple(self._entries)
+        seen = await self._evidence()
         late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
-        for each in [each for each in self._entries if not each.uid and each.at_ns < late_ns]:
-            if not await self._resolve_pod(each):
-                self._drop(each)
-        self._adopt(held, uses_of)
-        if tuple(self._entries) != before:
-            self._write()
+        known = tuple(named(each, seen) if each.at_ns < late_ns else each for each in self._entries)
+        kept = tuple(each for each in known if each.uid or each.at_ns >= late_ns)
+        self._keep((*kept, *self._adopted(held, uses_of, kept)))
 
-    def _adopt(self, held: Iterable[Held], uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
-        known = {(each.uid, each.container, each.resource) for each in self._entries}
-        pending = {(each.resource, each.ids) for each in self._entries if not each.uid}
+    def _adopted(
+        self, held: Iterable[Held], uses_of: Callable[[Held], tuple[Use, ...]], record: tuple[Allocation, ...]
+    ) -> Iterator[Allocation]:
+        """Yield entries for what containers have of which the record has nothing."""
+        known = {(each.uid, each.container, each.resource) for each in record}
+        pending = {(each.resource, each.ids) for each in record if not each.uid}
         pods = {name_of(pod): pod for pod in self.view.pods()}
         for each in held:
             pod = pods.get((each.namespace, each.pod), {})
@@ -382,8 +314,8 @@ class Gate:
                     container=each.container,
                     at_ns=created_ns(pod) or self._now_ns(),
                 )
-                self._entries.append(entry)
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
+                yield entry
 
     def conflicts(self) -> tuple[tuple[Allocation, Clash], ...]:
         """Return what two pods have and cannot both have, each time the later one."""
@@ -398,32 +330,29 @@ class Gate:
             self._log.warning("allocations_forgotten", reason=f"{self._file}: {error}")
             return ()
 
-    def _write(self) -> None:
-        if self._file is None:
+    def _keep(self, record: tuple[Allocation, ...]) -> None:
+        """Take a record, once it is on disk.
+
+        Raises:
+            Unavailable: it cannot be written; the one before stays.
+
+        """
+        if record == self._entries:
             return
-        partial = self._file.with_suffix(".partial")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(self._entries))
-            partial.rename(self._file)
-        except OSError as error:
-            raise Unavailable(
-                f"record of allocations {self._file}",
-                found=error.strerror or str(error),
-                wanted="a file that can be written before a device is allocated",
-                accepted="a --state-dir that the agent may write to, with room on its disk",
-            ) from error
-
-
-def _is_for(each: Allocation, new: Allocation) -> bool:
-    """Return whether an entry is for the same container and resource."""
-    names = (each.uid, each.container, each.resource)
-    return bool(new.uid) and names == (new.uid, new.container, new.resource)
-
-
-def _becomes(each: Allocation, new: Allocation) -> bool:
-    """Return whether an entry is the answer to `Allocate` that a container has now."""
-    return not each.uid and bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
+        if self._file is not None:
+            partial = self._file.with_suffix(".partial")
+            try:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_bytes(msgspec.json.encode(record))
+                partial.rename(self._file)
+            except OSError as error:
+                raise Unavailable(
+                    f"record of allocations {self._file}",
+                    found=error.strerror or str(error),
+                    wanted="a file that can be written before a device is allocated",
+                    accepted="a --state-dir that the agent may write to, with room on its disk",
+                ) from error
+        self._entries = record
 
 
 _DECODER = msgspec.json.Decoder(tuple[Allocation, ...])

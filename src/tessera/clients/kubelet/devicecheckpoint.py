@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT, Checkpointed, read_checkpoint
+from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint
+from tessera.core.lastgate import Checkpointed
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["DeviceCheckpoint"]

@@ -1,0 +1,237 @@
+"""May a container be allocated a device, and may it start with it? The last decision before it gets one.
+
+`admit` decides while `Allocate` is answered, which names no pod; `start` before each start of a container, when the
+kubelet has recorded the pod. Both take the agent's record and what is seen of the pods, and return the record as it is
+to be (docs/decisions/0014-last-gate.md).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.advertise import DeviceKey
+from tessera.core.allocations import Allocation, Clash, clashes
+
+__all__ = [
+    "Checkpointed",
+    "Evidence",
+    "PodEvidence",
+    "Verdict",
+    "admit",
+    "becomes",
+    "holders",
+    "is_for",
+    "named",
+    "put",
+    "release",
+    "start",
+]
+
+
+class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that the kubelet allocated to one container, by its own record."""
+
+    uid: str
+    """Of the pod."""
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+
+class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of a pod that the API server has; one that it has not has ended."""
+
+    name: str
+    """`namespace/name`."""
+    ended: bool = False
+    """Whether it ran to its end."""
+    ending: bool = False
+    """Whether it has ended or is being deleted."""
+    asks: frozenset[tuple[str, str]] = frozenset()
+    """Containers, and resources that they ask."""
+    lasting: frozenset[str] = frozenset()
+    """Containers that run as long as the pod."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of the pods of a node at one moment."""
+
+    pods: Mapping[str, PodEvidence] = {}
+    """By UID."""
+    running: frozenset[str] = frozenset()
+    """UIDs of pods that have processes, whatever API server and kubelet say of them."""
+    recorded: tuple[Checkpointed, ...] = ()
+    """The kubelet's record, which may still have pods that have ended, and lack some that live."""
+
+    def ended(self, uid: str) -> bool:
+        """Return whether a pod is gone, or has run to its end."""
+        return uid not in self.pods or self.pods[uid].ended
+
+    def ending(self, uid: str) -> bool:
+        """Return whether a pod is gone, has run to its end, or is being deleted."""
+        return uid not in self.pods or self.pods[uid].ending
+
+    def has_recorded(self, entry: Allocation) -> bool:
+        """Return whether the kubelet's record has an allocation, in part at least."""
+        return any(
+            (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
+            for each in self.recorded
+        )
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes of a container that asks for devices."""
+
+    record: tuple[Allocation, ...]
+    """As it is to be kept, with the new entry unless it is refused."""
+    refused: Clash | None = None
+    wait: bool = False
+    """Whether it may soon be granted: what is in its way belongs to a pod that ends."""
+
+
+def admit(
+    record: tuple[Allocation, ...], new: Allocation, seen: Evidence, capacity_mib: Mapping[DeviceKey, int]
+) -> Verdict:
+    """Return whether `Allocate` may give devices to some pod.
+
+    The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
+    container had. A pod that ends may keep its processes for a moment; `start` waits for them.
+    """
+    free: list[Allocation] = []
+    while (clash := _first(record, new, capacity_mib, ids=True, but=free)) is not None:
+        other = clash.other
+        if other is None:
+            return Verdict(record=record, refused=clash)
+        known = other if _is_being_admitted(other, seen) else named(other, seen)
+        record = _replaced(record, other, known)
+        if _blocks_allocate(known, seen):
+            return Verdict(record=record, refused=clash)
+        free.append(known)
+    return Verdict(record=put((each for each in record if each.uid or each not in free), new))
+
+
+def start(
+    record: tuple[Allocation, ...],
+    new: Allocation,
+    seen: Evidence,
+    capacity_mib: Mapping[DeviceKey, int],
+    *,
+    ids: bool,
+) -> Verdict:
+    """Return whether a container may start with devices.
+
+    Args:
+        record: what was allocated.
+        new: the container, with what it is about to use.
+        seen: the pods.
+        capacity_mib: as in `allocations.clashes`.
+        ids: whether ids of others matter, which stand for devices and not for units.
+
+    """
+    while (clash := _first(record, new, capacity_mib, ids=ids)) is not None:
+        other = clash.other
+        if other is None:
+            return Verdict(record=record, refused=clash)
+        known = named(other, seen)
+        record = _replaced(record, other, known)
+        if _blocks_start(known, seen):
+            return Verdict(record=record, refused=clash, wait=seen.ending(known.uid))
+        record = tuple(each for each in record if each != known)
+    return Verdict(record=put(record, new))
+
+
+def _first(
+    record: Iterable[Allocation],
+    new: Allocation,
+    capacity_mib: Mapping[DeviceKey, int],
+    *,
+    ids: bool,
+    but: Iterable[Allocation] = (),
+) -> Clash | None:
+    left = [each for each in record if each not in but]
+    return next(clashes(left, new, capacity_mib, ids=ids), None)
+
+
+def _blocks_allocate(other: Allocation, seen: Evidence) -> bool:
+    """Return whether what an entry says must not be given again while the kubelet allocates."""
+    if _is_being_admitted(other, seen) or not other.uid or seen.ending(other.uid):
+        return False
+    return seen.has_recorded(other) or other.uid in seen.running
+
+
+def _is_being_admitted(other: Allocation, seen: Evidence) -> bool:
+    """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
+
+    The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what the
+    pod's init containers had.
+    """
+    recorded = [each for each in seen.recorded if each.resource == other.resource]
+    uids = {each.uid for each in recorded if set(each.device_ids) & set(other.ids) and not seen.ended(each.uid)}
+    for uid in sorted(uids):
+        served = {each.container for each in recorded if each.uid == uid}
+        asking = {container for container, resource in seen.pods[uid].asks if resource == other.resource}
+        return bool(asking - served)
+    return False
+
+
+def _blocks_start(other: Allocation, seen: Evidence) -> bool:
+    """Return whether a container that has what an entry says runs, or is going to."""
+    if not other.uid:
+        return False
+    return other.uid in seen.running or (not seen.ended(other.uid) and seen.has_recorded(other))
+
+
+def named(entry: Allocation, seen: Evidence) -> Allocation:
+    """Return an answer to `Allocate` with the living pod that the kubelet gave it to, if one has it; else as it is."""
+    if entry.uid:
+        return entry
+    found = next(iter(holders(entry.resource, entry.ids, seen)), None)
+    if found is None:
+        return entry
+    return msgspec.structs.replace(entry, uid=found.uid, pod=found.pod, container=found.container)
+
+
+def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
+    """Return the containers of living pods that the kubelet gave these ids, those that last first.
+
+    Args:
+        resource: whose ids.
+        ids: sorted; all that the container was given of the resource.
+        seen: the pods.
+
+    """
+    found = [
+        (each.container not in seen.pods[each.uid].lasting, each.uid, each.container)
+        for each in seen.recorded
+        if (each.resource, each.device_ids) == (resource, ids) and not seen.ended(each.uid)
+    ]
+    return tuple(
+        Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container)
+        for _, uid, container in sorted(found)
+    )
+
+
+def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
+    """Return the record with an entry in place of what it replaces."""
+    return (*(each for each in record if not is_for(each, new) and not becomes(each, new)), new)
+
+
+def release(record: Iterable[Allocation], seen: Evidence) -> tuple[Allocation, ...]:
+    """Return the record without what pods had that have ended, and none of whose processes is left."""
+    return tuple(each for each in record if not each.uid or not seen.ended(each.uid) or each.uid in seen.running)
+
+
+def is_for(each: Allocation, new: Allocation) -> bool:
+    """Return whether an entry is for the same container and resource."""
+    names = (each.uid, each.container, each.resource)
+    return bool(new.uid) and names == (new.uid, new.container, new.resource)
+
+
+def becomes(each: Allocation, new: Allocation) -> bool:
+    """Return whether an entry is the answer to `Allocate` that a container has now."""
+    return not each.uid and bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
+
+
+def _replaced(record: Iterable[Allocation], old: Allocation, new: Allocation) -> tuple[Allocation, ...]:
+    return tuple(new if each is old else each for each in record)
