@@ -115,7 +115,7 @@ KINDS = (
     Kind("slice-init", {SLICE: 2}, 2, init={SLICE: 1}),
     Kind("slice-beside", {SLICE: 1}, 2, beside={}),
     Kind("share-beside", {SHARE: 3}, 2, OURS, beside={SHARE: 2}),
-    Kind("misrouted-need", {NEED: 4}, 1.5, misrouted=True, isolation="none"),
+    Kind("misrouted-need", {NEED: 5}, 1.5, misrouted=True, isolation="none"),
     Kind("misrouted-share", {SHARE: 3}, 1.5, misrouted=True),
     Kind("forged-mps", {NEED: 4}, 1, annotations=FORGED_MPS, forged=True, bound=True),
     Kind("forged-whole", {NEED: 1}, 0.3, annotations=FORGED_WHOLE, forged=True, bound=True),
@@ -127,6 +127,9 @@ KINDS = (
 
 Misrouted and forged pods ask what honest ones ask too: the kubelet's `Allocate` names no pod, so they get further.
 """
+CROWDS = {"misrouted-need": "need-none", "misrouted-share": "share"}
+"""Kinds of which a Job often comes with one of an honest kind that asks the same, so that they may be mistaken."""
+CROWD = 4
 
 ENDS = ("alone", "deleted", "deleted", "forced", "evicted")
 
@@ -162,19 +165,30 @@ class Act(NamedTuple):
 def acts(seed: str, rate: float) -> Iterator[Act]:
     """Give acts without end, so many a second on average; the same for the same seed."""
     rng = random.Random(seed)
-    for number in range(1, 1_000_000):
+    number = 0
+    while True:
         kind = rng.choices(KINDS, [each.weight for each in KINDS])[0]
-        yield Act(
-            number=number,
-            after_s=rng.expovariate(rate),
-            kind=kind,
-            copies=rng.choice((2, 3, 4)) if rng.random() < 0.12 and not kind.bound else 0,
-            life_s=0.3 if rng.random() < 0.07 else rng.uniform(2, 22),
-            end=rng.choice(ENDS),
-            stubborn=rng.random() < 0.2,
-            patient=rng.random() < (0.9 if kind.forged or kind.misrouted else 0.5),
-            node=rng.choice((1, 2)),
-        )
+        act = _drawn(rng, number + 1, kind, rng.expovariate(rate))
+        if kind.name in CROWDS and rng.random() < 0.6:
+            honest = next(each for each in KINDS if each.name == CROWDS[kind.name])
+            yield _drawn(rng, act.number, honest, act.after_s)._replace(copies=CROWD)
+            act = act._replace(number=act.number + 1, after_s=rng.uniform(0, 0.5), copies=CROWD, patient=True)
+        yield act
+        number = act.number
+
+
+def _drawn(rng: random.Random, number: int, kind: Kind, after_s: float) -> Act:
+    return Act(
+        number=number,
+        after_s=after_s,
+        kind=kind,
+        copies=rng.choice((2, 3, 4)) if rng.random() < 0.12 and not kind.bound else 0,
+        life_s=0.3 if rng.random() < 0.07 else rng.uniform(2, 22),
+        end=rng.choice(ENDS),
+        stubborn=rng.random() < 0.2,
+        patient=rng.random() < (0.9 if kind.forged or kind.misrouted else 0.5),
+        node=rng.choice((1, 2)),
+    )
 
 
 def objects_of(act: Act) -> dict[str, Any]:

@@ -462,6 +462,7 @@ def test_a_seed_gives_the_same_acts_and_troubles_again() -> None:
 def test_a_pod_that_is_bound_and_does_not_start_is_found() -> None:
     waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": "no device"}}}
     begun = {"name": "beside", "state": {"running": {}}}
+    ended = {"name": "main", "state": {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "exitCode": 128}}}
     bound: dict[str, Any] = {
         "metadata": {},
         "spec": {"nodeName": "node1", "containers": [{}, {}]},
@@ -480,4 +481,4 @@ def test_a_pod_that_is_bound_and_does_not_start_is_found() -> None:
     words = "p on node1: Pending for 61 s; main waiting CreateContainerError no device; beside running"
     assert after(START_S + 11, bound) == words
     assert after(START_S + 11, {**bound, "metadata": {"deletionTimestamp": "now"}}) == ""
-    assert after(START_S + 11, {**bound, "status": {"containerStatuses": [begun, begun]}}) == ""
+    assert after(START_S + 11, {**bound, "status": {"containerStatuses": [begun, ended]}}) == ""

@@ -93,7 +93,11 @@ class Seen:
         self.bound_since = self.bound_since or now_s
         bound_s = now_s - self.bound_since - away_s(node, self.bound_since)
         states = status.get("containerStatuses") or ()
-        if len(states) == len(pod["spec"]["containers"]) and all(map(_began, states)):
+        # One that ended without having begun, as when containerd is killed, is not to start any more.
+        settled = len(states) == len(pod["spec"]["containers"]) and all(
+            _began(each) or _ends([each]) for each in states
+        )
+        if settled and any(map(_began, states)):
             self.started_after_s = bound_s
         if not self.starting or bound_s < START_S or "deletionTimestamp" in pod["metadata"]:
             return ""
@@ -218,7 +222,8 @@ class Watcher:
             self._log(f"NEVER STARTED {overdue}")
             self._log_events(known)
         restarts = sum(each["restartCount"] for each in states)
-        if known.judged or not (known.phase == "Failed" or restarts):
+        broken = any(each.get("exitCode") for each in _ends(states))  # beside another container that runs on
+        if known.judged or not (known.phase == "Failed" or restarts or broken):
             return
         known.judged = True
         words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
@@ -226,7 +231,8 @@ class Watcher:
             return
         ends = _ends(states)
         exits = {each.get("exitCode") for each in ends}
-        if any(each.get("exitCode") not in {0, *_UNSTARTED_EXITS} for each in _ends(_initial(status))):
+        began = filter(_started, _ends(_initial(status)))
+        if any(each.get("exitCode") not in {0, *_UNSTARTED_EXITS} for each in began):
             self._harm(known, f"{words} {json.dumps(_initial(status))}")
         elif not known.ran_since:
             self._count_refusal(known, status)
@@ -251,7 +257,8 @@ class Watcher:
         """Log what the API's events say of a pod, for whoever looks for the cause."""
         with contextlib.suppress(NoAnswerError):
             for each in self._api.list(f"{EVENTS}?fieldSelector=involvedObject.name%3D{known.name}"):
-                self._log(f"event of {known.name}: {each['count']} x {each['reason']} {each['message'][:300]}")
+                words = f"{each.get('count') or 1} x {each.get('reason')} {each.get('message')}"
+                self._log(f"event of {known.name}: {words[:500]}")
 
     def _gone(self, known: Seen) -> None:
         act = self._book.act_of(known.name)
