@@ -50,7 +50,7 @@ class Case(NamedTuple):
     before: str = ""
     """What is there: `instance`, `none`, or `whole` for two GPUs that a pod had by name."""
     crowd: str = ""
-    """Which pods come first, by the dozen: `misrouted`, or `too large` for the node, which the kubelet itself refuses."""
+    """Which pods come first: `misrouted`, or `too large` for the node, which the kubelet itself refuses."""
     scheduler: str = OURS
 
 
