@@ -53,11 +53,20 @@ class Container(NamedTuple):
     files: frozenset[str] = frozenset()
     """Names of NVIDIA's device files in its /dev and /dev/nvidia-caps."""
     asked_mib: int | None = None
-    """The memory that its pod asks for as an amount; None where it asks for devices by name, 0 where for nothing."""
+    """The memory that it asks for as an amount; None where it asks for devices by name, 0 where for nothing."""
+    asked_devices: int = 0
+    """How many devices it asks for; 0 where that is not known, or is none."""
     forged: bool = False
     """Whether its pod says itself what it gets, and so must get nothing."""
     deleted: bool = False
     """Whether the API has no such pod any more: it was deleted by force."""
+    name: str = ""
+    """Its name in its pod, where that has several."""
+
+    @property
+    def who(self) -> str:
+        """Return how faults name it."""
+        return f"{self.pod}/{self.name}" if self.name else self.pod
 
 
 class Entry(NamedTuple):
@@ -67,6 +76,8 @@ class Entry(NamedTuple):
     container: str
     resource: str
     ids: tuple[str, ...]
+    initial: bool = False
+    """Whether it is an init container, whose devices its pod's other containers have after it."""
 
 
 class Use(NamedTuple):
@@ -153,7 +164,10 @@ def _of_one(container: Container, used: tuple[Use, ...]) -> Iterator[Fault]:
     modes, asked_mib = set(container.environment.get("TESSERA_GPU_MODE", "").split(",")), container.asked_mib
     given = [use.memory_mib for use in used] + _limits(container)
     if modes <= COUNTED and asked_mib and max(given, default=0) > asked_mib:
-        yield Fault("more than asked", container.node, (container.pod,), f"{max(given)} MiB, asked {asked_mib}")
+        yield Fault("more than asked", container.node, (container.who,), f"{max(given)} MiB, asked {asked_mib}")
+    if 0 < container.asked_devices < len(used):
+        text = f"{[each.device for each in used]}, asked {container.asked_devices}"
+        yield Fault("more devices than asked", container.node, (container.who,), text)
 
 
 def _limits(container: Container) -> list[int]:
@@ -176,21 +190,24 @@ def _too_much(device: str, memory_mib: int, held: list[tuple[Container, Use]]) -
 
 def _fault(kind: str, device: str, held: list[tuple[Container, Use]], text: str = "") -> Fault:
     """Return a fault of a device; one that only a container on its way out takes part in is another kind."""
-    who = sorted({container.pod for container, _ in held})
+    who = sorted({container.who for container, _ in held})
     living = {container.id for container, _ in held if not container.deleted}
     dying = len(living) < len({container.id for container, _ in held}) and len(living) < 2
-    had = [(container.pod, use.exclusive, use.memory_mib, container.deleted) for container, use in held]
+    had = [(container.who, use.exclusive, use.memory_mib, container.deleted) for container, use in held]
     return Fault(f"{kind}, one deleted by force" if dying else kind, device, tuple(who), f"{text}{had}")
 
 
 def doubled(entries: Iterable[Entry]) -> list[Fault]:
-    """Return the device ids that the kubelet's checkpoint has for more than one container."""
-    holders = defaultdict[tuple[str, str], list[str]](list)
+    """Return the device ids that the kubelet's checkpoint has for more than one container.
+
+    An init container and those that run after it in its pod may have the same.
+    """
+    holders = defaultdict[tuple[str, str], list[Entry]](list)
     for entry in entries:
         for each in entry.ids:
-            holders[entry.resource, each].append(entry.pod)
+            holders[entry.resource, each].append(entry)
     return [
-        Fault("checkpoint", f"{resource} {each}", tuple(sorted(pods)))
-        for (resource, each), pods in holders.items()
-        if len(pods) > 1
+        Fault("checkpoint", f"{resource} {each}", tuple(sorted(one.pod for one in held)))
+        for (resource, each), held in holders.items()
+        if len({one.pod for one in held}) > 1 or sum(not one.initial for one in held) > 1
     ]

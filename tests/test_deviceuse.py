@@ -45,6 +45,23 @@ CASES: dict[str, tuple[tuple[Container, ...], list[str]]] = {
     "a forged pod that runs with nothing": ((Container("n", "p", "id-p", {}, forged=True),), []),
     "a forged pod that got a device": ((holds("p", G0, "mps", 9, 9)._replace(forged=True),), ["forged pod served"]),
     "more than asked": ((holds("p", G0, "mps", 38000, 1024),), ["more than asked"]),
+    "more instances than asked": (
+        (holds("p", "MIG-a,MIG-b", "mig,mig")._replace(asked_devices=1),),
+        ["more devices than asked"],
+    ),
+    "as many instances as asked": ((holds("p", "MIG-a,MIG-b", "mig,mig")._replace(asked_devices=2),), []),
+    "two containers of a pod with an instance": (
+        (holds("p", "MIG-a", "mig")._replace(name="main"), holds("p", "MIG-a", "mig")._replace(name="beside", id="2")),
+        ["twice"],
+    ),
+    "two containers of a pod, each with its part of a GPU": (
+        (holds("p", G0, "memory-share", 3072, 3072), holds("p", G0, "memory-share", 2048, 2048)._replace(id="2")),
+        [],
+    ),
+    "two containers of a pod, one with the part of both": (
+        (holds("p", G0, "memory-share", 3072, 3072), holds("p", G0, "memory-share", 5120, 2048)._replace(id="2")),
+        ["more than asked"],
+    ),
     "an instance larger than what was asked": ((holds("p", "MIG-a", "mig", 4864, 4096),), []),
     "a device for a pod that asked for none": ((holds("p", G0, "whole", asked=0),), ["not asked for"]),
     "an instance that is no more": ((holds("p", "MIG-gone", "mig"),), ["device gone"]),
@@ -103,3 +120,11 @@ def test_an_id_twice_in_the_checkpoint() -> None:
     assert doubled(once) == []
     found = doubled((*once, Entry("r", "main", "r/x", ("b",))))
     assert [(each.kind, each.where, each.who) for each in found] == [("checkpoint", "r/x b", ("p", "r"))]
+
+
+def test_an_init_container_leaves_its_devices_to_its_pod_alone() -> None:
+    first = Entry("p", "init", "r/x", ("a",), initial=True)
+    main = Entry("p", "main", "r/x", ("a", "b"))
+    assert doubled((first, main)) == []
+    assert [each.where for each in doubled((first, main, Entry("p", "beside", "r/x", ("b",))))] == ["r/x b"]
+    assert [each.who for each in doubled((first, Entry("q", "main", "r/x", ("a",))))] == [("p", "q")]

@@ -1,5 +1,6 @@
 """Processes of a testbed that are killed, or stand still, and go on: one after the other, drawn from a seed."""
 
+import math
 import random
 import signal
 import threading
@@ -20,6 +21,7 @@ __all__ = ["Breaker", "Trouble", "troubles"]
 
 TWICE = ("agent", "server", "kubelet")
 """Parts that are broken twice in each round: most is decided there."""
+API = ("apiserver", "etcd")
 
 
 class Trouble(NamedTuple):
@@ -66,6 +68,8 @@ class Breaker:
         self._starts = _starts(cluster, agent)
         self.made: Counter[str] = Counter()
         self.failed: list[str] = []
+        self._away: dict[int, tuple[str, float, float]] = {}
+        """By number of the trouble: the process, since when it was away, and until when."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +89,15 @@ class Breaker:
                 self._log(f"trouble {each.number} failed: {error}")
             self.made[f"{each.process} {'halted' if each.halted else 'killed'}"] += 1
 
+    def away_s(self, node: str, since_s: float) -> float:
+        """Return for how long since a time of the monotonic clock the API or a process of a node has been away."""
+        now = time.monotonic()
+        return sum(
+            max(0.0, min(until_s, now) - max(from_s, since_s))
+            for process, from_s, until_s in list(self._away.values())
+            if process in API or process.startswith(f"{node}-")
+        )
+
     def mend(self) -> None:
         """Start what does not run."""
         for name, start in self._starts.items():
@@ -92,6 +105,14 @@ class Breaker:
                 start()
 
     def _make(self, each: Trouble) -> None:
+        began_s = time.monotonic()
+        self._away[each.number] = each.process, began_s, math.inf
+        try:
+            self._break(each)
+        finally:
+            self._away[each.number] = each.process, began_s, time.monotonic()
+
+    def _break(self, each: Trouble) -> None:
         if each.halted:
             self._processes.pause(each.process)
             time.sleep(each.away_s)

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 from kube.pods import pod
 
-__all__ = ["CPU", "Act", "Kind", "acts", "objects_of"]
+__all__ = ["CONTAINER", "CPU", "INIT", "MAIN", "Act", "Kind", "acts", "objects_of"]
 
 CPU = "cpu"
 SLICE, NEED, SHARE = "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 COMPUTE = "tessera.dev/gpu-compute"
 DEFAULT, OURS = "default-scheduler", "tessera-scheduler"
 UNIT_MIB = 1024
+MAIN, INIT, BESIDE = "main", "init", "beside"
+CONTAINER = "CONTAINER"
+"""Environment variable that names the container, for whoever looks at its processes."""
 
 
 class Kind(NamedTuple):
@@ -32,13 +35,36 @@ class Kind(NamedTuple):
     """Whether it asks a share by the default scheduler: it gets nothing unless somebody routes it."""
     bound: bool = False
     """Whether it names its node, past every scheduler."""
+    init: Mapping[str, int] | None = None
+    """Limits of an init container that ends before the others start; None: the pod has none."""
+    beside: Mapping[str, int] | None = None
+    """Limits of a second container that runs beside the main one; None: the pod has none."""
 
-    @property
-    def asked_mib(self) -> int | None:
-        """Return the amount of memory that it asks; None where it asks for devices by name."""
-        amounts = [count for name, count in self.limits.items() if name in {NEED, SHARE}]
-        by_name = any(name.startswith("nvidia.com/") for name in self.limits)
-        return None if by_name else sum(amounts) * UNIT_MIB
+    def asked_mib(self, container: str) -> int | None:
+        """Return the memory that a container may have; None where it asks for devices by name.
+
+        Where a pod asks for an amount, its init container uses the share that the main container has after it.
+        """
+        limits = self._limits(container)
+        if _by_name(limits):
+            return None
+        return max(_amount(limits), _amount(self.limits) if container == INIT else 0) * UNIT_MIB
+
+    def asked_devices(self, container: str) -> int:
+        """Return how many devices a container may have."""
+        limits = self._limits(container)
+        return _by_name(limits) or int(_amount(limits) > 0)
+
+    def _limits(self, container: str) -> Mapping[str, int]:
+        return {INIT: self.init, BESIDE: self.beside}.get(container, self.limits) or {}
+
+
+def _amount(limits: Mapping[str, int]) -> int:
+    return sum(count for name, count in limits.items() if name in {NEED, SHARE})
+
+
+def _by_name(limits: Mapping[str, int]) -> int:
+    return sum(count for name, count in limits.items() if name.startswith("nvidia.com/"))
 
 
 def _share(gpu: int, mode: str, memory_mib: int, resource: str) -> str:
@@ -53,7 +79,7 @@ def _share(gpu: int, mode: str, memory_mib: int, resource: str) -> str:
         "compute_percent": percent,
         "isolation": grade,
         "resource": resource,
-        "container": "main",
+        "container": MAIN,
     }
     return json.dumps([share])
 
@@ -85,15 +111,25 @@ KINDS = (
     Kind("need-none-large", {NEED: 18}, 1, OURS, "none"),
     Kind("share", {SHARE: 3}, 3, OURS),
     Kind("share-large", {SHARE: 8}, 1, OURS),
-    Kind("misrouted-need", {NEED: 4}, 0.6, misrouted=True, isolation="none"),
-    Kind("misrouted-share", {SHARE: 3}, 0.6, misrouted=True),
-    Kind("forged-mps", {NEED: 1}, 0.5, annotations=FORGED_MPS, forged=True, bound=True),
+    Kind("need-drv-init", {NEED: 6}, 2, OURS, "driver", init={NEED: 2}),
+    Kind("slice-init", {SLICE: 2}, 2, init={SLICE: 1}),
+    Kind("slice-beside", {SLICE: 1}, 2, beside={}),
+    Kind("share-beside", {SHARE: 3}, 2, OURS, beside={SHARE: 2}),
+    Kind("misrouted-need", {NEED: 5}, 1.5, misrouted=True, isolation="none"),
+    Kind("misrouted-share", {SHARE: 3}, 1.5, misrouted=True),
+    Kind("forged-mps", {NEED: 4}, 1, annotations=FORGED_MPS, forged=True, bound=True),
     Kind("forged-whole", {NEED: 1}, 0.3, annotations=FORGED_WHOLE, forged=True, bound=True),
     Kind("forged-nothing", {}, 0.4, annotations=FORGED_WHOLE, forged=True),
-    Kind("forged-index", {SHARE: 1}, 0.5, annotations=FORGED_INDEX, forged=True, bound=True),
+    Kind("forged-index", {SHARE: 3}, 1, annotations=FORGED_INDEX, forged=True, bound=True),
     Kind("forged-lent", {NEED: 2}, 0.7, OURS, "none", annotations=FORGED_MPS),
 )
-"""`forged-lent` goes the right way with an assignment of its own: it gets what it asks, and no more."""
+"""`forged-lent` goes the right way with an assignment of its own: it gets what it asks, and no more.
+
+Misrouted and forged pods ask what honest ones ask too: the kubelet's `Allocate` names no pod, so they get further.
+"""
+CROWDS = {"misrouted-need": "need-none", "misrouted-share": "share"}
+"""Kinds of which a Job often comes with one of an honest kind that asks the same, so that they may be mistaken."""
+CROWD = 4
 
 ENDS = ("alone", "deleted", "deleted", "forced", "evicted")
 
@@ -109,6 +145,8 @@ class Act(NamedTuple):
     life_s: float
     end: str
     stubborn: bool
+    patient: bool
+    """Whether it lives on while a pod of it is bound and has not started: deleted, such a pod would not be noticed."""
     node: int
 
     @property
@@ -119,25 +157,38 @@ class Act(NamedTuple):
         """Return it in words, for the log."""
         job = f"Job of {self.copies} " if self.copies else ""
         return (
-            f"+{self.after_s:.2f} s {job}{self.name}, {self.end} after {self.life_s:.1f} s{' slowly' * self.stubborn}"
+            f"+{self.after_s:.2f} s {job}{self.name}, {self.end} after {self.life_s:.1f} s"
+            f"{' slowly' * self.stubborn}{' once started' * self.patient}"
         )
 
 
 def acts(seed: str, rate: float) -> Iterator[Act]:
     """Give acts without end, so many a second on average; the same for the same seed."""
     rng = random.Random(seed)
-    for number in range(1, 1_000_000):
+    number = 0
+    while True:
         kind = rng.choices(KINDS, [each.weight for each in KINDS])[0]
-        yield Act(
-            number=number,
-            after_s=rng.expovariate(rate),
-            kind=kind,
-            copies=rng.choice((2, 3, 4)) if rng.random() < 0.12 and not kind.bound else 0,
-            life_s=0.3 if rng.random() < 0.07 else rng.uniform(2, 22),
-            end=rng.choice(ENDS),
-            stubborn=rng.random() < 0.2,
-            node=rng.choice((1, 2)),
-        )
+        act = _drawn(rng, number + 1, kind, rng.expovariate(rate))
+        if kind.name in CROWDS and rng.random() < 0.6:
+            honest = next(each for each in KINDS if each.name == CROWDS[kind.name])
+            yield _drawn(rng, act.number, honest, act.after_s)._replace(copies=CROWD)
+            act = act._replace(number=act.number + 1, after_s=rng.uniform(0, 0.5), copies=CROWD, patient=True)
+        yield act
+        number = act.number
+
+
+def _drawn(rng: random.Random, number: int, kind: Kind, after_s: float) -> Act:
+    return Act(
+        number=number,
+        after_s=after_s,
+        kind=kind,
+        copies=rng.choice((2, 3, 4)) if rng.random() < 0.12 and not kind.bound else 0,
+        life_s=0.3 if rng.random() < 0.07 else rng.uniform(2, 22),
+        end=rng.choice(ENDS),
+        stubborn=rng.random() < 0.2,
+        patient=rng.random() < (0.9 if kind.forged or kind.misrouted else 0.5),
+        node=rng.choice((1, 2)),
+    )
 
 
 def objects_of(act: Act) -> dict[str, Any]:
@@ -149,6 +200,7 @@ def objects_of(act: Act) -> dict[str, Any]:
     if kind.bound:
         spec["nodeName"] = f"node{act.node}"
     made = pod(act.name, command=command, limits=kind.limits, **spec | {"terminationGracePeriodSeconds": 10})
+    _add_containers(act, command, made["spec"])
     grade = {"tessera.dev/isolation": kind.isolation} if kind.isolation else {}
     made["metadata"]["annotations"] = {**kind.annotations, **grade}
     made["metadata"]["labels"] = {"made-by": "test", "act": str(act.number)}
@@ -159,3 +211,14 @@ def objects_of(act: Act) -> dict[str, Any]:
     metadata = {"name": act.name, "labels": made["metadata"]["labels"]}
     job = {**counts, "ttlSecondsAfterFinished": 5, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
+
+
+def _add_containers(act: Act, command: str, spec: dict[str, Any]) -> None:
+    """Add the kind's other containers to a pod's spec, and to all of them their names as a variable."""
+    wanted = ((INIT, act.kind.init, "sleep 1" if act.stubborn else "true"), (BESIDE, act.kind.beside, command))
+    for name, limits, runs in wanted:
+        if limits is not None:
+            added = pod(name, command=runs, limits=dict(limits))["spec"]["containers"][0] | {"name": name}
+            spec.setdefault("initContainers" if name == INIT else "containers", []).append(added)
+    for each in (*spec["containers"], *spec.get("initContainers", ())):
+        each["env"] = [{"name": CONTAINER, "value": each["name"]}]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from deviceuse import Container, Entry, Gpu, Instance
 from deviceuse import Node as SeenNode
+from kube.churn import INIT
 from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster
 from testbed.node import Node
@@ -126,8 +127,10 @@ def _runs(path: Path) -> bool:
     return (path / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
-def containers_of(found: Mapping[str, Living], known: Callable[[Living, str], Container]) -> Iterator[Container]:
-    """Give what containers have; `known` makes one of a container and the name of its pod, which it sees itself.
+def containers_of(
+    found: Mapping[str, Living], known: Callable[[Living, Mapping[str, str]], Container]
+) -> Iterator[Container]:
+    """Give what containers have; `known` makes one of a container and its environment, where HOSTNAME is its pod.
 
     Left out are the pods' sandboxes, and containers that runc is still making.
     """
@@ -139,7 +142,7 @@ def containers_of(found: Mapping[str, Living], known: Callable[[Living, str], Co
             if "HOSTNAME" not in environment or (path / "exe").readlink().name.startswith("runc"):
                 continue
             files = frozenset(name for folder in ("dev", "dev/nvidia-caps") for name in _nvidia_files(path, folder))
-            made = known(each, environment["HOSTNAME"])
+            made = known(each, environment)
             yield made._replace(environment=environment, files=files)
 
 
@@ -189,7 +192,13 @@ def checkpoint(node: Node) -> list[Entry]:
     except FileNotFoundError:
         return []
     return [
-        Entry(each["PodUID"], each["ContainerName"], each["ResourceName"], _ids(each["DeviceIDs"]))
+        Entry(
+            each["PodUID"],
+            each["ContainerName"],
+            each["ResourceName"],
+            _ids(each["DeviceIDs"]),
+            initial=each["ContainerName"] == INIT,
+        )
         for each in json.loads(text)["Data"]["PodDeviceEntries"] or ()
     ]
 

@@ -14,11 +14,12 @@ import os
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from kube.breaking import Breaker, troubles
 from kube.churn import OURS, SLICE, Act, acts, objects_of
 from kube.conftest import fresh
 from kube.observing import Api
-from kube.watching import Book, Watcher
+from kube.watching import START_S, Book, Seen, Watcher
 from tessera.errors import Unavailable
 from tessera.sim.mpscontrol import install
 from testbed.cluster import Cluster, Wanted
@@ -51,6 +52,7 @@ ADMISSION = os.environ.get("TESSERA_SOAK_ADMISSION") == "on"
 GAP_S = 2.0
 MOST_ALIVE = 45
 LATE_S = 45.0
+"""A pod that is not bound so long after it was made is deleted, so that others come; one that is bound has START_S."""
 GPUS = ("3xA100-40GB",)
 FIXED, AUTO_GPUS = "1", 2
 UNITS, WHOLE = "tessera.dev/gpu-memory", "nvidia.com/gpu"
@@ -118,7 +120,11 @@ class Maker:
             time.sleep(max(0.0, min(until_s, next_s) - now))
 
     def _alive(self) -> int:
-        return sum(not each.ended for uid, each in self._watcher.pods.items() if uid in self._watcher.present)
+        return sum(not each.ended for each in self._present())
+
+    def _present(self) -> list[Seen]:
+        """Return the pods that the API has, as the watcher, in a thread of its own, last saw them."""
+        return [each for uid, each in list(self._watcher.pods.items()) if uid in self._watcher.present]
 
     def _make(self, act: Act) -> None:
         self._log(f"make {act}")
@@ -132,7 +138,9 @@ class Maker:
         heapq.heappush(self._due, (time.monotonic() + act.life_s, act.number, act))
 
     def _end(self, act: Act) -> None:
-        if act.end != "alone":
+        if act.patient and any(each.starting for each in self._present() if self._book.act_of(each.name) is act):
+            heapq.heappush(self._due, (time.monotonic() + 1, act.number, act))
+        elif act.end != "alone":
             self._log(f"{act.end} {act.name}")
             self._delete(act, act.end)
 
@@ -151,18 +159,17 @@ class Maker:
             self._api.insist("DELETE", f"{NAMESPACE}/pods{query}", options)
 
     def _sweep(self) -> None:
-        """Delete pods that have ended, and those that could not run for long: others are to come."""
+        """Delete pods that have ended, those that are not bound for long, and those noted for never starting."""
         now = time.monotonic()
-        names = {each.name: each for uid, each in self._watcher.pods.items() if uid in self._watcher.present}
-        for name, known in names.items():
-            act = self._book.act_of(name)
+        for known in self._present():
+            act = self._book.act_of(known.name)
             if act is None or act.name in self._book.let_go:
                 continue
-            if known.ended and not act.copies:
+            if known.overdue or (known.ended and not act.copies):
                 self._delete(act)
-            elif now - self._made_at[act.name] > LATE_S and not known.ran_since:
+            elif now - self._made_at[act.name] > LATE_S and not known.bound_since:
                 self.late[act.kind.name] += 1
-                self._log(f"late {name}: {known.phase}")
+                self._log(f"late {known.name}: {known.phase}")
                 self._delete(act)
 
 
@@ -228,6 +235,7 @@ def test_nothing_is_given_twice_and_nobody_is_harmed(bed: Bed, tmp_path: Path) -
     Console(width=160).print(table(numbers))
     assert found == []
     assert numbers["harmed"] == []
+    assert numbers["bound and never started"] == []
     assert numbers["left"] == []
     assert numbers["troubles that failed"] == []
     enough = numbers["looks"] / 50
@@ -237,8 +245,8 @@ def test_nothing_is_given_twice_and_nobody_is_harmed(bed: Bed, tmp_path: Path) -
 def soak(bed: Bed, log: Log) -> tuple[dict[str, Any], list[Fault]]:
     """Churn, break and watch; return the numbers, and what was given twice or wrongly."""
     book = Book()
-    watcher = Watcher(bed.cluster, book, log)
     breaker = Breaker(bed.cluster, bed.agent, log)
+    watcher = Watcher(bed.cluster, book, log, breaker.away_s)
     maker = Maker(bed.cluster, book, watcher, log)
     quiet, over = threading.Event(), threading.Event()
     left: list[str] = []
@@ -272,9 +280,10 @@ def _ends_well(cluster: Cluster, api: Api, book: Book, log: Log) -> list[str]:
     book.let_go |= book.acts.keys()
     for path in (JOBS, f"{NAMESPACE}/pods"):
         api.insist("DELETE", f"{path}?labelSelector=made-by%3Dtest&propagationPolicy=Background")
-    left += _settled("not gone", lambda: [each["metadata"]["name"] for each in _pods(api)], 60, log)
-    left += _settled("not free", partial(_held, api), 90, log)
-    if not left:
+    kept = _settled("not gone", lambda: [each["metadata"]["name"] for each in _pods(api)], 60, log)
+    kept += _settled("not free", partial(_held, api), 90, log)
+    left += kept
+    if not kept:
         left += _settled("not all to be had", partial(_not_had, cluster, full(cluster)), 120, log)
         api.insist("DELETE", f"{NAMESPACE}/pods?labelSelector=made-by%3Dtest")
     return left
@@ -300,14 +309,35 @@ def _waits_without_cause(api: Api) -> list[str]:
     gpu_nodes = api.list("/apis/tessera.dev/v1alpha1/gpunodes")
     honest = [each for each in found if not each["metadata"]["name"].startswith(("forged", "misrouted"))]
     waiting = [each for each in honest if each["status"]["phase"] == "Pending" and not each["spec"].get("nodeName")]
-    stuck = [each for each in honest if each["status"]["phase"] == "Pending" and each["spec"].get("nodeName")]
+    # Forged and misrouted ones too: those that must not start are to fail, or to be evicted.
+    stuck = [each for each in found if each["status"]["phase"] == "Pending" and each["spec"].get("nodeName")]
     named = [f"{each['metadata']['name']} asks {_asked(each)}" for each in waiting if _fits(each, nodes, found)]
-    return [*named, *untrue(gpu_nodes, honest), *(f"{each['metadata']['name']} does not start" for each in stuck)]
+    pending = untrue(gpu_nodes, map(_of_one_container, honest))
+    return [*named, *pending, *(f"{each['metadata']['name']} does not start" for each in stuck)]
+
+
+def _limits(pod: dict[str, Any]) -> dict[str, int]:
+    """Return what a pod asks in all: its containers together, or an init container where that asks more."""
+    together = Counter[str]()
+    for each in pod["spec"]["containers"]:
+        together.update(_limits_of(each))
+    for each in pod["spec"].get("initContainers", ()):
+        together |= Counter(_limits_of(each))
+    return dict(together)
+
+
+def _limits_of(container: dict[str, Any]) -> dict[str, int]:
+    limits = container.get("resources", {}).get("limits") or {}
+    return {name: int(count) for name, count in limits.items()}
+
+
+def _of_one_container(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as if one container asked for all."""
+    return {**pod, "spec": {**pod["spec"], "containers": [{"resources": {"limits": _limits(pod)}}]}}
 
 
 def _asked(pod: dict[str, Any]) -> dict[str, int]:
-    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits") or {}
-    return {name: int(count) for name, count in limits.items() if name.startswith("nvidia.com/")}
+    return {name: count for name, count in _limits(pod).items() if name.startswith("nvidia.com/")}
 
 
 def _fits(pod: dict[str, Any], nodes: list[dict[str, Any]], found: list[dict[str, Any]]) -> bool:
@@ -375,9 +405,10 @@ def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: l
         "containers looked at": watcher.containers,
         "given twice and the like": dict(Counter(each.fault.kind for each in watcher.found.values())),
         "harmed": watcher.harmed,
+        "bound and never started": watcher.never_started,
+        "seconds from bound to started": _starts(book, watcher),
         "ended by themselves and told as refused": watcher.unreported,
         "ended while containerd was starting them": watcher.unstarted,
-        "CPU pods that were restarted": watcher.restarted,
         "refused": dict(watcher.refused),
         "reasons of refusals": dict(watcher.reasons.most_common()),
         "late": dict(maker.late),
@@ -389,6 +420,16 @@ def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: l
             for each in watcher.found.values()
         ],
     }
+
+
+def _starts(book: Book, watcher: Watcher) -> list[str]:
+    """Return in words how long the pods of each kind took to start once bound, the slowest kind first."""
+    by_kind = defaultdict[str, list[float]](list)
+    for each in watcher.pods.values():
+        if each.started_after_s is not None:
+            by_kind[kind_of(book, each.name)].append(each.started_after_s)
+    ordered = sorted(by_kind.items(), key=lambda item: median(item[1]), reverse=True)
+    return [f"{kind}: median {median(took):.1f}, longest {max(took):.1f}, of {len(took)}" for kind, took in ordered]
 
 
 def table(numbers: dict[str, Any]) -> Table:
@@ -416,3 +457,28 @@ def test_a_seed_gives_the_same_acts_and_troubles_again() -> None:
         assert drawn == [next(again) for _ in range(50)]
         assert drawn != [next(other) for _ in range(50)]
     assert random.Random("7").random() != random.Random("8").random()
+
+
+def test_a_pod_that_is_bound_and_does_not_start_is_found() -> None:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": "no device"}}}
+    begun = {"name": "beside", "state": {"running": {}}}
+    ended = {"name": "main", "state": {"terminated": {"startedAt": "1970-01-01T00:00:00Z", "exitCode": 128}}}
+    bound: dict[str, Any] = {
+        "metadata": {},
+        "spec": {"nodeName": "node1", "containers": [{}, {}]},
+        "status": {"containerStatuses": [waiting, begun]},
+    }
+    away = {"node1": 10.0}
+
+    def after(seconds: float, pod: dict[str, Any]) -> str:
+        known = Seen("p")
+        known.phase = "Pending"
+        assert known.follow_start({**bound, "spec": {"containers": [{}, {}]}}, 50, lambda *_: 0) == ""
+        assert known.follow_start(bound, 100, lambda *_: 0) == ""
+        return known.follow_start(pod, 100 + seconds, lambda node, since_s: away[node] if since_s == 100 else 0)
+
+    assert after(START_S + 9, bound) == ""
+    words = "p on node1: Pending for 61 s; main waiting CreateContainerError no device; beside running"
+    assert after(START_S + 11, bound) == words
+    assert after(START_S + 11, {**bound, "metadata": {"deletionTimestamp": "now"}}) == ""
+    assert after(START_S + 11, {**bound, "status": {"containerStatuses": [begun, ended]}}) == ""

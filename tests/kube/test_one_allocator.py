@@ -30,7 +30,9 @@ def test_three_by_name_and_three_needs_share_no_instance(whole_cluster: Cluster)
     for each in needs:
         each["metadata"]["annotations"] = {"tessera.dev/isolation": "hardware"}
     pods.run(cluster, *by_name, *needs)
-    there = containers_of(living(cluster.cgroup), lambda each, name: Container(each.node, name, each.id))
+    there = containers_of(
+        living(cluster.cgroup), lambda each, environment: Container(each.node, environment["HOSTNAME"], each.id)
+    )
     found, driver = list(there), seen(node.node)
     assert judged(driver, found) == []
     got = {each.pod: [use.device for use in uses_of(each, driver)] for each in found}

@@ -1,25 +1,33 @@
 """What happens to the pods of a churn, watched from outside: what is given twice, who is harmed, who was refused."""
 
 import contextlib
+import json
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from deviceuse import Container, Fault, doubled, judged, uses_of
-from kube.churn import DEFAULT, Act
+from kube.churn import CONTAINER, DEFAULT, MAIN, Act
 from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, seen
 from testbed.cluster import Cluster
 
-__all__ = ["Book", "Found", "Watcher"]
+__all__ = ["START_S", "Book", "Found", "Seen", "Watcher"]
 
 OF_ACT = re.compile(r"(.*-[0-9]+)(?:-[a-z0-9]{5})?")
 LOOK_S = 0.4
-_UNSTARTED_EXITS, _STARTING_S = {255, 128}, 2.0
-"""What is said of a container of which nothing is known, and of one that could not be started, as when kubelet or
-containerd are killed in that moment. Source: containerd `internal/cri/server/{helpers,container_start}.go`."""
+START_S = 60.0
+"""How long a pod may be bound without having started, ended or been deleted, while nothing it needs is broken."""
+_UNKNOWN_EXIT = 255
+_UNSTARTED_EXITS, _STARTING_S = {_UNKNOWN_EXIT, 128}, 2.0
+"""What is said of a container of which nothing is known, as when it ended while containerd was down, and of one that
+could not be started. Source: containerd `internal/cri/server/{helpers,restart,container_start}.go`."""
+_NEVER = "1970-01-01T00:00:00Z"
+"""When a container started that did not. A kubelet that is killed between creating and starting it makes another one,
+whatever the pod's restart policy. Source: kubelet `container/helpers.go:ShouldContainerBeRestarted`."""
+EVENTS = "/api/v1/namespaces/default/events"
 PODS = "/api/v1/namespaces/default/pods?labelSelector=made-by%3Dtest"
 NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]+(\.[0-9]+)?")
 
@@ -58,6 +66,45 @@ class Seen:
         """Numbers of the looks at which its container's processes were seen first and last."""
         self.ended = False
         self.judged = False
+        self.bound_since = 0.0
+        """When it was first seen with a node."""
+        self.started_after_s: float | None = None
+        """For how long it was bound until each of its containers had begun, while nothing it needs was broken."""
+        self.overdue = False
+        """Whether it was bound for START_S and had not started."""
+
+    @property
+    def starting(self) -> bool:
+        """Whether it may yet start: it is bound, and neither has started nor is overdue."""
+        return bool(self.bound_since) and self.started_after_s is None and not self.ended and not self.overdue
+
+    def follow_start(self, pod: Mapping[str, Any], now_s: float, away_s: Callable[[str, float], float]) -> str:
+        """Take note of whether it has started; return what is wrong once it should have and has not.
+
+        Args:
+            pod: the object.
+            now_s: the monotonic clock.
+            away_s: gives for how long what a node's pods need to start has been broken since a time.
+
+        """
+        node, status = pod["spec"].get("nodeName"), pod.get("status") or {}
+        if not node or self.started_after_s is not None:
+            return ""
+        self.bound_since = self.bound_since or now_s
+        bound_s = now_s - self.bound_since - away_s(node, self.bound_since)
+        states = status.get("containerStatuses") or ()
+        # One that ended without having begun, as when containerd is killed, is not to start any more.
+        settled = len(states) == len(pod["spec"]["containers"]) and all(
+            _began(each) or _ends([each]) for each in states
+        )
+        if settled and any(map(_began, states)):
+            self.started_after_s = bound_s
+        if not self.starting or bound_s < START_S or "deletionTimestamp" in pod["metadata"]:
+            return ""
+        self.overdue = True
+        waits = "; ".join(f"{each['name']} {_waiting(each)}" for each in (*_initial(status), *states))
+        words = " ".join(filter(None, (self.phase, status.get("reason"), status.get("message"))))
+        return f"{self.name} on {node}: {words} for {bound_s:.0f} s; {waits}"
 
 
 class Watcher:
@@ -67,11 +114,14 @@ class Watcher:
         cluster: one that runs.
         book: what is made.
         log: is told what is found.
+        away_s: gives for how long what a node's pods need to start has been broken since a time.
 
     """
 
-    def __init__(self, cluster: Cluster, book: Book, log: Callable[[str], None]) -> None:
-        self._cluster, self._book, self._log = cluster, book, log
+    def __init__(
+        self, cluster: Cluster, book: Book, log: Callable[[str], None], away_s: Callable[[str, float], float]
+    ) -> None:
+        self._cluster, self._book, self._log, self._away_s = cluster, book, log, away_s
         self._api = Api(cluster, answer_s=2.5)  # containers are looked at again after it
         self._began = time.monotonic()
         self._looks = [self._began]
@@ -81,12 +131,12 @@ class Watcher:
         self.present: dict[str, dict[str, Any]] = {}
         self.found: dict[tuple[str, str, tuple[str, ...]], Found] = {}
         self.harmed: list[str] = []
+        self.never_started: list[str] = []
+        """Pods that were bound for START_S and had not started, ended or been deleted."""
         self.refused: Counter[str] = Counter()
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
         self.unstarted: list[str] = []
-        self.restarted: list[str] = []
-        """Pods without devices that run on after a restart; seen after a kill of the kubelet, and not traced yet."""
         """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
         """Of pods that were refused and whose asking was honest."""
@@ -120,10 +170,11 @@ class Watcher:
             self.served |= {each.pod for each in there if uses_of(each, node)}
             self._note([*judged(node, there), *doubled(entries)])
 
-    def _known(self, found: Living, name: str) -> Container:
+    def _known(self, found: Living, environment: Mapping[str, str]) -> Container:
+        name, container = environment["HOSTNAME"], environment.get(CONTAINER, "")
         act = self._book.act_of(name)
         pod = self.pods.get(found.pod_uid)
-        if pod is not None:
+        if pod is not None and container == MAIN:
             number = len(self._looks) - 1
             pod.lived = pod.lived[0] if pod.lived else number, number
         routed = pod is not None and pod.scheduler != DEFAULT
@@ -131,7 +182,9 @@ class Watcher:
             node=found.node,
             pod=name,
             id=found.id,
-            asked_mib=act.kind.asked_mib if act else None,
+            name=container,
+            asked_mib=act.kind.asked_mib(container) if act else None,
+            asked_devices=act.kind.asked_devices(container) if act else 0,
             forged=act is not None and (act.kind.forged or (act.kind.misrouted and not routed)),
             deleted=pod is not None and found.pod_uid not in self.present,
         )
@@ -163,23 +216,32 @@ class Watcher:
         if not known.ran_since and any(_began(each) for each in states):
             known.ran_since = time.monotonic()
         known.ended = known.phase in {"Succeeded", "Failed"}
+        overdue = known.follow_start(pod, time.monotonic(), self._away_s)
+        if overdue and not self._may_go(known):
+            self.never_started.append(overdue)
+            self._log(f"NEVER STARTED {overdue}")
+            self._log_events(known)
         restarts = sum(each["restartCount"] for each in states)
-        if known.judged or not (known.phase == "Failed" or restarts):
+        broken = any(each.get("exitCode") for each in _ends(states))  # beside another container that runs on
+        if known.judged or not (known.phase == "Failed" or restarts or broken):
             return
         known.judged = True
         words = f"{known.phase}, {restarts} restarts, {status.get('reason', '')} {status.get('message', '')}"
         if self._may_go(known):
             return
-        if not known.ran_since:
+        ends = _ends(states)
+        exits = {each.get("exitCode") for each in ends}
+        began = filter(_started, _ends(_initial(status)))
+        if any(each.get("exitCode") not in {0, *_UNSTARTED_EXITS} for each in began):
+            self._harm(known, f"{words} {json.dumps(_initial(status))}")
+        elif not known.ran_since:
             self._count_refusal(known, status)
-        elif known.name.startswith("cpu-") and known.phase == "Running":
-            self.restarted.append(f"{known.name}: {words}")
-        elif self._may_be_done(known) and set(_exits(states)) <= {0}:
+        elif self._may_be_done(known) and exits <= {0, _UNKNOWN_EXIT}:
             self.unreported.append(f"{known.name}: {words}")
-        elif set(_exits(states)) <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S:
+        elif not any(map(_started, ends)) or (exits <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S):
             self.unstarted.append(f"{known.name}: {words}")
         else:
-            self._harm(known, f"{words} {_exits(states)}")
+            self._harm(known, f"{words} {json.dumps(states)}")
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
         act = self._book.act_of(known.name)
@@ -188,7 +250,15 @@ class Watcher:
         self.refused[f"{reason}{', forged or misrouted' if wrong else ''}"] += 1
         if not wrong:
             self.reasons[NUMBERS.sub("N", status.get("message", ""))[:160]] += 1
-            self._log(f"refused {known.name}: {reason} {status.get('message', '')[:300]}")
+            told = status.get("message") or json.dumps(status.get("containerStatuses"))
+            self._log(f"refused {known.name}: {reason} {told[:600]}")
+
+    def _log_events(self, known: Seen) -> None:
+        """Log what the API's events say of a pod, for whoever looks for the cause."""
+        with contextlib.suppress(NoAnswerError):
+            for each in self._api.list(f"{EVENTS}?fieldSelector=involvedObject.name%3D{known.name}"):
+                words = f"{each.get('count') or 1} x {each.get('reason')} {each.get('message')}"
+                self._log(f"event of {known.name}: {words[:500]}")
 
     def _gone(self, known: Seen) -> None:
         act = self._book.act_of(known.name)
@@ -224,9 +294,25 @@ class Watcher:
 
 
 def _began(container: dict[str, Any]) -> bool:
-    states = (container.get("state") or {}, container.get("lastState") or {})
-    return any("running" in each or each.get("terminated", {}).get("startedAt") for each in states)
+    return "running" in (container.get("state") or {}) or any(map(_started, _ends([container])))
 
 
-def _exits(containers: Iterable[dict[str, Any]]) -> list[object]:
-    return [each["state"]["terminated"].get("exitCode") for each in containers if "terminated" in each["state"]]
+def _initial(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return status.get("initContainerStatuses") or []
+
+
+def _waiting(container: Mapping[str, Any]) -> str:
+    """Return the state of a container in words."""
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    return " ".join((*state, waiting.get("reason") or "", waiting.get("message") or "")).strip()
+
+
+def _ends(containers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how containers ended, also those that were started again since."""
+    states = [each.get(key) or {} for each in containers for key in ("state", "lastState")]
+    return [each["terminated"] for each in states if "terminated" in each]
+
+
+def _started(end: dict[str, Any]) -> bool:
+    return (end.get("startedAt") or _NEVER) != _NEVER
