@@ -40,7 +40,7 @@ from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
 from tessera.api.nodereports import DEVICE_LIST, ENFORCEMENT, Report, enforcement_text
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.advertise import DeviceKey, NodeOffer, OfferOptions, offer
 from tessera.core.allocators import by_name
@@ -100,12 +100,8 @@ class Agent:
         self._kube = kube
         self._log = logger(node=settings.node)
         self._layout_bell, self._offer_bell, self._record_bell = Bell(), Bell(), Bell()
-        self._node_store = Store(
-            kube, NODES, _of_node("metadata.name", settings.node), wake=self._ring, on_trouble=self._trouble
-        )
-        self._pod_store = Store(
-            kube, PODS, _of_node("spec.nodeName", settings.node), wake=self._ring, on_trouble=self._trouble
-        )
+        self._node_store = self._own_store(NODES, "metadata.name")
+        self._pod_store = self._own_store(PODS, "spec.nodeName")
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
@@ -147,6 +143,10 @@ class Agent:
         self._recorder = self._own_recorder()
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
         self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
+
+    def _own_store(self, kind: Kind, field: str) -> Store:
+        selection = _of_node(field, self._settings.node)
+        return Store(self._kube, kind, selection, wake=self._ring, on_trouble=self._trouble)
 
     def _own_view(self) -> NodeView:
         paths = self._settings.paths
