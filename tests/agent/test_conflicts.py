@@ -146,7 +146,7 @@ async def test_an_agent_evicts_a_pod_that_nothing_was_assigned_to(machine: Machi
         await machine.kubelet.until_allocatable(NEED, 80)
         await machine.pod("honest", {NEED: 4}, (amount(0, container="c"),))
         await machine.pod("stray", {NEED: 4})
-        with pytest.raises(Conflict, match="found no assignment by Tessera"):
+        with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
             await machine.start("stray", NEED, 4)
         await gone(machine, "stray")
         assert "schedulerName: tessera-scheduler" in await machine.event("NotAssigned")

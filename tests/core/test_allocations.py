@@ -122,7 +122,7 @@ def test_ids_of_units_are_the_kubelet_s_to_count() -> None:
 
 def test_who_holds_is_named() -> None:
     assert entry("a").holder == "pod default/a, container main"
-    assert Allocation(resource=UNITS, ids=("x",)).holder == "a pod that is being started"
+    assert Allocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
 
 
 USES = st.one_of(

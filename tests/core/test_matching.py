@@ -77,9 +77,14 @@ def test_which_due_is_answered(case: str) -> None:
 REFUSALS = {
     "no pod has an assignment": ([], 2, [], "no pod of this node with an assignment"),
     "only to another resource": ([OTHER], 2, [], "no pod of this node with an assignment"),
-    "only to other sizes": ([OLD, LARGE], 3, [], "waiting for other sizes: pod default/old, container main (2 units)"),
-    "all are served": ([OLD], 2, [OLD], "none of 1 assigned pods unserved"),
-    "only a pod that is being deleted": ([ENDING], 2, [], "none of 1 assigned pods unserved"),
+    "only to other sizes": (
+        [OLD, LARGE],
+        3,
+        [],
+        "assigned pods request other amounts: pod default/old, container main (2 units)",
+    ),
+    "all are served": ([OLD], 2, [OLD], "all 1 assigned pods have theirs"),
+    "only a pod that is being deleted": ([ENDING], 2, [], "all 1 assigned pods have theirs"),
 }
 
 

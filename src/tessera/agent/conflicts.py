@@ -18,10 +18,10 @@ from tessera.log import Logger
 
 __all__ = ["Conflicts"]
 
-_CONFLICT, _STRAY = "DeviceConflict", "NotAssigned"
+_CONFLICT, _UNASSIGNED = "DeviceConflict", "NotAssigned"
 _NO_ASSIGNMENT = (
-    "no assignment by Tessera, so no container of this pod is started: make it anew without nodeName and with "
-    "schedulerName: tessera-scheduler"
+    "not scheduled by tessera-scheduler, so no GPU is assigned and no container is started: recreate the pod with "
+    "schedulerName: tessera-scheduler and without nodeName"
 )
 _ANSWER_S = 10.0
 
@@ -55,18 +55,18 @@ class Conflicts:
         self._evictions = Evictions(kube.evict, _ANSWER_S)
         self._reported: set[str] = set()
 
-    async def end(self, strays: Mapping[str, str], *, evict: bool) -> tuple[str, ...]:
+    async def end(self, unassigned: Mapping[str, str], *, evict: bool) -> tuple[str, ...]:
         """Report each such pod once by an event, and evict it where this is allowed; return the conflicts in words.
 
         Args:
-            strays: pods that no assignment was written for, by UID.
+            unassigned: pods that no assignment was written for, by UID.
             evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
 
         """
         conflicts = {
             later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
         }
-        found = {uid: (pod, _STRAY, _NO_ASSIGNMENT) for uid, pod in strays.items()}
+        found = {uid: (pod, _UNASSIGNED, _NO_ASSIGNMENT) for uid, pod in unassigned.items()}
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
         self._reported &= there.keys()

@@ -285,7 +285,7 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._note("conflicts", await self._conflicts.end(self._plugins.strays, evict=evict))
+                self._note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
         finally:
             while self._untold:
                 await self._record.report(self._untold.pop(0))

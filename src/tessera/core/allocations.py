@@ -100,7 +100,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holder(self) -> str:
         """The container, for people."""
-        return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that is being started"
+        return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that was just admitted"
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,7 +126,9 @@ def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[Due
     if fitting:
         return min(fitting, key=lambda due: (due.since_ns, due.key))
     sizes = ", ".join(f"{due.key} ({due.units} units)" for due in waiting[:3])
-    found = f"waiting for other sizes: {sizes}" if waiting else f"none of {len(alike)} assigned pods unserved"
+    found = (
+        f"assigned pods request other amounts: {sizes}" if waiting else f"all {len(alike)} assigned pods have theirs"
+    )
     raise Conflict(
         f"{units} units of {resource}",
         found=found if alike else "no pod of this node with an assignment",

@@ -1,4 +1,4 @@
-"""Which of the free devices of a resource a container had better get."""
+"""Which of the free devices of a resource a container prefers."""
 
 from collections import Counter
 from typing import Literal
@@ -43,7 +43,7 @@ class _Group(msgspec.Struct, kw_only=True):
 def prefer(
     resource: Resource, wanted: Wanted, policy: Policy = "distributed", *, distinct: bool = False
 ) -> tuple[str, ...]:
-    """Return the ids a container had better get, as many as it wants: first those that must be among them.
+    """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
 
     Replicas come from the least used device (`distributed`) or the most used one (`packed`); MIG instances that are not
     replicated from the most used GPU, so that others stay free to be cut anew. With `distinct`, another GPU comes

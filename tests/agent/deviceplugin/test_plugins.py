@@ -644,7 +644,7 @@ async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node
 # sentence: (units and shares of the pod's assignment, or None; units asked; what the pod's event says)
 IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "no assignment": (None, 2, "no pod of this node with an assignment"),
-    "an assignment to another size": ((3, [share(0, 3072)]), 2, "waiting for other sizes"),
+    "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
     "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: found no such GPU"),
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
@@ -993,14 +993,14 @@ async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assi
     node.ask("stray", NEED, 2)
     node.assign("p", 2, share(0, 2048))
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="found no assignment by Tessera, wanted an assignment to 2 units"):
+    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
         await node.kubelet.create("default", "stray", "main")
-    assert node.plugins.strays == {"uid-stray": "default/stray"}
+    assert node.plugins.unassigned == {"uid-stray": "default/stray"}
     assert node.spec(await node.run("p", NEED, 2))
     node.end("stray")
     await node.plugins.gate.view.refresh()
     await node.plugins._shares.tidy()
-    assert node.plugins.strays == {}
+    assert node.plugins.unassigned == {}
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
@@ -1025,7 +1025,7 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     node.ask("stray", NEED, 10)
     node.assign("p", 10, share(0, 10240))
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
-    with pytest.raises(Conflict, match="found no assignment by Tessera"):
+    with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
         await node.kubelet.create("default", "stray", "main")
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
 

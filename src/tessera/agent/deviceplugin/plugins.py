@@ -122,9 +122,9 @@ class Plugins:
         return self._shares.refused
 
     @property
-    def strays(self) -> Mapping[str, str]:
+    def unassigned(self) -> Mapping[str, str]:
         """Pods with units and without an assignment that counts, by UID: no container of theirs is ever started."""
-        return self._shares.strays
+        return self._shares.unassigned
 
     def dues(self) -> tuple[Due, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""

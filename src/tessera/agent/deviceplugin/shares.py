@@ -105,7 +105,7 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
-        self.strays: dict[str, str] = {}
+        self.unassigned: dict[str, str] = {}
         """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
         them, or they named their node. Assignments are written when a pod is bound, so that none will come."""
 
@@ -178,7 +178,7 @@ class ShareAllocator:
             Unavailable: the kubelet's record or the API cannot be read.
 
         """
-        self.strays = {uid: pod for uid, pod in self.strays.items() if self._view.find(uid) is not None}
+        self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         await self._pods.repair()
         async with self._turn:
             held = await self._view.held()
@@ -213,7 +213,7 @@ class ShareAllocator:
                 await self._mend(held)
             except TesseraError as error:
                 self._log.warning("assignment_not_exchanged", reason=str(error))
-            self._disown_strays(held)
+            self._disown_unassigned(held)
         try:
             return self._unserved(resource, len(ids), held)
         except Conflict:
@@ -226,7 +226,7 @@ class ShareAllocator:
                     raise self._with_refused(error) from None
             await asyncio.sleep(_AGAIN_S)
 
-    def _disown_strays(self, held: tuple[Held, ...]) -> None:
+    def _disown_unassigned(self, held: tuple[Held, ...]) -> None:
         """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
         assigned = {due.key for due in self.dues()}
         for each in held:
@@ -291,10 +291,12 @@ class ShareAllocator:
             while (due := self._due_of(holder)) is None or due.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
                     if due is None and not late_s:
-                        self.strays[holder.uid] = holder.pod
+                        self.unassigned[holder.uid] = holder.pod
                     raise Conflict(
                         f"pod {holder.pod}, container {holder.container}",
-                        found="no assignment by Tessera" if due is None else f"an assignment to {due.units} units",
+                        found="not scheduled by tessera-scheduler"
+                        if due is None
+                        else f"an assignment to {due.units} units",
                         wanted=f"an assignment to {units} units of {holder.resource}",
                         accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
                     )

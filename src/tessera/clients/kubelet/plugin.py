@@ -45,7 +45,7 @@ class DevicePlugin(Protocol):
         """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
 
     async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
-        """Return the ids one container had better get."""
+        """Return the preferred device ids of one container."""
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         """Return what one container with these devices gets."""
