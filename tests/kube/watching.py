@@ -136,6 +136,7 @@ class Watcher:
         self.refused: Counter[str] = Counter()
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
+        self.denied_again: list[str] = []
         self.unstarted: list[str] = []
         """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
@@ -222,7 +223,8 @@ class Watcher:
             self._log(f"NEVER STARTED {overdue}")
             self._log_events(known)
         restarts = sum(each["restartCount"] for each in states)
-        broken = any(each.get("exitCode") for each in _ends(states))  # beside another container that runs on
+        runs_on = any("running" in each["state"] for each in states)
+        broken = runs_on and any(each.get("exitCode") for each in _ends(states))
         if known.judged or not (known.phase == "Failed" or restarts or broken):
             return
         known.judged = True
@@ -236,12 +238,24 @@ class Watcher:
             self._harm(known, f"{words} {json.dumps(_initial(status))}")
         elif not known.ran_since:
             self._count_refusal(known, status)
+        elif self._is_denied_again(known, status):
+            self.denied_again.append(f"{known.name}: {words}")
         elif self._may_be_done(known) and exits <= {0, _UNKNOWN_EXIT}:
             self.unreported.append(f"{known.name}: {words}")
         elif not any(map(_started, ends)) or (exits <= _UNSTARTED_EXITS and self._lived_s(known)[0] < _STARTING_S):
             self.unstarted.append(f"{known.name}: {words}")
         else:
             self._harm(known, f"{words} {json.dumps(states)}")
+
+    def _is_denied_again(self, known: Seen, status: dict[str, Any]) -> bool:
+        """Return whether a restarted kubelet ended a pod for want of devices for its init container, which had ended.
+
+        docs/kubelet-races.md, "A restart, and init containers".
+        """
+        act = self._book.act_of(known.name)
+        message = str(status.get("message", ""))
+        denied = "no healthy devices present" in message or "unregistered device" in message
+        return act is not None and act.kind.init is not None and denied
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
         act = self._book.act_of(known.name)

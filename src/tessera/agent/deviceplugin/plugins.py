@@ -35,7 +35,8 @@ from tessera.log import Logger
 
 __all__ = ["Outside", "Paths", "Plugins"]
 
-_TEND_S = 1.0
+_TEND_S = 0.2
+"""A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
 _TIDY_S = 30.0
 _OPTIONAL_NODES = ("nvidia-modeset", "nvidia-uvm-tools")
 
