@@ -388,3 +388,19 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
     assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
     assert written["containerEdits"] == {"env": ["A=b"]}
     assert {each["log_level"] for each in logs if each.get("strategies") == ["cdi-cri"]} == {"info"}
+
+
+async def test_a_second_agent_of_the_node_waits_for_the_end_of_the_first(machine: Machine) -> None:
+    with capture_logs() as logs:
+        async with machine.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            async with machine.agent():
+                await until_logged(logs, "another_agent_runs")
+                assert [each["event"] for each in logs].count("agent_started") == 1
+        before = len(logs)
+        async with machine.agent():
+            for _ in range(500):
+                if any(each["event"] == "agent_started" for each in logs[before:]):
+                    break
+                await asyncio.sleep(0.02)
+    assert any(each["event"] == "agent_started" for each in logs[before:]), "the lock ends with its agent"

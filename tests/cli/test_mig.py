@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cards import at, card
 from kubeobjects import gpunode, pod, share
-from tessera.agent.partition import LayoutLocks
+from tessera.agent.partition import NodeLocks
 from tessera.cli import main
 from tessera.cli.mig.node import Means, locks_in
 from tessera.clients.gpu import MemoryDriver
@@ -370,7 +370,7 @@ def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp
     node = Node(card(), card(index=1), folder=tmp_path)
 
     async def beside() -> Result:
-        async with LayoutLocks(tmp_path / "state" / "locks").hold("GPU-1", by_s=0.0):
+        async with NodeLocks(tmp_path / "state" / "locks").hold("GPU-1", by_s=0.0):
             return await asyncio.to_thread(node.run, "apply", "-c", "all-1g.5gb", code=5)
 
     result = asyncio.run(beside())

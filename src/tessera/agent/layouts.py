@@ -15,7 +15,7 @@ from tessera.agent.partition import (
     Checkpoint,
     Evict,
     Follower,
-    LayoutLocks,
+    NodeLocks,
     Outside,
     Partitioner,
     Policy,
@@ -84,7 +84,7 @@ class Layouts:
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
         """The file of configurations as it was last when it was good, and what it says."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
-        locks = LayoutLocks(settings.paths.locks)
+        locks = NodeLocks(settings.paths.locks)
         self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write, locks)
         self._follower = self._following()
 

@@ -31,7 +31,7 @@ from tessera.agent.loops import Joint, one_turn
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
-from tessera.agent.partition import MIG_CONFIG, Outside
+from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
 from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
@@ -195,7 +195,12 @@ class Agent:
         return Recorder(self._kube, world, self._log)
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until cancelled; while another agent runs on this node, wait for its end."""
+        locks = NodeLocks(self._settings.paths.locks)
+        async with locks.hold_agent(lambda other: self._log.error("another_agent_runs", reason=other)):
+            await self._run()
+
+    async def _run(self) -> None:
         self._log.info("agent_started")
         try:
             async with self._kubelet, asyncio.TaskGroup() as tasks:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from cards import at, card
 from machines import Machine
-from tessera.agent.partition import LayoutLocks, Partitioner
+from tessera.agent.partition import NodeLocks, Partitioner
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpumodels import model
 from tessera.core.inventory import GpuFacts, Instance, MigMode
@@ -282,7 +282,7 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
 
 def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_path: Path) -> None:
     machine = machine_of(card(layout=SEVEN), card(index=1, layout=SEVEN))
-    partitioner, other = Partitioner(machine.outside, across=LayoutLocks(tmp_path)), LayoutLocks(tmp_path)
+    partitioner, other = Partitioner(machine.outside, across=NodeLocks(tmp_path)), NodeLocks(tmp_path)
     targets = (TWO, msgspec.structs.replace(TWO, gpu="GPU-1", index=1))
 
     async def attempt() -> None:
@@ -307,12 +307,12 @@ def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(t
     machine = machine_of(card(layout=SEVEN))
     for _ in range(3):
         driver_of(machine).fail("create_instance", FAULT)
-    partitioner = Partitioner(machine.outside, across=LayoutLocks(tmp_path))
+    partitioner = Partitioner(machine.outside, across=NodeLocks(tmp_path))
 
     async def attempt() -> None:
         assert await partitioner.apply((TWO,), 200)
         machine.refuses.clear()
-        async with LayoutLocks(tmp_path).hold("GPU-0", by_s=0.0):
+        async with NodeLocks(tmp_path).hold("GPU-0", by_s=0.0):
             await partitioner.settle(400)
             assert machine.offered == {"GPU-0": ()}
         await partitioner.settle(600)
@@ -326,7 +326,7 @@ def test_where_there_can_be_no_lock_it_goes_on_and_says_so_once(tmp_path: Path) 
     (tmp_path / "file").touch()
     configure()
     machine = machine_of(card(layout=SEVEN))
-    partitioner = Partitioner(machine.outside, across=LayoutLocks(tmp_path / "file"))
+    partitioner = Partitioner(machine.outside, across=NodeLocks(tmp_path / "file"))
 
     async def attempt() -> None:
         with capture_logs() as logs:

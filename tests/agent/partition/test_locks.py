@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.partition import LayoutLocks
+from tessera.agent.partition import NodeLocks
 from tessera.errors import Conflict
 from virtualtime import run
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from tessera.agent.partition import LayoutLocks
+from tessera.agent.partition import NodeLocks
 
 async def main():
-    async with LayoutLocks(Path(sys.argv[1])).hold("GPU-0", by_s=0.0):
+    async with NodeLocks(Path(sys.argv[1])).hold("GPU-0", by_s=0.0):
         print("held", flush=True)
         await asyncio.Event().wait()
 
@@ -27,14 +27,14 @@ asyncio.run(main())
 """
 
 
-async def take(locks: LayoutLocks, gpu: str = "GPU-0", wait_s: float = 0.0) -> None:
+async def take(locks: NodeLocks, gpu: str = "GPU-0", wait_s: float = 0.0) -> None:
     """Lock a GPU and free it again."""
     async with locks.hold(gpu, asyncio.get_running_loop().time() + wait_s):
         assert locks.problem == ""
 
 
 def test_one_at_a_time_for_each_gpu(tmp_path: Path) -> None:
-    one, other = LayoutLocks(tmp_path / "locks"), LayoutLocks(tmp_path / "locks")
+    one, other = NodeLocks(tmp_path / "locks"), NodeLocks(tmp_path / "locks")
 
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
@@ -49,7 +49,7 @@ def test_one_at_a_time_for_each_gpu(tmp_path: Path) -> None:
 
 
 def test_it_is_waited_for(tmp_path: Path) -> None:
-    one, other = LayoutLocks(tmp_path), LayoutLocks(tmp_path)
+    one, other = NodeLocks(tmp_path), NodeLocks(tmp_path)
 
     async def check() -> None:
         async with asyncio.TaskGroup() as tasks, one.hold("GPU-0", by_s=0.0):
@@ -65,10 +65,10 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(Conflict, match=rf"`-c {tmp_path}` \(pid {holder.pid}, since "):
-            asyncio.run(take(LayoutLocks(tmp_path)))
+            asyncio.run(take(NodeLocks(tmp_path)))
         holder.kill()
         holder.wait()
-        asyncio.run(take(LayoutLocks(tmp_path)))
+        asyncio.run(take(NodeLocks(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_whoever_holds_it_is_named_as_far_as_is_known(content: bytes, want: str, tmp_path: Path) -> None:
-    one, other = LayoutLocks(tmp_path), LayoutLocks(tmp_path)
+    one, other = NodeLocks(tmp_path), NodeLocks(tmp_path)
 
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
@@ -100,7 +100,7 @@ def test_whoever_holds_it_is_named_as_far_as_is_known(content: bytes, want: str,
 
 def test_where_there_can_be_none_it_goes_on_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    locks = LayoutLocks(tmp_path / "file")
+    locks = NodeLocks(tmp_path / "file")
 
     async def check() -> None:
         async with locks.hold("GPU-0", by_s=0.0):

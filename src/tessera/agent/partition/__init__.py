@@ -4,7 +4,7 @@ from tessera.agent.partition.cards import Partitioner, Remember
 from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
-from tessera.agent.partition.locks import LayoutLocks
+from tessera.agent.partition.locks import NodeLocks
 from tessera.agent.partition.outside import Driver, Evict, Held, OfferLayout, Outside, Timing
 from tessera.agent.partition.reboot import RebootRecord, reboot
 
@@ -17,7 +17,7 @@ __all__ = [
     "Evictions",
     "Follower",
     "Held",
-    "LayoutLocks",
+    "NodeLocks",
     "OfferLayout",
     "Outside",
     "Partitioner",

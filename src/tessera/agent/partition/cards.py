@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import msgspec
 
 from tessera.agent.partition.carry import Carried, carry_out, resume
-from tessera.agent.partition.locks import LayoutLocks
+from tessera.agent.partition.locks import NodeLocks
 from tessera.agent.partition.outside import Outside
 from tessera.core.inventory import GpuFacts, Inventory
 from tessera.core.layouts import (
@@ -60,7 +60,7 @@ class Partitioner:
         outside: Outside,
         recorded: tuple[Recorded, ...] = (),
         remember: Remember = _forget,
-        across: LayoutLocks | None = None,
+        across: NodeLocks | None = None,
     ) -> None:
         self.outside = outside
         self._recorded = recorded

@@ -1,4 +1,4 @@
-"""One process at a time changes the layout of a GPU: a lock for each, which ends with its process, whatever ends it."""
+"""One process at a time changes the layout of a GPU, and one is the node's agent: locks that end with their process."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import msgspec
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.errors import Conflict
 
-__all__ = ["LayoutLocks"]
+__all__ = ["NodeLocks"]
 
 _POLL_S = 0.2
 _LONGEST_COMMAND = 200
@@ -36,8 +36,8 @@ class _Holder(msgspec.Struct, frozen=True, kw_only=True):
         return f"`{self.command}` (pid {self.pid}{where}, since {self.since})"
 
 
-class LayoutLocks:
-    """The locks of a node's GPUs.
+class NodeLocks:
+    """The locks of a node: one for each GPU, and one for its agent.
 
     Args:
         folder: where their files are, the same for all processes of the node; made where it is missing.
@@ -72,14 +72,30 @@ class LayoutLocks:
         try:
             yield
         finally:
-            if taken is not None:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(taken, 0)
-                os.close(taken)
+            _release(taken)
 
-    def _take(self, gpu: str) -> int | str | None:
+    @contextlib.asynccontextmanager
+    async def hold_agent(self, waits_for: Callable[[str], None]) -> AsyncIterator[None]:
+        """Be the only agent of the node; waits for the end of another.
+
+        Args:
+            waits_for: is told once who the other is.
+
+        """
+        told = False
+        while isinstance(taken := self._take("agent"), str):
+            if not told:
+                waits_for(taken)
+            told = True
+            await asyncio.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            _release(taken)
+
+    def _take(self, name: str) -> int | str | None:
         """Return the locked file; who holds it, in words; None where there can be no lock."""
-        path = self._folder / f"{gpu}.lock"
+        path = self._folder / f"{name}.lock"
         try:
             # Only its owner may open it: whoever may read a file may lock it.
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -97,6 +113,13 @@ class LayoutLocks:
             os.ftruncate(number, 0)
             os.pwrite(number, msgspec.json.encode(_own()), 0)
         return number
+
+
+def _release(taken: int | None) -> None:
+    if taken is not None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(taken, 0)
+        os.close(taken)
 
 
 def _own() -> _Holder:

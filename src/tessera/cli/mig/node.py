@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tessera.agent.partition import Checkpoint, Evict, Evictions, LayoutLocks, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeLocks, Outside, Partitioner
 from tessera.agent.settings import Paths
 from tessera.api import documents, migparted
 from tessera.cli.inputs import read_bytes
@@ -183,14 +183,14 @@ async def _offer(_gpu: str, _layout: Layout | None) -> None:
     """Do nothing: this command offers nothing to pods."""
 
 
-def locks_in(state: Path | None) -> LayoutLocks:
+def locks_in(state: Path | None) -> NodeLocks:
     """Return the locks below the agent's folder, by default where an agent has them.
 
     Who is not root has a folder of their own: they may change simulated GPUs alone.
     """
     own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tessera"
     paths = Paths(state=state or (Paths().state if os.geteuid() == 0 else own))
-    return LayoutLocks(paths.locks)
+    return NodeLocks(paths.locks)
 
 
 async def look(outside: Outside) -> Seen:
@@ -272,7 +272,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     asked: Asked
     timeout_s: float
     """When what is not done is given up."""
-    locks: LayoutLocks
+    locks: NodeLocks
     """Against other processes of the node."""
     checkpoint: Checkpoint | None = None
     """Where the layouts are written down if nothing failed."""
