@@ -194,3 +194,8 @@ def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -
     evidence, gone = LET_GO[case]
     answered = entry("", "y")
     assert release((entry("a", "x"), answered), evidence) == ((answered,) if gone else (entry("a", "x"), answered))
+
+
+def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
+    assert release((entry("a", "x"),), seen(blind=True), complete=True) == ()
+    assert release((entry("a", "x"),), seen(A, blind=True), complete=True) == (entry("a", "x"),)

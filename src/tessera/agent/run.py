@@ -318,7 +318,7 @@ class Agent:
         offered = offer(gpus, inventory, options)
         self._note("offer", offered.withheld)
         look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-        told = await self._hand_over(look, self._handover(said.plugin))
+        told = await self._hand_over(look, self._plugin_options(said.plugin))
         self._note("plugins", self._plugins.problems)
         self._note("processes", (_BLIND,) if self._view.blind else ())
         self._advertised = offered
@@ -339,7 +339,7 @@ class Agent:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
         return told and by_name(now) <= by_name(look.offered)
 
-    def _handover(self, plugin: PluginOptions) -> PluginOptions:
+    def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
         node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)

@@ -221,16 +221,20 @@ def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]
     return (*(each for each in record if not replaces(new, each)), new)
 
 
-def release(record: Iterable[Allocation], seen: Evidence) -> tuple[Allocation, ...]:
+def release(record: Iterable[Allocation], seen: Evidence, *, complete: bool = False) -> tuple[Allocation, ...]:
     """Return the record without what pods had that have ended, and none of whose processes is left.
 
-    Where no processes can be seen, a pod has ended that the API server shows so; one that it does not show may be one
-    that the watch is late for.
+    Args:
+        record: what was allocated.
+        seen: the pods.
+        complete: whether they are all that the API server has; a watch may be late, so that where no processes can be
+            seen a pod that is not there has not ended yet.
+
     """
-    return tuple(each for each in record if not each.uid or not _is_over(each.uid, seen))
+    return tuple(each for each in record if not each.uid or not _is_over(each.uid, seen, complete=complete))
 
 
-def _is_over(uid: str, seen: Evidence) -> bool:
-    if seen.blind and uid not in seen.pods:
+def _is_over(uid: str, seen: Evidence, *, complete: bool) -> bool:
+    if uid not in seen.pods and seen.blind and not complete:
         return False
     return seen.ended(uid) and uid not in seen.running

@@ -1066,4 +1066,6 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     assert node.plugins.gate.by_name == {facts(0, "T4").uuid}, "the watch may be late"
     del node.pods["default", "p"]
     node.version += 1
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert node.plugins.gate.by_name == frozenset()
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))

@@ -167,8 +167,8 @@ class AssignedPods:
         """
         self.dues()
         for name, known in tuple(self._read.items()):
-            if known.granted is not None and known.granted is not known.pod:
-                was = annotations_of(known.granted)
+            was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
+            if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
                 await self._write(*name, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 

@@ -224,12 +224,14 @@ class Gate:
         found = clashes(self._entries, new, self._capacity(), ids=ids)
         return frozenset(each.other for each in found if each.other is not None)
 
-    async def _refresh(self) -> None:
-        """Read the pods anew; without an answer what was seen last counts."""
+    async def _refresh(self) -> bool:
+        """Read the pods anew, and return whether that was answered; if not, what was seen last counts."""
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:
             self._log.warning("look_again", what="pods", reason=str(error))
+            return False
+        return True
 
     async def _evidence(self, running: frozenset[str] = frozenset()) -> Evidence:
         """Return what is seen of the pods now.
@@ -269,8 +271,11 @@ class Gate:
 
     # The record
 
-    def release(self) -> None:
+    def release(self, *, complete: bool = False) -> None:
         """Let go of what pods had that have ended, and none of whose processes is left.
+
+        Args:
+            complete: whether the view has just been refreshed.
 
         Raises:
             Unavailable: the record cannot be written.
@@ -281,7 +286,7 @@ class Gate:
         ended = frozenset(uid for uid in uids if uid not in pods or pods[uid].ended)
         if ended:
             seen = Evidence(pods=pods, running=self.view.running(ended), blind=self.view.blind)
-            self._keep(lastgate.release(self._entries, seen))
+            self._keep(lastgate.release(self._entries, seen, complete=complete))
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
         """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
@@ -293,10 +298,10 @@ class Gate:
             Unavailable: the kubelet's record cannot be read, or this one not be written.
 
         """
-        if self.view.blind:
-            await self._refresh()  # what the API server shows is all there is to go by
+        # Where no processes can be seen, what the API server has is all there is to go by.
+        complete = self.view.blind and await self._refresh()
         held = await self.view.held()
-        self.release()
+        self.release(complete=complete)
         seen = await self._evidence()
         late_ns = self._now_ns() - round(_UNCLAIMED_S * 1e9)
         known = tuple(named(each, seen) if each.at_ns < late_ns else each for each in self._entries)

@@ -218,6 +218,7 @@ class Plugins:
     async def _tidy(self) -> None:
         await self.gate.tidy(self._uses_of)
         await self._shares.tidy()
+        await self._shares.repair()
 
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""

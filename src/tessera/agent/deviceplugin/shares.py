@@ -179,7 +179,6 @@ class ShareAllocator:
 
         """
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
-        await self._pods.repair()
         async with self._turn:
             held = await self._view.held()
             if unshown(self._pods.objects(), held):
@@ -198,6 +197,15 @@ class ShareAllocator:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self.handover.fixed_at_allocate:
                 await self._mend(held)
+
+    async def repair(self) -> None:
+        """Give pods that run their assignments back, where somebody has spoiled them.
+
+        Raises:
+            TesseraError: the API server cannot be told.
+
+        """
+        await self._pods.repair()
 
     async def _pick(self, resource: str, ids: frozenset[str]) -> Due:
         """Return the due to answer; an assignment that is not here yet is waited for.
