@@ -137,6 +137,7 @@ class Watcher:
         self.unreported: list[str] = []
         """Pods that ended by themselves, and that a kubelet which was started again refused before it knew."""
         self.denied_again: list[str] = []
+        self.surplus: list[str] = []
         self.unstarted: list[str] = []
         """Pods whose container was about to start when containerd was killed, which cleans such up."""
         self.reasons: Counter[str] = Counter()
@@ -279,7 +280,21 @@ class Watcher:
         # One that may have ended by itself since the last look, and was collected, is not missed.
         due = act is not None and act.end == "alone" and time.monotonic() - known.ran_since > act.life_s - 2
         if known.ran_since and not known.ended and not due and not self._may_go(known):
-            self._harm(known, "gone")
+            if self._is_surplus(act):
+                self.surplus.append(known.name)
+            else:
+                self._harm(known, "gone")
+
+    def _is_surplus(self, act: Act | None) -> bool:
+        """Return whether a Job had more pods than it was to have: its controller was cut off, and deletes the others."""
+        if act is None or not act.copies:
+            return False
+        names = [
+            each["metadata"]["name"]
+            for each in self.present.values()
+            if (each.get("status") or {}).get("phase") != "Failed"
+        ]
+        return sum(self._book.act_of(name) is act for name in names) > act.copies
 
     def _lived_s(self, known: Seen) -> tuple[float, float]:
         """Return for how long a pod's container lived at least, and at most, by the looks at which it was there."""
