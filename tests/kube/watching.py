@@ -286,7 +286,7 @@ class Watcher:
                 self._harm(known, "gone")
 
     def _is_surplus(self, act: Act | None) -> bool:
-        """Return whether a Job had more pods than it was to have: its controller was cut off, and deletes the others."""
+        """Return whether a Job had more pods than it asks: its controller was cut off, and deletes the others."""
         if act is None or not act.copies:
             return False
         names = [
