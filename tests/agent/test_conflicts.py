@@ -12,7 +12,7 @@ from tessera.agent.conflicts import Conflicts
 from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.allocations import Sharer, Use
+from tessera.core.allocations import Allocation, Sharer, Use
 from tessera.core.matching import Held
 from tessera.errors import Conflict
 from tessera.log import logger
@@ -28,7 +28,8 @@ class Node:
     def __init__(self) -> None:
         self.kube = MemoryKube()
         self.view = Pods()
-        self.gate = Gate(self.view, dict, logger())
+        self.now_ns = 0
+        self.gate = Gate(self.view, dict, logger(), now_ns=lambda: self.now_ns)
         self.conflicts = Conflicts(self.kube, "n1", self.gate, logger())
 
     async def pod(self, name: str, *ids: str) -> Object:
@@ -110,6 +111,34 @@ async def test_who_waits_for_the_end_of_another_is_no_conflict() -> None:
     await node.pod("second", "GPU-1")
     assert await node.conflicts.end({}, evict=True) == ()
     assert await node.names() == ["first", "second"]
+
+
+async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_in_its_way() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.view.processes.add(node.view.objects["first"]["metadata"]["uid"])
+    for seconds, names in ((0, ["first", "late"]), (59, ["first", "late"]), (61, ["first"])):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+        await node.conflicts.end({}, evict=True)
+        assert await node.names() == names
+    ((name, reason, message),) = await node.events()
+    assert (name, reason) == ("late", "DeviceInUse")
+    assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
+
+
+async def test_a_pod_that_started_after_all_is_let_be() -> None:
+    node = Node()
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.gate.refuse(holder, "it was given what another is assigned")
+    await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+    node.now_ns = 10**12
+    await node.conflicts.end({}, evict=True)
+    assert (await node.names(), await node.events()) == (["late"], [])
 
 
 @pytest.mark.parametrize("change", [{"status": {"phase": "Failed"}}, {"metadata": {"deletionTimestamp": "2026"}}])

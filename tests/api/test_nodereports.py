@@ -3,11 +3,27 @@
 import datetime as dt
 import json
 
-from tessera.api.nodereports import Report, Subject, condition, enforcement_text, event, event_name, impairment_report
-from tessera.core.gpunodestate import Impairment
+import msgspec
+
+from gpunodes import facts, shared
+from tessera.api.nodereports import (
+    Report,
+    Subject,
+    condition,
+    enforcement_text,
+    event,
+    event_name,
+    gpu_revision,
+    health_report,
+    impairment_report,
+)
+from tessera.core.gpunodestate import GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.health import Change, Phase
+from tessera.core.inventory import Inventory
 from tessera.core.mig import Placement
 from tessera.core.mps import Enforcement, Level
 from tessera.core.sharing import Mode
+from tessera.core.snapshot import NodeName
 
 NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
@@ -67,3 +83,27 @@ def test_an_event_about_a_pod_lies_in_its_namespace() -> None:
     got = event(Subject(kind="Pod", name="p", namespace="ml", uid="u", node="n1"), FAILED, NOON)
     assert got["involvedObject"] == {"kind": "Pod", "name": "p", "namespace": "ml", "uid": "u"}
     assert (got["metadata"]["namespace"], got["source"]["host"]) == ("ml", "n1")
+
+
+def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_nothing_else() -> None:
+    state = GpuNodeState(name=NodeName("n1"), gpus=(shared(facts(0)),))
+    slices = (Wanted(gpu=facts(0).uuid, instances=(Placement(0, 1, "1g.5gb"),)),)
+    first = gpu_revision(state, ())
+    assert first == gpu_revision(state, ())
+    assert first == gpu_revision(msgspec.structs.replace(state, used=(Used(gpu=facts(0).uuid, memory_mib=9),)), ())
+    sick = msgspec.structs.replace(state, sick=(Sick(gpu=facts(0).uuid, reason="Xid 79"),))
+    assert len({first, gpu_revision(state, slices), gpu_revision(sick, ())}) == 3
+
+
+def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:
+    gpu = facts(1)
+    change = Change(
+        key=(gpu.uuid, Placement(0, 1, "1g.5gb")), before=Phase.HEALTHY, after=Phase.UNHEALTHY, reason="Xid 79"
+    )
+    got = health_report(change, Inventory(gpus=(facts(0), gpu)))
+    assert (got.reason, got.warning) == ("DeviceUnhealthy", True)
+    assert got.message == f"GPU 1 ({gpu.uuid}), 1g.5gb at 0: unhealthy, Xid 79"
+    well = health_report(
+        Change(key="GPU-x", before=Phase.UNHEALTHY, after=Phase.HEALTHY, reason="back"), Inventory(gpus=())
+    )
+    assert (well.reason, well.warning, well.message) == ("DeviceHealthy", False, "GPU ? (GPU-x): healthy, back")

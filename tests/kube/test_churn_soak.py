@@ -409,7 +409,7 @@ def report(book: Book, maker: Maker, breaker: Breaker, watcher: Watcher, left: l
         "seconds from bound to started": _starts(book, watcher),
         "ended by themselves and told as refused": watcher.unreported,
         "ended while containerd was starting them": watcher.unstarted,
-        "ended by a restarted kubelet for their init container": watcher.denied_again,
+        "denied by a restarted kubelet for a container that did not run": watcher.denied_again,
         "deleted by the Job controller, which had made too many": watcher.surplus,
         "refused": dict(watcher.refused),
         "reasons of refusals": dict(watcher.reasons.most_common()),

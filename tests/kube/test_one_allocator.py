@@ -6,6 +6,7 @@ from deviceuse import Container, judged, uses_of
 from kube import pods
 from kube.gpunode import GpuNode
 from kube.observing import containers_of, living, seen
+from tessera.api.nodereports import REVISION
 from testbed.cluster import Cluster
 from testbed.processes import until
 
@@ -38,3 +39,22 @@ def test_three_by_name_and_three_needs_share_no_instance(whole_cluster: Cluster)
     got = {each.pod: [use.device for use in uses_of(each, driver)] for each in found}
     assert {name: len(uuids) for name, uuids in got.items()} == dict.fromkeys(got, 1), got
     assert len(got) == 6
+
+
+def test_a_share_finds_the_gpus_that_slices_by_name_have_left(whole_cluster: Cluster) -> None:
+    """The share comes while the slices are still the kubelet's, so that it has to be tried again when they are not."""
+    cluster, node = whole_cluster, GpuNode(whole_cluster, whole_cluster.nodes[0])
+    policy = {
+        "gpus": [{"sharing": {"mode": "auto"}}],
+        "repartition": {"idleSeconds": 1, "keepIdleSeconds": 4},
+        "disruption": {"budget": "100%"},
+    }
+    cluster.kubectl("patch", "gpupolicy", "testbed", "--type=merge", f"--patch={json.dumps({'spec': policy})}")
+    slices = [pods.pod(f"slice-{each}", limits={"nvidia.com/mig-2g.10gb": 1}) for each in range(6)]
+    pods.run(cluster, *slices)
+    revision = node.labels()[REVISION]
+    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1")
+    pods.run(
+        cluster, pods.pod("share", limits={"aliyun.com/gpu-mem": 3}, schedulerName="tessera-scheduler"), timeout_s=45
+    )
+    assert node.labels()[REVISION] != revision

@@ -249,14 +249,16 @@ class Watcher:
             self._harm(known, f"{words} {json.dumps(states)}")
 
     def _is_denied_again(self, known: Seen, status: dict[str, Any]) -> bool:
-        """Return whether a restarted kubelet ended a pod for want of devices for its init container, which had ended.
+        """Return whether a restarted kubelet denied a pod for want of devices for a container that did not run.
 
-        docs/kubelet-races.md, "A restart, and init containers".
+        One that had not started yet, or an init container that had ended (docs/kubelet-races.md, "A restart, and init
+        containers").
         """
         act = self._book.act_of(known.name)
         message = str(status.get("message", ""))
         denied = "no healthy devices present" in message or "unregistered device" in message
-        return act is not None and act.kind.init is not None and denied
+        unstarted = any(not _started(each) for each in _ends(status.get("containerStatuses") or ()))
+        return denied and act is not None and (act.kind.init is not None or unstarted)
 
     def _count_refusal(self, known: Seen, status: dict[str, Any]) -> None:
         act = self._book.act_of(known.name)

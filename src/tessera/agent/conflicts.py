@@ -18,7 +18,7 @@ from tessera.log import Logger
 
 __all__ = ["Conflicts"]
 
-_CONFLICT, _UNASSIGNED = "DeviceConflict", "NotAssigned"
+_CONFLICT, _HELD_UP, _UNASSIGNED = "DeviceConflict", "DeviceInUse", "NotAssigned"
 _NO_ASSIGNMENT = (
     "not scheduled by tessera-scheduler, so no GPU is assigned and no container is started: recreate the pod with "
     "schedulerName: tessera-scheduler and without nodeName"
@@ -67,6 +67,9 @@ class Conflicts:
             later.uid: (later.pod, _text(later, clash, evict=evict)) for later, clash in self._gate.conflicts()
         }
         found = {uid: (pod, _UNASSIGNED, _NO_ASSIGNMENT) for uid, pod in unassigned.items()}
+        found |= {
+            uid: (pod, _HELD_UP, _waiting(text, evict=evict)) for uid, (pod, text) in self._gate.held_up().items()
+        }
         found |= {uid: (pod, _CONFLICT, text) for uid, (pod, text) in conflicts.items()}
         there = {uid: each for uid, each in found.items() if self._is_there(uid)}
         self._reported &= there.keys()
@@ -91,6 +94,11 @@ class Conflicts:
             await record_event(self._kube, subject, report, self._now())
         except TesseraError as error:
             self._log.warning("event_not_written", pod=pod, reason=str(error))
+
+
+def _waiting(text: str, *, evict: bool) -> str:
+    what = "evicting this pod, so that its controller makes another" if evict else "delete one of the two pods"
+    return f"no container of this pod could start for a minute: {text}; {what}"
 
 
 def _text(later: Allocation, clash: Clash, *, evict: bool) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tessera.errors import InvalidInput
 
-__all__ = ["LARGEST_SPEC", "UNREADABLE", "printable", "read_file"]
+__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file"]
 
 LARGEST_SPEC = 8 << 20
 """Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
@@ -32,3 +32,11 @@ def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
     if len(content) > most_bytes:
         raise InvalidInput(printable(path), found=f"more than {most_bytes >> 20} MiB", wanted="a file of at most that")
     return content
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a file, without blanks; nothing of one that cannot be read."""
+    try:
+        return path.read_text().strip().partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""

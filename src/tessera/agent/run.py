@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -28,6 +27,7 @@ from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
 from tessera.agent.loops import Joint, one_turn
+from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
@@ -37,18 +37,26 @@ from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
 from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.nodereports import DEVICE_LIST, ENFORCEMENT, Report, enforcement_text
+from tessera.api.nodereports import (
+    DEVICE_LIST,
+    ENFORCEMENT,
+    REVISION,
+    Report,
+    enforcement_text,
+    gpu_revision,
+    health_report,
+)
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.advertise import DeviceKey, NodeOffer, OfferOptions, offer
-from tessera.core.allocators import by_name
+from tessera.core.allocators import as_wanted, by_name
 from tessera.core.byname import shares_by_id
 from tessera.core.gpunodestate import Impairment
 from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.handover import list_strategies
-from tessera.core.health import Change, Phase
+from tessera.core.health import Change
 from tessera.core.holdings import given
 from tessera.core.inventory import Inventory
 from tessera.core.matching import Held
@@ -216,7 +224,7 @@ class Agent:
                 tasks.create_task(self._plugins.run())
                 tasks.create_task(self._forever("layout", self._layout_bell, self._follow))
                 tasks.create_task(self._forever("offer", self._offer_bell, self._offer))
-                tasks.create_task(self._forever("record", self._record_bell, self._recorder.look))
+                tasks.create_task(self._forever("record", self._record_bell, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
             self._offered.cancel()
@@ -244,6 +252,11 @@ class Agent:
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
         self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
+
+    async def _write_pods(self) -> None:
+        """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
+        await self._recorder.look()
+        await self._plugins.repair()
 
     # Layouts
 
@@ -409,6 +422,9 @@ class Agent:
         state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.told)
         self._note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
+        revision = gpu_revision(state, as_wanted(self._gpunode.offered()))
+        if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
+            await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
 
     def _sharing_gpus(self) -> int:
         """Return how many GPUs gpushare's programs shall count."""
@@ -437,19 +453,12 @@ class Agent:
 
     async def _tell_health(self, inventory: Inventory) -> None:
         """Report devices that fell ill or got well."""
-        indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
         while self._changes:
-            change = self._changes.pop(0)
-            gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
-            where = f", {placement.profile} at {placement.start}" if placement else ""
-            well = change.after is Phase.HEALTHY
-            message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"
-            reason = "DeviceHealthy" if well else "DeviceUnhealthy"
-            await self._record.report(Report(reason=reason, message=message, warning=not well))
+            await self._record.report(health_report(self._changes.pop(0), inventory))
 
     async def _label(self, inventory: Inventory, gpus: tuple[Gpu, ...], strategy: Strategy) -> None:
         """Describe the GPUs by labels."""
-        machine = await asyncio.to_thread(_first_line, self._settings.paths.machine)
+        machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
         labels = gpu_labels(inventory, gpus, Labelling(strategy=strategy, machine=machine))
         labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
         await self._record.set_labels(labels, owned=owns)
@@ -483,13 +492,6 @@ class Agent:
         self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
         if now and about in _EVENTS:
             self._untold.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text().strip().partition("\n")[0]
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _of_node(field: str, node: str) -> Selection:

@@ -7,7 +7,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from tessera.core.gpunodestate import ImpairedKind, Impairment
+from tessera.core.gpunodestate import GpuNodeState, ImpairedKind, Impairment, Wanted
+from tessera.core.health import Change, Phase
+from tessera.core.inventory import Inventory
 from tessera.core.mps import Enforcement
 
 __all__ = [
@@ -15,12 +17,15 @@ __all__ = [
     "CONFIGURATION",
     "DEVICE_LIST",
     "ENFORCEMENT",
+    "REVISION",
     "Report",
     "Subject",
     "condition",
     "enforcement_text",
     "event",
     "event_name",
+    "gpu_revision",
+    "health_report",
     "impairment_report",
 ]
 
@@ -34,6 +39,11 @@ ENFORCEMENT = "tessera.dev/enforcement"
 
 DEVICE_LIST = "tessera.dev/device-list-strategy"
 """Annotation of a node: how its devices are handed to containers, `cdi-cri`; several are separated by commas."""
+
+REVISION = "tessera.dev/gpu-revision"
+"""Label of a node that changes with what its GPUs can be allocated as. kube-scheduler tries pods again that an extender
+found no place for when a node they may fit changes, and sees Node objects alone. Source: kubernetes v1.36
+`pkg/scheduler/framework/events.go:nodeSchedulingPropertiesChange`; annotations count from 1.31 on, labels always."""
 
 _COMPONENT = "tessera-agent"
 _GRAVEST: tuple[ImpairedKind, ...] = ("Refused", "Withheld", "Overridden")
@@ -123,6 +133,28 @@ def condition(
         "lastHeartbeatTime": moment,
         "lastTransitionTime": former.get("lastTransitionTime", moment) if former and same else moment,
     }
+
+
+def health_report(change: Change, inventory: Inventory) -> Report:
+    """Return the event of a device that became unhealthy, or healthy again."""
+    indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+    gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+    where = f", {placement.profile} at {placement.start}" if placement else ""
+    healthy = change.after is Phase.HEALTHY
+    message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"
+    return Report(reason="DeviceHealthy" if healthy else "DeviceUnhealthy", message=message, warning=not healthy)
+
+
+def gpu_revision(state: GpuNodeState, offered: Iterable[Wanted]) -> str:
+    """Return the value of the label `tessera.dev/gpu-revision`, the same for the same state.
+
+    Args:
+        state: GPUs, how they are shared, and what is not well.
+        offered: the devices that are the kubelet's, sorted.
+
+    """
+    text = msgspec.json.encode((state.gpus, state.sick, state.unit_mib, tuple(offered)), order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def enforcement_text(levels: Iterable[Enforcement]) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -28,6 +28,8 @@ _TERMINATION_WAIT_S = 5.0
 """How long a container waits for the processes of one that is ending; the kubelet kills them after two seconds at
 least, and tries again what was refused."""
 _AGAIN_S = 0.1
+_HELD_UP_S = 60.0
+"""After so long a container that is refused again and again waits for what will not come by itself."""
 _UNCLAIMED_S = 60.0
 """An answer to `Allocate` that no container has used for so long was for a pod that the kubelet refused."""
 
@@ -58,6 +60,14 @@ class PodsInView(Protocol):
         """Whether processes of pods cannot be seen."""
 
 
+class _Refused(NamedTuple):
+    """A pod that cannot start."""
+
+    pod: str
+    text: str
+    since_ns: int
+
+
 class Gate:
     """The record of what was allocated, and its keeper.
 
@@ -85,6 +95,8 @@ class Gate:
         self._file = file
         self._now_ns = now_ns
         self._entries = self._read()
+        self._refused: dict[str, _Refused] = {}
+        """Pods that a container could not start of, by UID."""
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -199,7 +211,22 @@ class Gate:
             if not verdict.wait or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)
+        if verdict.refused is not None and not verdict.wait:
+            self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}")
         self._follow(verdict, new)
+        self._refused.pop(holder.uid, None)
+
+    def refuse(self, holder: Allocation, text: str) -> None:
+        """Remember that a container may not start, and why, as long as that goes on."""
+        before = self._refused.get(holder.uid)
+        since_ns = self._now_ns() if before is None else before.since_ns
+        self._refused[holder.uid] = _Refused(pod=holder.pod, text=text, since_ns=since_ns)
+
+    def held_up(self) -> dict[str, tuple[str, str]]:
+        """Return the pods that were refused for a minute, by UID, each with why."""
+        self._refused = {uid: each for uid, each in self._refused.items() if not is_ending(self.view.find(uid))}
+        late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
+        return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}
 
     def _since_ns(self, holder: Allocation) -> int:
         """Return when a container was allocated its devices first: what starts again is not later than before."""
@@ -260,7 +287,7 @@ class Gate:
             self._keep(verdict.record)
             return
         self._entries = verdict.record
-        holder = "nobody else" if clash.other is None else clash.other.holder
+        holder = _holder(clash)
         self._log.warning("allocation_refused", pod=new.pod, resource=new.resource, device=clash.text, holder=holder)
         raise Conflict(
             f"{new.resource} for {new.pod or 'a pod'}",
@@ -387,6 +414,10 @@ class Gate:
                     accepted="a --state-dir that the agent may write to, with room on its disk",
                 ) from error
         self._entries = record
+
+
+def _holder(clash: Clash) -> str:
+    return "nobody else" if clash.other is None else clash.other.holder
 
 
 _DECODER = msgspec.json.Decoder(tuple[Allocation, ...])

@@ -140,6 +140,15 @@ class Plugins:
         """
         await self._shares.refresh()
 
+    async def repair(self) -> None:
+        """Give pods that run their assignments back, where somebody has spoiled them.
+
+        Raises:
+            TesseraError: the API server cannot be told.
+
+        """
+        await self._shares.repair()
+
     @property
     def unit_mib(self) -> int:
         """Memory of one unit of the resources that are amounts of memory."""
@@ -218,7 +227,6 @@ class Plugins:
     async def _tidy(self) -> None:
         await self.gate.tidy(self._uses_of)
         await self._shares.tidy()
-        await self._shares.repair()
 
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""

@@ -160,7 +160,7 @@ class ShareAllocator:
         answer = self._answers.get(frozenset(ids))
         if self.handover.fixed_at_allocate or (answer is not None and answer.fixed):
             async with self._turn:
-                due = await self._exchange(due, await self._view.held())
+                due = await self._exchange(due, holder)
         self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")
         await self._gate.start(holder, self._maker.uses(due.shares), ids=False)
         prepared = await self._maker.prepare(due.shares)
@@ -316,10 +316,11 @@ class ShareAllocator:
         key = DueKey(namespace, pod, holder.container, holder.resource)
         return next((each for each in self.dues() if each.key == key), None)
 
-    async def _exchange(self, due: Due, held: tuple[Held, ...]) -> Due:
+    async def _exchange(self, due: Due, holder: Allocation) -> Due:
         """Return the due with what its container was given in fact; assignments say so when this returns."""
-        refused = await self._mend(held)
+        refused = await self._mend(await self._view.held())
         if due.key in refused:
+            self._gate.refuse(holder, refused[due.key])
             raise Conflict(
                 str(due.key),
                 found=refused[due.key],
