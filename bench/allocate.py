@@ -32,12 +32,12 @@ from tessera.api.assignments import write_shares
 from tessera.api.signatures import Keys, key_id
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.advertise import OfferOptions, offer
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.nodesharing import ListStrategy, PluginOptions
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Gpu, Share
+from tessera.core.cluster.advertise import OfferOptions, offer
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.log import configure, logger
 from tessera.signing import Signer, verify
 

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tessera.core.gpumodels import model
-from tessera.core.ledger import Holder, Ledger
-from tessera.core.need import Ask, Form, Isolation, Need, PodKey
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import model
+from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.workload.need import Ask, Form, Isolation, Need, PodKey
 
 FEW, MANY = 1_000, 5_000
 GPUS = 8

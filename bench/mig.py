@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core import mig
-from tessera.core.gpumodels import model
-from tessera.core.linear import Program
-from tessera.core.pack.migscore import NEVER, MigPolicy, MigTables, occupy, release, tables
+from tessera.core.gpu import mig
+from tessera.core.gpu.gpumodels import model
+from tessera.core.packing.linear import Program
+from tessera.core.packing.pack.migscore import NEVER, MigPolicy, MigTables, occupy, release, tables
 
 MODEL = model("H100-80GB")
 PROFILES = tuple(number for number, profile in enumerate(MODEL.profiles) if profile.media not in MODEL.at_most_one)

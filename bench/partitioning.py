@@ -6,9 +6,9 @@ The pods ask seven kinds of device by name, one to eight each. `fits` is a batch
 part waits, `again` the look after `full`, when nothing has changed but what was written, and `later` the one when what
 was written may move. Processor time, the median.
 
-The reference, timed in the same run, is one plan of the same pods on the same empty fleet by `core.plan`, which is what
-`tessera plan` does; `refs` says how many of it a decision takes. Where some pods are served by what is there,
-a decision may be two plans.
+The reference, timed in the same run, is one plan of the same pods on the same empty fleet by `core.packing.plan`, which
+is what `tessera plan` does; `refs` says how many of it a decision takes. Where some pods are served by what is there, a
+decision may be two plans.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.need import Ask, Need, Pod, PodKey
-from tessera.core.partitioning import Limits, Memory, Observed, advance
-from tessera.core.plan import plan
-from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
+from tessera.core.gpu.gpumodels import model
+from tessera.core.packing.partitioning import Limits, Memory, Observed, advance
+from tessera.core.packing.plan import plan
+from tessera.core.workload.need import Ask, Need, Pod, PodKey
 
 NODES, GPUS = 125, 8
 MODELS = tuple(model(name) for name in ("A100-40GB", "H100-80GB"))

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from replaying import Machine, Took, differences, make_machines, pod, simulated
 from servers import servers
 from tessera.clients.kube import MemoryKube, Object
-from tessera.core.gpumodels import model
-from tessera.core.need import Need
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Gpu, Node
+from tessera.core.cluster.snapshot import Gpu, Node
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.workload.need import Need
 from tessera.log import configure
 from tessera.sim.workloads import Trace, filling, openb
 

@@ -31,10 +31,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tessera.core.fit import Fleet
-from tessera.core.pack import Packer
-from tessera.core.pack.tessera import Tessera
-from tessera.core.snapshot import NodeName, Snapshot
+from tessera.core.cluster.snapshot import NodeName, Snapshot
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack import Packer
+from tessera.core.packing.pack.tessera import Tessera
 from tessera.sim.workloads import Workload, filling, openb
 
 POLICIES = ("first-fit", "best-fit", "fgd", "tessera", "arrays")

@@ -18,8 +18,8 @@ from tessera.api.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import CONFIG_MAPS, EVENTS, NODES, PODS, MemoryKube, Object, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet
-from tessera.core.inventory import GpuProcess, Inventory
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import GpuProcess, Inventory
 
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from tessera.core.gpumodels import GpuModel, model
-from tessera.core.inventory import GpuFacts, Instance, Inventory, MigMode
-from tessera.core.mig import Layout, Placement
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Layout, Placement
 
 
 def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:

@@ -1,11 +1,11 @@
 """Small fleets and needs for tests, and the check that nothing is over-granted, whoever decided."""
 
-from tessera.core.gpumodels import GpuModel, model
-from tessera.core.mig import is_legal
-from tessera.core.need import Ask, Form, Isolation, Need, Pod, PodKey
-from tessera.core.occupancy import occupancy
-from tessera.core.sharing import AUTO, Sharing
-from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
+from tessera.core.cluster.occupancy import occupancy
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.mig import is_legal
+from tessera.core.gpu.sharing import AUTO, Sharing
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
 A30, A100, T4 = model("A30-24GB"), model("A100-40GB"), model("T4")
 

@@ -2,12 +2,12 @@
 
 import uuid
 
-from tessera.core.advertise import OfferOptions, Resource, offer
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts, Instance, Inventory, MigMode
-from tessera.core.mig import Layout, Placement
-from tessera.core.sharing import AUTO, Sharing
-from tessera.core.snapshot import Gpu
+from tessera.core.cluster.advertise import OfferOptions, Resource, offer
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.sharing import AUTO, Sharing
 
 
 def at(name: str, *parts: tuple[str, int]) -> Layout:

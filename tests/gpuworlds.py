@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pynvml
 
 from tessera.clients.gpu import Deadlines, MemoryDriver, NvmlDriver
-from tessera.core.inventory import GpuEvent, GpuFacts
-from tessera.core.mig import Placement
+from tessera.core.gpu.inventory import GpuEvent, GpuFacts
+from tessera.core.gpu.mig import Placement
 from tessera.errors import Unavailable
 from tessera.sim.nvmlsim import Machine, Process
 

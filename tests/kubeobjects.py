@@ -6,12 +6,12 @@ from typing import Any
 
 from tessera.api.assignments import write_shares
 from tessera.api.gpunodes import claims_field, new_object, status_fields, wanted_field
-from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.mig import Layout, Placement
-from tessera.core.need import Isolation
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.workload.need import Isolation
 
 Object = dict[str, Any]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tessera.agent.partition import Driver, Outside, Timing
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.inventory import GpuProcess, Instance, Inventory, MigMode
-from tessera.core.mig import Layout, Placement
+from tessera.core.gpu.inventory import GpuProcess, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Layout, Placement
 from tessera.errors import Unavailable
 
 TIMING = Timing(drain_s=20, settle_s=2, poll_s=1, step_s=10, switch_s=15, look_s=5, restore_s=60)

@@ -1,8 +1,8 @@
 """Builders for what a node's driver shows."""
 
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts, Instance, Inventory, MigMode
-from tessera.core.mig import Placement, named_layouts, place
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Placement, named_layouts, place
 
 MIB = 1024
 

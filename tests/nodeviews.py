@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tessera.agent.nodeview import uid_of
 from tessera.clients.kube import Object
-from tessera.core.lastgate import Checkpointed
-from tessera.core.matching import Held
+from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.core.deviceplugin.matching import Held
 
 
 def of_the_host(proc: Path) -> Path:

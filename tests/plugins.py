@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tessera.clients.kubelet import PluginOptions, PluginServer, register, serve
-from tessera.core.advertise import PluginDevice
-from tessera.core.grant import Grant
-from tessera.core.prefer import Wanted
-from tessera.core.sharing import Mode
+from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
 
 RESOURCE = "nvidia.com/gpu"

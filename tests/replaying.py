@@ -19,12 +19,12 @@ from tessera.api.clusterpods import object_field, read_live_pod
 from tessera.api.gpunodes import new_object, status_fields
 from tessera.api.nodes import read_node
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
-from tessera.core.fit import Fleet
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.ledger import seen
-from tessera.core.need import Need
-from tessera.core.pack import Choice, Packer
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.ledger import seen
+from tessera.core.packing.pack import Choice, Packer
+from tessera.core.workload.need import Need
 from tessera.sim.engine import Log, Rules, run
 from tessera.sim.workloads import Arrival, Trace, Workload
 

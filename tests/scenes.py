@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tessera.core.exact import Bound
-from tessera.core.gpumodels import GpuModel
-from tessera.core.mig import Placement
-from tessera.core.need import Ask, Form, Need, Pod, PodKey
-from tessera.core.plan import GpuLayout, Plan, Slice, Waiting
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.exact import Bound
+from tessera.core.packing.plan import GpuLayout, Plan, Slice, Waiting
+from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 
 UNITS = {"H100-80GB": 8, "A100-40GB": 8, "RTX-PRO-6000-BSE": 12}
 MIB = {"H100-80GB": 81559, "A100-40GB": 40960, "RTX-PRO-6000-BSE": 97887, "T4": 15360, "L4": 23034, "L40S": 46068}

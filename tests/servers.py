@@ -14,8 +14,8 @@ from signed import AGENT
 from tessera.api.assignments import write_shares
 from tessera.api.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of
-from tessera.core.mig import Placement, is_legal
-from tessera.core.snapshot import Gpu, Share
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.mig import Placement, is_legal
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
 from tessera.server.settings import Limits, Settings

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from tessera.core.gpumodels import GpuModel, Profile
-from tessera.core.mig import Placement
-from tessera.core.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName, Share, Taint
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Taint
+from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
 
 
 def profile(name: str, slices: int, size: int, starts: Sequence[int], memory_mib: int, *, me: bool = False) -> Profile:

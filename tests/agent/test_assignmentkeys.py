@@ -16,7 +16,7 @@ from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.api.assignments import write_shares
 from tessera.api.signatures import KEYS, NAMESPACE, is_signed, key_id
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, MemoryKube, Object, annotations_of
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 

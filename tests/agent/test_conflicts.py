@@ -12,8 +12,8 @@ from tessera.agent.conflicts import Conflicts
 from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.allocations import Allocation, Sharer, Use
-from tessera.core.matching import Held
+from tessera.core.deviceplugin.allocations import Allocation, Sharer, Use
+from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Conflict
 from tessera.log import logger
 

@@ -15,10 +15,10 @@ from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import GPU_NODES, NODES, MemoryKube
-from tessera.core.doctor import Observed, Verdict, checks
-from tessera.core.handover import ListStrategies
-from tessera.core.mps import MpsTarget
-from tessera.core.mpsdaemon import DaemonRecord
+from tessera.core.cluster.mps import MpsTarget
+from tessera.core.node.doctor import Observed, Verdict, checks
+from tessera.core.node.liststrategies import ListStrategies
+from tessera.core.node.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

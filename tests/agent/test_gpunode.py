@@ -23,9 +23,9 @@ from tessera.clients.kube import (
     Object,
     Selection,
 )
-from tessera.core.gpunodestate import GpuNodeState, Used, Wanted
-from tessera.core.inventory import GpuEvent
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.gpunodestate import GpuNodeState, Used, Wanted
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 

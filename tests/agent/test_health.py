@@ -7,12 +7,12 @@ import pytest
 
 from tessera.agent.health import HealthWatch
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.advertise import OfferOptions, offer
-from tessera.core.health import Change, Phase, Policy
-from tessera.core.inventory import GpuEvent
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import Entry, NodeSharing, effective
-from tessera.core.sharing import Mode
+from tessera.core.cluster.advertise import OfferOptions, offer
+from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.health import Change, Phase, Policy
+from tessera.core.node.nodesharing import Entry, NodeSharing, effective
 from tessera.errors import Unavailable
 
 SMALL, LARGE = Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")

@@ -10,9 +10,9 @@ from agentmachine import Machine
 from kubeobjects import amount
 from tessera.api.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
-from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import GpuNodeState, Wanted
-from tessera.core.mig import Layout, Placement, placements_of
+from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Layout, Placement, placements_of
 from tessera.errors import Conflict
 
 pytestmark = pytest.mark.anyio

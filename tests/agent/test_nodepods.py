@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tessera.agent.nodepods import NodePods
-from tessera.core.inventory import Inventory
-from tessera.core.matching import Held
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, MemoryKube, Obj
 from tessera.clients.kubelet import MemoryKubelet
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings as ControllerSettings
-from tessera.core.nodesharing import Strategy
+from tessera.core.node.nodesharing import Strategy
 
 pytestmark = pytest.mark.anyio
 

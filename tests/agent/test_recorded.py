@@ -14,11 +14,11 @@ from signed import Trusting
 from tessera.agent.recorded import Recorder, World
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
-from tessera.core.byname import shares_by_id
-from tessera.core.inventory import Inventory
-from tessera.core.matching import Held
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Share
+from tessera.core.cluster.byname import shares_by_id
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Unavailable
 from tessera.log import logger
 

@@ -14,10 +14,10 @@ from tessera.agent.run import Agent
 from tessera.api.nodereports import DEVICE_LIST
 from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, NODES, PODS, annotations_of, labels_of
-from tessera.core.inventory import GpuEvent
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ import pytest
 from gpunodes import shared
 from tessera.agent.usedmemory import UsedMemory
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.gpunodestate import Used
-from tessera.core.mig import Placement
+from tessera.core.cluster.gpunodestate import Used
+from tessera.core.gpu.mig import Placement
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

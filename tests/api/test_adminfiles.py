@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from tessera.api import adminfiles, documents, fleets, migparted, sharingconfig, workloads
-from tessera.core.plan import plan
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.packing.plan import plan
 
 
 def pods(kind: str, limits: str, count: int) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from gpunodes import facts, sevenths
 from tessera.api import cdi, documents, migminors
-from tessera.core.edits import Mount, ShareEdits
-from tessera.core.inventory import Inventory
+from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import InvalidInput
 
 EDITS = ShareEdits(

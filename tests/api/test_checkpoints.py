@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.checkpoints import read, write
-from tessera.core.gpumodels import model
-from tessera.core.layouts import Recorded
-from tessera.core.mig import all_layouts
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import all_layouts
+from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput
 
 ROWS = st.builds(

@@ -8,8 +8,8 @@ import pytest
 from kubeobjects import gpu, pod, share
 from tessera.api.bindings import binding_annotations
 from tessera.api.clusterpods import LivePod, object_field, read_live_pod, told
-from tessera.core.need import Form
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Form
 from tessera.errors import InvalidInput
 
 NEED = {"tessera.dev/gpu-memory": 6}

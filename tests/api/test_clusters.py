@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.api.clusters import PodMemory, as_fields, read_cluster
-from tessera.core.cluster import Cluster, Phase, Record, SeenPod
-from tessera.core.fit import Fleet
-from tessera.core.inspection import inspect
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
+from tessera.core.explain.inspection import inspect
+from tessera.core.packing.fit import Fleet
 
 NEED = {"tessera.dev/gpu-memory": 4}
 GOOD = (node(), gpunode("a", gpu(0), gpu(1)), pod("p", NEED, share(1, 4096)))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tessera.api.devicecheckpoint import read_checkpoint
-from tessera.core.lastgate import Checkpointed
+from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.errors import InvalidInput
 
 # As kubelet 1.36.3 wrote it, without the answers of plugins.

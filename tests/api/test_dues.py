@@ -6,10 +6,10 @@ import pytest
 
 from tessera.api.assignments import write_shares
 from tessera.api.dues import corrected, read_dues, unshown
-from tessera.core.matching import Correction, Held
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Correction, Held
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 
 NEED, GPUSHARE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"
 

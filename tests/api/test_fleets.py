@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api import documents, fleets
-from tessera.core.gpumodels import model
-from tessera.core.mig import Placement, is_legal
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement, is_legal
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.errors import InvalidInput
 
 A100, H100 = model("A100-40GB"), model("H100-80GB")

@@ -6,11 +6,11 @@ import pytest
 
 from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
 from tessera.api import documents, fleets
-from tessera.core.gpunodestate import Claim, Sick, Wanted
-from tessera.core.need import PodKey
-from tessera.core.plan import plan
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.gpunodestate import Claim, Sick, Wanted
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.plan import plan
+from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
 NEED = {"tessera.dev/gpu-memory": "4"}

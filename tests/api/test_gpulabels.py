@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from nodefacts import gpu, instance, node
 from tessera.api import documents, fleets
 from tessera.api.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns, stamped
-from tessera.core.inventory import GpuFacts, Inventory, MigMode
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import Entry, NodeSharing, Strategy, effective
-from tessera.core.sharing import Mode
+from tessera.core.gpu.inventory import GpuFacts, Inventory, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.nodesharing import Entry, NodeSharing, Strategy, effective
 
 COMMON = {
     "gfd.timestamp": "[0-9]{10}",

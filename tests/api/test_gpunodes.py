@@ -16,12 +16,12 @@ from tessera.api.gpunodes import (
     status_fields,
     wanted_field,
 )
-from tessera.core.gpumodels import CATALOGUE, GpuModel, Profile, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
-from tessera.core.mig import Layout, Placement, all_layouts
-from tessera.core.need import Isolation, PodKey
-from tessera.core.sharing import Mode, Offer, Sharing
-from tessera.core.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, model
+from tessera.core.gpu.mig import Layout, Placement, all_layouts
+from tessera.core.gpu.sharing import Mode, Offer, Sharing
+from tessera.core.workload.need import Isolation, PodKey
 from tessera.errors import InvalidInput
 
 A100 = model("A100-40GB")

@@ -18,10 +18,10 @@ from tessera.api.gpupolicies import (
     selector_term,
     status_fields,
 )
-from tessera.core.need import Requirement, SelectorTerm
-from tessera.core.nodesharing import NodeSharing
-from tessera.core.pack.policies import POLICIES
-from tessera.core.sharing import AUTO, Mode
+from tessera.core.gpu.sharing import AUTO, Mode
+from tessera.core.node.nodesharing import NodeSharing
+from tessera.core.packing.pack.policies import POLICIES
+from tessera.core.workload.need import Requirement, SelectorTerm
 from tessera.errors import InvalidInput
 
 GPUS = (gpu(0, "A100-40GB"), gpu(1, "A100-40GB"), gpu(2, "A100-40GB"))

@@ -10,7 +10,7 @@ import gpusharecli
 from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.clusters import as_fields, read_cluster
 from tessera.api.gpushareinspect import gpushare_inspect
-from tessera.core.inspection import inspect
+from tessera.core.explain.inspection import inspect
 
 MEMORY = "aliyun.com/gpu-mem"
 

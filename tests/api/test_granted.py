@@ -10,10 +10,10 @@ from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.dues import corrected, read_dues
 from tessera.api.recordedpods import honored, recorded_assignment
 from tessera.api.signatures import Authority, Ungranted, keys_text
-from tessera.core.cluster import Cluster, Record
-from tessera.core.inspection import NodeInspection, inspect
-from tessera.core.matching import Correction, Held
-from tessera.core.sharing import Mode
+from tessera.core.cluster.cluster import Cluster, Record
+from tessera.core.deviceplugin.matching import Correction, Held
+from tessera.core.explain.inspection import NodeInspection, inspect
+from tessera.core.gpu.sharing import Mode
 
 NEED = {"tessera.dev/gpu-memory": 4}
 WHOLE = share(0, 40960, Mode.WHOLE, resource="tessera.dev/gpu-memory")

@@ -7,7 +7,7 @@ import pytest
 from kubeobjects import Object, pod
 from tessera.api.clusters import as_fields
 from tessera.api.leaving import read_leaves
-from tessera.core.need import PodKey
+from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from nodefacts import gpu
 from tessera.api import documents, nodepolicy
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import GpuPolicy, NodeSharing
-from tessera.core.sharing import AUTO, Mode, Sharing
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.node.nodesharing import GpuPolicy, NodeSharing
 from tessera.errors import InvalidInput
 
 GPUS = (gpu(0, power_range_watts=(60, 70)), gpu(1, "A100-40GB"), gpu(2, "A100-40GB"))

@@ -17,13 +17,13 @@ from tessera.api.nodereports import (
     health_report,
     impairment_report,
 )
-from tessera.core.gpunodestate import GpuNodeState, Impairment, Sick, Used, Wanted
-from tessera.core.health import Change, Phase
-from tessera.core.inventory import Inventory
-from tessera.core.mig import Placement
-from tessera.core.mps import Enforcement, Level
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.mps import Enforcement, Level
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.health import Change, Phase
 
 NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")

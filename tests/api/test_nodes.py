@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api import documents, fleets
-from tessera.core.gpumodels import model
-from tessera.core.mig import counts_of, is_legal
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Node, Snapshot, Taint
+from tessera.core.cluster.snapshot import Node, Snapshot, Taint
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import counts_of, is_legal
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.errors import InvalidInput
 
 Plain = documents.Plain

@@ -7,9 +7,9 @@ import yaml
 
 from fleets import T4, gpu, node, pods, slices
 from tessera.api.plans import to_json, to_yaml
-from tessera.core.need import Ask, Need
-from tessera.core.plan import plan
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.packing.plan import plan
+from tessera.core.workload.need import Ask, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu", container="main"),))
 SNAPSHOT = Snapshot(

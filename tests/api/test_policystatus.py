@@ -9,9 +9,9 @@ from policyobjects import gpu_policy
 from tessera.api.gpupolicies import Status, read_gpu_policy
 from tessera.api.partitionpolicies import partition_policy
 from tessera.api.policystatus import Facts, new_status, refused_status
-from tessera.core.gpunodestate import Impairment
-from tessera.core.need import Requirement, SelectorTerm
-from tessera.core.partitioning import Budget, Limits, Policy
+from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.packing.partitioning import Budget, Limits, Policy
+from tessera.core.workload.need import Requirement, SelectorTerm
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 ONE = dt.datetime(2026, 11, 21, 13, tzinfo=dt.UTC)

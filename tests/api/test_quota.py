@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tessera.api.quota import kueue_resources, needs_only
-from tessera.core.gpumodels import CATALOGUE
-from tessera.core.sharing import mig_resource
+from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.sharing import mig_resource
 
 PROFILES = {profile.name for model in CATALOGUE for profile in model.profiles}
 

@@ -8,10 +8,10 @@ import pytest
 from tessera.api.assignments import write_shares
 from tessera.api.dues import read_dues
 from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
-from tessera.core.matching import Held
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 GPU, SLICE, NEED, GPUSHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory", "aliyun.com/gpu-mem"

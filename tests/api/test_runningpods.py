@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tessera.api import documents, fleets
 from tessera.api.assignments import write_shares
-from tessera.core.fit import Fleet
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share, Snapshot
+from tessera.core.cluster.snapshot import Share, Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.fit import Fleet
+from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 Plain = documents.Plain

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tessera.api.schedulerconfig import configuration
-from tessera.core.gpumodels import CATALOGUE
-from tessera.core.sharing import mig_resource
+from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.sharing import mig_resource
 
 CONFIGURATION: dict[str, Any] = configuration("http://127.0.0.1:1")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api import documents, sharingconfig
-from tessera.core.nodesharing import Entry, GpuPolicy, NodeSharing, PluginOptions, Strategy
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, PluginOptions, Strategy
 from tessera.errors import InvalidInput
 
 UUID = "00000000-1111-2222-3333-444444444444"

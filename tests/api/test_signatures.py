@@ -29,9 +29,9 @@ from tessera.api.signatures import (
     secret_seed,
     signed_text,
 )
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api import documents, workloads
-from tessera.core.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Requirement, SelectorTerm, Toleration
 from tessera.errors import InvalidInput
 
 

@@ -21,11 +21,11 @@ from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gi
 from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Bench, GpuView, Seat, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
-from tessera.core.gpumodels import model
-from tessera.core.need import PodKey
-from tessera.core.plan import Plan
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.plan import Plan
+from tessera.core.workload.need import PodKey
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOLERANCE = 0.02

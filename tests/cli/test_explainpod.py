@@ -10,7 +10,7 @@ from tessera.cli import main
 from tessera.cli.explainpod import pod as command
 from tessera.cli.livecluster import events_of
 from tessera.clients.kube import EVENTS, PODS, MemoryKube
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
 
 NEED = {"tessera.dev/gpu-memory": 8}
 UNITS = {"tessera.dev/gpu-memory": "40"}

@@ -23,10 +23,10 @@ from tessera.cli.inspect.summary import summary
 from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import follow, observe
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, name_of
-from tessera.core.cluster import Cluster
-from tessera.core.gpunodestate import Sick, Used, Wanted
-from tessera.core.inspection import Inspection, inspect
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.cluster.cluster import Cluster
+from tessera.core.cluster.gpunodestate import Sick, Used, Wanted
+from tessera.core.explain.inspection import Inspection, inspect
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput, Unavailable
 
 LONG = "gke-cluster-europe-west4-pool-2-a1b2c3d4-x7k2"

@@ -9,8 +9,8 @@ from signed import AGENT, SERVER, config_map
 from tessera.api.signatures import keys_text
 from tessera.cli.livecluster import observe
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, NODES, PODS, MemoryKube, Object
-from tessera.core.inspection import inspect
-from tessera.core.sharing import Mode
+from tessera.core.explain.inspection import inspect
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

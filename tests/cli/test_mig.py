@@ -17,10 +17,10 @@ from tessera.cli import main
 from tessera.cli.mig.node import Means, locks_in
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, PODS, Kind, MemoryKube, annotations_of, name_of
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts
-from tessera.core.matching import Held
-from tessera.core.sharing import Mode
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.sim.nvmlsim import Machine, create_state, library
 from virtualtime import run

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tessera.cli import main
 from tessera.cli.profiles import profiles
-from tessera.core.gpumodels import CATALOGUE
+from tessera.core.gpu.gpumodels import CATALOGUE
 
 
 def shown(*arguments: str) -> str:

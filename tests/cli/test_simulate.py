@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tessera.cli import main
-from tessera.core.pack import POLICIES
+from tessera.core.packing.pack import POLICIES
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,4,T4\nn1,16000,65536,2,G2\nn2,8000,65536,1,T4\n"
 SIZES = [(1, 1000, ""), (1, 460, ""), (1, 810, "T4"), (2, 1000, ""), (0, 0, ""), (1, 190, "G2|T4"), (4, 1000, "")]

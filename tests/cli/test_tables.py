@@ -9,9 +9,9 @@ from scenes import SCENES, Scene
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.tables import letter, plan_tables
-from tessera.core.plan import Plan
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.plan import Plan
 
 each_scene = pytest.mark.parametrize("scene", [pytest.param(build(), id=name) for name, build in SCENES.items()])
 

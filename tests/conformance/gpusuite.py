@@ -7,9 +7,9 @@ from typing import Protocol
 import pytest
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core.gpumodels import model
-from tessera.core.inventory import ComputeMode, GpuEvent, GpuFacts
-from tessera.core.mig import Placement, maximal_layouts
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts
+from tessera.core.gpu.mig import Placement, maximal_layouts
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
 A100 = model("A100-40GB")

@@ -26,7 +26,7 @@ from tessera.clients.kube import (
     name_of,
     version_of,
 )
-from tessera.core.leadership import Terms
+from tessera.core.cluster.leadership import Terms
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unsupported
 
 NAMESPACE = "default"

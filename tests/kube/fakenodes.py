@@ -9,10 +9,10 @@ import msgspec
 
 from tessera.api import gpunodes
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, LightkubeKube, Object, Selection
-from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Gpu, NodeName
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from testbed.cluster import Cluster
 
 __all__ = ["ALL_MADE", "FakeNode", "connected", "delete_nodes", "delete_pods", "make_nodes", "report"]

@@ -15,11 +15,11 @@ from kubeobjects import amount
 from tessera.api.assignments import write_shares
 from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
 from tessera.clients.kubelet import PodResources
-from tessera.core.gpumodels import model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Wanted
-from tessera.core.mig import Layout, Placement, placements_of
-from tessera.core.need import PodKey
-from tessera.core.snapshot import Share
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Wanted
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Layout, Placement, placements_of
+from tessera.core.workload.need import PodKey
 from tessera.errors import Unavailable
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until

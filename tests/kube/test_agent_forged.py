@@ -11,8 +11,8 @@ from kube.pods import create, devices, phase, pod, run
 from signed import SERVER, STRANGER
 from tessera.api.assignments import write_shares
 from tessera.cli import main
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)

@@ -14,8 +14,8 @@ from kube.gpunode import GpuNode
 from kube.pods import pod, run
 from tessera.api.assignments import write_shares
 from tessera.cli import main
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
 from testbed.processes import until
 
 GPUS = ("2xA100-40GB",)

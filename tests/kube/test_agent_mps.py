@@ -7,9 +7,9 @@ from typing import Any
 from kube.gpunode import GpuNode
 from kube.pods import devices, environment, pod, run
 from tessera.api.assignments import write_shares
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 from tessera.sim.mpscontrol import install
 from tessera.sim.nvmlsim import Machine
 from testbed.processes import until

@@ -11,9 +11,9 @@ from kube.gpunode import GpuNode
 from kube.pods import environment, pod, run
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import PodResources
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 
 GPUS = ("4xA100-40GB",)
 UNITS = "tessera.dev/gpu-memory"

@@ -14,9 +14,9 @@ from kube.gpunode import GpuNode
 from kube.pods import create, devices, environment, granted, granting, pod, run
 from tessera.api.assignments import write_shares
 from tessera.clients.kubelet import PodResources
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 from tessera.sim.nvmlsim import FOREVER, Machine
 from testbed.processes import until
 

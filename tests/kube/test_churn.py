@@ -6,8 +6,8 @@ from typing import Any
 
 from kube import pods
 from kube.gpunode import GpuNode
-from tessera.core.gpumodels import model
-from tessera.core.mig import is_legal, placements_of
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import is_legal, placements_of
 from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster
 from testbed.processes import until

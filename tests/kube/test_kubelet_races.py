@@ -16,8 +16,8 @@ from kube.pods import pod, remove, run, until_allocatable
 from plugins import RESOURCE, ScriptedPlugin, connect
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.grant import Grant
-from tessera.core.prefer import Wanted
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Wanted
 from tessera.errors import Conflict
 from testbed.cluster import Cluster
 from testbed.node import Node

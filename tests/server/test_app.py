@@ -12,7 +12,7 @@ from kubeobjects import gpu, gpunode, node, pod, share
 from servers import FULL, NEED, SHARE, Asked, Clock, hold, make_node, make_pod, regrant, servers, settle
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.server.run import Server
 from tessera.server.settings import Limits, Settings
 

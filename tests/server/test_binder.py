@@ -14,8 +14,8 @@ from servers import FULL, NEED, Asked, Clock, check, hold, make_node, make_pod, 
 from signed import AGENT, signed
 from tessera.api.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
-from tessera.core.gpunodestate import Claim
-from tessera.core.need import PodKey
+from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.server.settings import Limits
 

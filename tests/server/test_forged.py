@@ -23,7 +23,7 @@ from tessera.clients.kube import (
     Object,
     annotations_of,
 )
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
 from tessera.signing import Signer, verify
 

@@ -18,7 +18,7 @@ from kubeobjects import gpu, pod, share
 from servers import Asked, make_node, make_pod, servers, settle
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, Unanswered
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
 
 MODELS = ("A100-40GB", "H100-80GB", "T4")

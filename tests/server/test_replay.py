@@ -9,7 +9,7 @@ from kubeobjects import gpu
 from replaying import Machine, differences, make_machines, pod, simulated
 from servers import servers
 from tessera.clients.kube import MemoryKube, Object
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.gpu.sharing import Mode, Sharing
 
 pytestmark = pytest.mark.anyio
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.fit import Fleet
-from tessera.core.fit.fragmentation import Fragmentation, typical
-from tessera.core.gpumodels import GpuModel, Profile
-from tessera.core.need import Ask, Form, Need
-from tessera.core.pack import Choice, Packer
-from tessera.core.sharing import Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit.fragmentation import Fragmentation, typical
+from tessera.core.packing.pack import Choice, Packer
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Log, Rules, run
 from tessera.sim.replay import replay

@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
-from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Ask, Form, Need
-from tessera.core.pack import Choice
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.pack import Choice
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.sim.engine import Log, Rules
 from tessera.sim.metrics import MOMENTS, Metrics, measure
 from tessera.sim.workloads import Arrival, Trace, Workload

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tessera.clients.kube import Object
-from tessera.core.handover import CdiSupport
+from tessera.core.node.liststrategies import CdiSupport
 
 __all__ = ["DRIVER_SPECS", "RUNTIME_CONFIG", "RuntimeConfig", "first_file", "observe_cdi", "read_runtime_config"]
 

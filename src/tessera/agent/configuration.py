@@ -14,10 +14,10 @@ import msgspec
 from tessera.agent.nodefiles import UNREADABLE, read_file
 from tessera.agent.partition import MIG_CONFIG
 from tessera.api import documents, nodepolicy, sharingconfig
-from tessera.core.doctor import APPLIED
-from tessera.core.inventory import GpuFacts
-from tessera.core.nodesharing import NodeSharing, Strategy
-from tessera.core.precedence import Decision, Declared, Overridden, Statement, decide
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.node.doctor import APPLIED
+from tessera.core.node.nodesharing import NodeSharing, Strategy
+from tessera.core.node.precedence import Decision, Declared, Overridden, Statement, decide
 from tessera.errors import InvalidInput, shown
 
 __all__ = [

@@ -11,8 +11,8 @@ from tessera.agent.nodeview import is_ending, uid_of
 from tessera.agent.partition.evictions import Evictions
 from tessera.api.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event
-from tessera.core.allocations import Allocation, Clash
-from tessera.core.layouts import User
+from tessera.core.deviceplugin.allocations import Allocation, Clash
+from tessera.core.node.layouts import User
 from tessera.errors import TesseraError
 from tessera.log import Logger
 

@@ -9,12 +9,12 @@ from tessera.agent.gpunode import Asked
 from tessera.agent.partition import MIG_CONFIG
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import Object, labels_of
-from tessera.core.gpunodestate import Impairment
-from tessera.core.inventory import Inventory
-from tessera.core.nodesharing import NodeSharing, effective, notes
-from tessera.core.sharing import without_mps
-from tessera.core.snapshot import Gpu
-from tessera.core.wanted import fixed
+from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import without_mps
+from tessera.core.node.nodesharing import NodeSharing, effective, notes
+from tessera.core.node.wanted import fixed
 
 __all__ = ["Declarations", "Declared"]
 

@@ -1,4 +1,4 @@
-"""Looks around a GPU node for `core.doctor`, and changes nothing there."""
+"""Looks around a GPU node for `core.node.doctor`, and changes nothing there."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from tessera.api import documents
 from tessera.api.fields import Field
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, NODES, Kube, Object, annotations_of, labels_of
-from tessera.core.doctor import Folder, NodeSeen, Observed, Runtime, Socket, Toolkit
-from tessera.core.handover import ListStrategies, list_strategies
-from tessera.core.inventory import Inventory
-from tessera.core.nodesharing import ListStrategy, NodeSharing, effective, notes
-from tessera.core.sharing import Mode
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.doctor import Folder, NodeSeen, Observed, Runtime, Socket, Toolkit
+from tessera.core.node.liststrategies import ListStrategies, list_strategies
+from tessera.core.node.nodesharing import ListStrategy, NodeSharing, effective, notes
 from tessera.errors import InvalidInput, TesseraError
 
 __all__ = ["Places", "observe"]

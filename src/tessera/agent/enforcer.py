@@ -6,13 +6,13 @@ from pathlib import Path
 from tessera.agent.nodepods import NodePods
 from tessera.agent.sharing import MemoryKeeper, MpsSettings, MpsSupervisor, PowerKeeper, systemd_cgroups
 from tessera.clients.gpu import GpuDriver
-from tessera.core.holdings import used_keys
-from tessera.core.inventory import Inventory
-from tessera.core.memorycaps import memory_caps
-from tessera.core.mps import enforceable, mps_targets
-from tessera.core.mpsdaemon import DaemonState, check_daemons, ready_keys
-from tessera.core.nodesharing import NodeSharing
-from tessera.core.snapshot import Gpu, Share
+from tessera.core.cluster.mps import enforceable, mps_targets
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.holdings import used_keys
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.memorycaps import memory_caps
+from tessera.core.node.mpsdaemon import DaemonState, check_daemons, ready_keys
+from tessera.core.node.nodesharing import NodeSharing
 from tessera.log import Logger
 
 __all__ = ["Enforcer"]

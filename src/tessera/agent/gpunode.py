@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
-from tessera.core.advertise import DeviceKey
-from tessera.core.allocators import as_keys, as_wanted
-from tessera.core.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.cluster.allocators import as_keys, as_wanted
+from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Logger
 

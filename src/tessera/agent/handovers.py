@@ -22,8 +22,8 @@ from tessera.agent.nodeview import is_ended
 from tessera.api.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
-from tessera.core.advertise import DeviceKey, NodeOffer
-from tessera.core.allocators import (
+from tessera.core.cluster.advertise import DeviceKey, NodeOffer
+from tessera.core.cluster.allocators import (
     Handover,
     as_keys,
     by_name,
@@ -36,9 +36,9 @@ from tessera.core.allocators import (
     still_needed,
     with_former,
 )
-from tessera.core.gpunodestate import Claim
-from tessera.core.inventory import Inventory
-from tessera.core.snapshot import Gpu
+from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 

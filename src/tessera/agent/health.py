@@ -1,13 +1,13 @@
-"""Keeps an eye on the GPUs' health: the driver's events and every look at it, judged by `core.health`."""
+"""Keeps an eye on the GPUs' health: the driver's events and every look at it, judged by `core.node.health`."""
 
 from collections.abc import Callable
 from time import monotonic
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core import health as core
-from tessera.core.advertise import DeviceKey
-from tessera.core.health import Change, Health, Phase, Policy
-from tessera.core.inventory import GpuEvent, Inventory
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.inventory import GpuEvent, Inventory
+from tessera.core.node import health as core
+from tessera.core.node.health import Change, Health, Phase, Policy
 from tessera.errors import TesseraError
 from tessera.log import logger
 

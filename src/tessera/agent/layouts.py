@@ -26,9 +26,10 @@ from tessera.agent.settings import Settings
 from tessera.agent.undisturbed import Undisturbed
 from tessera.api import documents, migparted
 from tessera.api.nodereports import Report
-from tessera.core.advertise import DeviceKey
-from tessera.core.inventory import Inventory
-from tessera.core.layouts import (
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.layouts import (
     Group,
     PolicyAttempt,
     Recorded,
@@ -38,8 +39,7 @@ from tessera.core.layouts import (
     policy_targets,
     worth_trying,
 )
-from tessera.core.mig import Placement
-from tessera.core.wanted import targets
+from tessera.core.node.wanted import targets
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import Logger
 

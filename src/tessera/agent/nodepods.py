@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tessera.api.dues import unshown
 from tessera.clients.kube import Object, name_of
-from tessera.core.advertise import DeviceKey
-from tessera.core.allocations import Allocation, uuids_of_uses
-from tessera.core.holdings import PodDevices, assigned, held_by_name, holdings
-from tessera.core.inventory import Inventory
-from tessera.core.matching import Due, Held
-from tessera.core.memorycaps import PodShares, Qos
-from tessera.core.snapshot import Share
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Allocation, uuids_of_uses
+from tessera.core.deviceplugin.holdings import PodDevices, assigned, held_by_name, holdings
+from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
 
 __all__ = ["NodePods"]

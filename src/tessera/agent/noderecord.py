@@ -7,7 +7,7 @@ from typing import Literal
 from tessera.api.asks import SHARE_COUNT, SHARE_MEMORY
 from tessera.api.nodereports import CONDITION, CONFIGURATION, Report, condition, impairment_report
 from tessera.clients.kube import NODES, Kube, Object, annotations_of, labels_of, record_event
-from tessera.core.gpunodestate import Impairment
+from tessera.core.cluster.gpunodestate import Impairment
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
@@ -95,7 +95,7 @@ class NodeRecord:
 
         Args:
             node: the Node object as last seen.
-            gpus: as `core.gpushare.gpus_to_count` gives it.
+            gpus: as `core.node.gpushare.gpus_to_count` gives it.
 
         Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/podmanager.go` (`patchGPUCount`).
         """

@@ -8,8 +8,8 @@ from pathlib import Path
 from tessera.api.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.lastgate import Checkpointed, PodEvidence
-from tessera.core.matching import Held
+from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence
+from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = [

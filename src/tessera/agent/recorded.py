@@ -17,8 +17,8 @@ from tessera.api.podspecs import ASSIGNMENT
 from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
 from tessera.api.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
-from tessera.core.matching import Held
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import Logger
 
@@ -37,7 +37,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     held: Callable[[], Awaitable[tuple[Held, ...]]]
     """The kubelet's PodResources."""
     devices: Callable[[], Awaitable[Mapping[str, Share]]]
-    """What each device is, by the id the kubelet has (`core.byname.shares_by_id`)."""
+    """What each device is, by the id the kubelet has (`core.cluster.byname.shares_by_id`)."""
     share_unit_mib: Callable[[], int]
     """MiB in one `aliyun.com/gpu-mem`."""
     trust: Trust

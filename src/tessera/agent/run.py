@@ -50,23 +50,23 @@ from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.advertise import DeviceKey, NodeOffer, OfferOptions, offer
-from tessera.core.allocators import as_wanted, by_name
-from tessera.core.byname import shares_by_id
-from tessera.core.gpunodestate import Impairment
-from tessera.core.gpushare import GPUSHARE_MEMORY, gpus_to_count
-from tessera.core.handover import list_strategies
-from tessera.core.health import Change
-from tessera.core.holdings import given
-from tessera.core.inventory import Inventory
-from tessera.core.matching import Held
-from tessera.core.mig import Layout, Placement
-from tessera.core.mps import enforcements
-from tessera.core.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
-from tessera.core.reported import reported, withheld_resources
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Gpu, Share
-from tessera.core.wanted import Spots, chosen_devices
+from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
+from tessera.core.cluster.allocators import as_wanted, by_name
+from tessera.core.cluster.byname import shares_by_id
+from tessera.core.cluster.gpunodestate import Impairment
+from tessera.core.cluster.mps import enforcements
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.deviceplugin.holdings import given
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
+from tessera.core.node.health import Change
+from tessera.core.node.liststrategies import list_strategies
+from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.node.reported import reported, withheld_resources
+from tessera.core.node.wanted import Spots, chosen_devices
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
 

@@ -7,9 +7,9 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG
 from tessera.agent.configuration import Sources
 from tessera.agent.sharing import MpsSettings
-from tessera.core.health import Policy
-from tessera.core.layouts import Limits
-from tessera.core.nodesharing import ListStrategy
+from tessera.core.node.health import Policy
+from tessera.core.node.layouts import Limits
+from tessera.core.node.nodesharing import ListStrategy
 
 __all__ = ["Paths", "Settings"]
 

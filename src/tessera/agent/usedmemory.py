@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Iterable
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core.gpunodestate import Used
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.reported import settled
-from tessera.core.snapshot import Gpu
+from tessera.core.cluster.gpunodestate import Used
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.node.reported import settled
 from tessera.errors import TesseraError
 
 __all__ = ["UsedMemory"]

@@ -21,11 +21,11 @@ import msgspec
 from tessera.api import migparted, sharingconfig
 from tessera.api.documents import Plain, write
 from tessera.api.migparted import Group
-from tessera.core.mig import named_layouts
-from tessera.core.nodesharing import Entry, NodeSharing
-from tessera.core.plan import GpuLayout, Plan, Slice
-from tessera.core.sharing import GPU_RESOURCE, Mode, mig_resource
-from tessera.core.snapshot import Node, Snapshot
+from tessera.core.cluster.snapshot import Node, Snapshot
+from tessera.core.gpu.mig import named_layouts
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, mig_resource
+from tessera.core.node.nodesharing import Entry, NodeSharing
+from tessera.core.packing.plan import GpuLayout, Plan, Slice
 
 __all__ = ["render"]
 

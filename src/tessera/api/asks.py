@@ -6,10 +6,10 @@ from fractions import Fraction
 import msgspec
 
 from tessera.api.fields import Field
-from tessera.core import units
-from tessera.core.gpumodels import is_profile
-from tessera.core.need import Ask, ContainerNeed, Form, Isolation
-from tessera.core.sharing import GPU_RESOURCE, mig_resource
+from tessera.core.gpu.gpumodels import is_profile
+from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
+from tessera.core.workload import units
+from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation
 from tessera.errors import shown
 
 __all__ = [

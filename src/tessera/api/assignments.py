@@ -8,9 +8,9 @@ from tessera.api.asks import SHARE_MEMORY, names_device
 from tessera.api.fields import Field
 from tessera.api.podspecs import ASSIGNMENT
 from tessera.api.signatures import Keys, Ungranted, assignment_of, check_signature
-from tessera.core.need import Ask, Form, Isolation, Need
-from tessera.core.sharing import Mode, mig_resource
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode, mig_resource
+from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.errors import shown
 
 __all__ = ["check_asked", "dealt", "read_shares", "write_shares"]

@@ -13,9 +13,9 @@ from tessera.api.asks import SHARE_MEMORY
 from tessera.api.assignments import write_shares
 from tessera.api.clusterpods import object_field
 from tessera.api.podspecs import ASSIGNMENT
-from tessera.core.need import Form, Need
-from tessera.core.snapshot import Gpu, Share
-from tessera.core.units import count
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.workload.need import Form, Need
+from tessera.core.workload.units import count
 
 __all__ = ["binding_annotations"]
 

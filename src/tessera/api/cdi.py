@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.documents import Document, Plain
 from tessera.api.fields import Field
-from tessera.core.edits import ShareEdits
+from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["NOTHING", "DriverEdits", "read_driver_edits", "write"]

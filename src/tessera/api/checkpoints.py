@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.core.layouts import Recorded
+from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read", "write"]

@@ -11,8 +11,8 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.podspecs import PREFIX, read_need
 from tessera.api.signatures import Keys, UnknownKey
-from tessera.core.need import Form, Need, PodKey
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.workload.need import Form, Need, PodKey
 from tessera.errors import InvalidInput
 
 __all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod", "told"]

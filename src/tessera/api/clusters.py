@@ -22,13 +22,13 @@ from tessera.api.nodes import read_node, share_unit_mib
 from tessera.api.runningpods import Observed, PodMemory, read_pods
 from tessera.api.signatures import Authority, Keys
 from tessera.api.workloads import is_finished
-from tessera.core import units
-from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.cluster import Cluster, Phase, Record, SeenNode, SeenPod
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.mps import Enforcement
-from tessera.core.need import Need, Pod, PodKey
-from tessera.core.snapshot import Node, NodeName, Share, Snapshot
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.mps import Enforcement
+from tessera.core.cluster.snapshot import Node, NodeName, Share, Snapshot
+from tessera.core.workload import units
+from tessera.core.workload.need import Need, Pod, PodKey
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["PodMemory", "as_fields", "read_cluster"]

@@ -9,7 +9,7 @@ Source: kubernetes v1.36 `pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go`
 
 import msgspec
 
-from tessera.core.lastgate import Checkpointed
+from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.errors import InvalidInput
 
 __all__ = ["DEVICE_CHECKPOINT", "read_checkpoint"]

@@ -13,11 +13,11 @@ from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
 from tessera.api.signatures import Keys
 from tessera.api.workloads import is_finished
-from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.matching import Correction, Due, DueKey, Held
-from tessera.core.need import Ask, Form, Need
-from tessera.core.snapshot import Share
-from tessera.core.units import count
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Correction, Due, DueKey, Held
+from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
 __all__ = ["Dues", "corrected", "read_dues", "unshown"]

@@ -110,7 +110,7 @@ class Field:
         return self
 
     def read(self, reader: Callable[[object, str], Number], default: Number | None = None) -> Number:
-        """Return the value as `reader` reads it, a function of value and subject as in `core.units`.
+        """Return the value as `reader` reads it, a function of value and subject as in `core.workload.units`.
 
         The subject, whose line may take a search, is made only for an error.
         """

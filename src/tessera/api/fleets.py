@@ -24,10 +24,10 @@ from tessera.api.nodes import (
 )
 from tessera.api.nodes import share_unit_mib as unit_mib
 from tessera.api.runningpods import Claims, Observed, read_pods
-from tessera.core.closing import without_new
-from tessera.core.gpumodels import GpuModel, model
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
+from tessera.core.cluster.closing import without_new
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
+from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read", "read_states", "share_unit_mib", "short", "well"]

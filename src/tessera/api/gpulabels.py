@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.inventory import GpuFacts, Instance, Inventory
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import Strategy
-from tessera.core.sharing import GPU_RESOURCE, Device, Mode, mig_resource
-from tessera.core.snapshot import Gpu
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import GPU_RESOURCE, Device, Mode, mig_resource
+from tessera.core.node.nodesharing import Strategy
 
 __all__ = ["TIMESTAMP", "Labelling", "gpu_labels", "owns", "stamped"]
 
@@ -85,7 +85,7 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
 
     Args:
         inventory: what the driver shows.
-        gpus: the sharing in force, as `core.nodesharing.effective` gives it.
+        gpus: the sharing in force, as `core.node.nodesharing.effective` gives it.
         labelling: the rest.
 
     """

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tessera.api.conditions import Condition
-from tessera.core.gpumodels import model
-from tessera.core.need import Isolation, Requirement, SelectorTerm
-from tessera.core.sharing import Allocator
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import Allocator
+from tessera.core.workload.need import Isolation, Requirement, SelectorTerm
 from tessera.errors import InvalidInput, shown
 
 __all__ = [

@@ -8,7 +8,7 @@ Source: AliyunContainerService/gpushare-scheduler-extender `pkg/scheduler/gpusha
 
 import msgspec
 
-from tessera.core.inspection import GpuInspection, Inspection, NodeInspection
+from tessera.core.explain.inspection import GpuInspection, Inspection, NodeInspection
 
 __all__ = ["gpushare_inspect"]
 

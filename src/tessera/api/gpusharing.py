@@ -10,9 +10,9 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from tessera.api.fields import Field
-from tessera.core.gpumodels import GpuModel, model, profile
-from tessera.core.mig import Layout, Placement, named_layouts, place, why_illegal
-from tessera.core.sharing import AUTO, NO_MPS_LIMITS, Allocator, Mode, Sharing
+from tessera.core.gpu.gpumodels import GpuModel, model, profile
+from tessera.core.gpu.mig import Layout, Placement, named_layouts, place, why_illegal
+from tessera.core.gpu.sharing import AUTO, NO_MPS_LIMITS, Allocator, Mode, Sharing
 from tessera.errors import InvalidInput
 
 __all__ = ["auto", "fixed_layout", "in_place", "profile_counts", "read_model", "read_sharing"]

@@ -7,9 +7,9 @@ import msgspec
 
 from tessera.api.fields import Field, identity
 from tessera.api.workloads import controller
-from tessera.core.defrag import Leave
-from tessera.core.fit.admission import matches
-from tessera.core.need import PodKey, Requirement, SelectorTerm
+from tessera.core.packing.defrag import Leave
+from tessera.core.packing.fit.admission import matches
+from tessera.core.workload.need import PodKey, Requirement, SelectorTerm
 from tessera.errors import InvalidInput
 
 __all__ = ["DO_NOT_EVICT", "read_leaves"]

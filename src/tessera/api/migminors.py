@@ -7,7 +7,7 @@ Source: NVIDIA MIG User Guide, "Device Nodes and Capabilities": `/proc/driver/nv
 import re
 from collections.abc import Mapping
 
-from tessera.core.inventory import GpuFacts, Inventory
+from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["capabilities", "read"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
-from tessera.core.layouts import Group
+from tessera.core.node.layouts import Group
 
 __all__ = ["Group", "read", "write"]
 

@@ -10,10 +10,10 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.gpusharing import in_place, read_model, read_sharing
-from tessera.core.inventory import GpuFacts
-from tessera.core.need import Isolation
-from tessera.core.nodesharing import GpuPolicy, NodeSharing, Strategy
-from tessera.core.sharing import Sharing
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Sharing
+from tessera.core.node.nodesharing import GpuPolicy, NodeSharing, Strategy
+from tessera.core.workload.need import Isolation
 
 __all__ = ["read"]
 

@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from tessera.core.gpunodestate import GpuNodeState, ImpairedKind, Impairment, Wanted
-from tessera.core.health import Change, Phase
-from tessera.core.inventory import Inventory
-from tessera.core.mps import Enforcement
+from tessera.core.cluster.gpunodestate import GpuNodeState, ImpairedKind, Impairment, Wanted
+from tessera.core.cluster.mps import Enforcement
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.health import Change, Phase
 
 __all__ = [
     "CONDITION",

@@ -16,12 +16,12 @@ import msgspec
 from tessera.api.asks import SHARE_COUNT, SHARE_MEMORY, names_device
 from tessera.api.fields import Field, identity
 from tessera.api.gpusharing import auto, in_place, read_model
-from tessera.core import units
-from tessera.core.gpumodels import GpuModel, profile
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.mig import Layout, place
-from tessera.core.sharing import GPU_RESOURCE, Mode, Sharing, mig_resource
-from tessera.core.snapshot import Gpu, Node, NodeName, Taint
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
+from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.mig import Layout, place
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing, mig_resource
+from tessera.core.workload import units
 
 __all__ = ["CPU_MILLI", "MEMORY_MIB", "cpu_capacity", "memory_capacity", "read_node", "read_taints", "share_unit_mib"]
 

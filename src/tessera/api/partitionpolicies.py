@@ -1,7 +1,7 @@
 """What GPUPolicy objects say about partitioning, as values of the core."""
 
 from tessera.api.gpupolicies import Disruption, GpuPolicy, selector_term
-from tessera.core.partitioning import Budget, Limits, Policy
+from tessera.core.packing.partitioning import Budget, Limits, Policy
 
 __all__ = ["partition_policy"]
 

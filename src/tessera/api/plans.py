@@ -2,9 +2,9 @@
 
 import msgspec
 
-from tessera.core.exact import Bound
-from tessera.core.plan import GpuLayout, Plan, Slice
-from tessera.core.snapshot import Assignment, Share
+from tessera.core.cluster.snapshot import Assignment, Share
+from tessera.core.packing.exact import Bound
+from tessera.core.packing.plan import GpuLayout, Plan, Slice
 
 __all__ = ["PlanDocument", "document", "to_json", "to_yaml"]
 

@@ -10,10 +10,10 @@ from typing import Literal
 from tessera.api.asks import AskRules, container_need, quantities
 from tessera.api.fields import Field
 from tessera.api.gpusharing import in_place
-from tessera.core import units
-from tessera.core.foreignnames import CLAIM, FRACTION_ANNOTATIONS
-from tessera.core.gpumodels import model
-from tessera.core.need import (
+from tessera.core.gpu.gpumodels import model
+from tessera.core.workload import units
+from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
+from tessera.core.workload.need import (
     Ask,
     ContainerNeed,
     EffectiveNeed,

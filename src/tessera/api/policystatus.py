@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.conditions import Finding, settled
 from tessera.api.gpupolicies import KIND, GpuPolicy, Status
-from tessera.core.gpunodestate import Impairment
+from tessera.core.cluster.gpunodestate import Impairment
 
 __all__ = ["Facts", "new_status", "refused_status"]
 

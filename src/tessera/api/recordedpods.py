@@ -12,9 +12,9 @@ from tessera.api.fields import Field, identity
 from tessera.api.podspecs import ASSIGNMENT, read_need
 from tessera.api.signatures import Keys, Ungranted
 from tessera.api.workloads import is_finished
-from tessera.core.matching import DueKey, Held
-from tessera.core.need import Ask, Form, Need
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import DueKey, Held
+from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
 
@@ -50,7 +50,7 @@ def recorded_assignment(
     Args:
         pod: the Pod object.
         held: the kubelet's record.
-        devices: what each device is, `core.byname.shares_by_id`.
+        devices: what each device is, `core.cluster.byname.shares_by_id`.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
         keys: whose signatures count on the node.
 

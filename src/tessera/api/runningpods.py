@@ -15,10 +15,10 @@ from tessera.api.fields import Field, identity
 from tessera.api.podspecs import read_need
 from tessera.api.signatures import Keys, Ungranted
 from tessera.api.workloads import controller, is_finished
-from tessera.core.fit import Fleet
-from tessera.core.need import Form, Need, Pod, PodKey
-from tessera.core.pack.packer import Packer
-from tessera.core.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack.packer import Packer
+from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 
 __all__ = ["Claims", "Observed", "PodMemory", "read_pods"]

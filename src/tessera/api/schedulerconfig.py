@@ -7,8 +7,8 @@ from typing import Final
 
 from tessera.api.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 from tessera.api.documents import Plain
-from tessera.core.gpumodels import CATALOGUE
-from tessera.core.sharing import GPU_RESOURCE, mig_resource
+from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
 
 __all__ = ["SCHEDULER_NAME", "configuration"]
 

@@ -13,8 +13,8 @@ import msgspec
 from tessera.api.documents import Document, Plain
 from tessera.api.documents import write as write_document
 from tessera.api.fields import Field
-from tessera.core.nodesharing import AllocationPolicy, Entry, ListStrategy, NodeSharing, PluginOptions, Strategy
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.nodesharing import AllocationPolicy, Entry, ListStrategy, NodeSharing, PluginOptions, Strategy
 from tessera.errors import InvalidInput
 
 __all__ = ["read", "write"]

@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.core.gpunodestate import GpuNodeState
+from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.errors import InvalidInput, shown
 
 __all__ = [

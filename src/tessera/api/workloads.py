@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, checked_name, identity, objects
 from tessera.api.podspecs import PREFIX, ignored_constraints, read_need
-from tessera.core.need import Pod, PodKey
+from tessera.core.workload.need import Pod, PodKey
 
 __all__ = ["Workloads", "controller", "is_finished", "read"]
 

@@ -18,8 +18,8 @@ from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import LightkubeKube
-from tessera.core.health import Policy, Xids
-from tessera.core.layouts import Limits
+from tessera.core.node.health import Policy, Xids
+from tessera.core.node.layouts import Limits
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
 

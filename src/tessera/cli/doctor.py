@@ -20,8 +20,8 @@ from tessera.cli.options import output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
-from tessera.core.doctor import Check, Observed, Verdict, checks
-from tessera.core.nodesharing import ListStrategy, Strategy
+from tessera.core.node.doctor import Check, Observed, Verdict, checks
+from tessera.core.node.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
 
 __all__ = ["doctor"]

@@ -18,10 +18,10 @@ from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import output_option, write_output
 from tessera.cli.printing import trimmed, wide_console
 from tessera.cli.tables import where
-from tessera.core import explain as core
-from tessera.core.need import Pod
-from tessera.core.plan import PLAN_POLICIES
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.explain import explain as core
+from tessera.core.packing.plan import PLAN_POLICIES
+from tessera.core.workload.need import Pod
 from tessera.errors import InvalidInput
 
 __all__ = ["explain"]

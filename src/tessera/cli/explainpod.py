@@ -18,9 +18,9 @@ from tessera.cli.livecluster import Place, cluster_options, connected, events_of
 from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import PODS
-from tessera.core.cluster import Cluster, Phase
-from tessera.core.need import PodKey
-from tessera.core.whereabouts import HeldDevice, Whereabouts, share_words, whereabouts
+from tessera.core.cluster.cluster import Cluster, Phase
+from tessera.core.explain.whereabouts import HeldDevice, Whereabouts, share_words, whereabouts
+from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
 __all__ = ["pod"]

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tessera.cli.printing import titled
-from tessera.core.explain import Way
-from tessera.core.sharing import Mode, Option
+from tessera.core.explain.explain import Way
+from tessera.core.gpu.sharing import Mode, Option
 
 __all__ = ["listed", "node_table", "ways_tables"]
 

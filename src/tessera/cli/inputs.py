@@ -11,8 +11,8 @@ import click
 from tessera.api import documents, fleets, workloads
 from tessera.api.asks import SHARE_MEMORY
 from tessera.api.documents import Document
-from tessera.core.need import Form, Pod
-from tessera.core.snapshot import Node, Snapshot
+from tessera.core.cluster.snapshot import Node, Snapshot
+from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput
 
 __all__ = ["ShareUnit", "fleet_options", "input_options", "read_documents", "read_snapshot"]

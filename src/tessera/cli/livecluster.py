@@ -25,7 +25,7 @@ from tessera.clients.kube import (
     Selection,
     Store,
 )
-from tessera.core.cluster import Cluster
+from tessera.core.cluster.cluster import Cluster
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported
 from tessera.signing import verify
 

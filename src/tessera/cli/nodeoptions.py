@@ -8,7 +8,7 @@ import click
 
 from tessera.agent.settings import Paths
 from tessera.agent.sharing import MpsSettings
-from tessera.core.nodesharing import ListStrategy, Strategy
+from tessera.core.node.nodesharing import ListStrategy, Strategy
 
 __all__ = ["node_options"]
 

@@ -22,7 +22,7 @@ from tessera.cli.options import (
 from tessera.cli.printing import trimmed
 from tessera.cli.progress import progress_bar
 from tessera.cli.tables import plan_tables
-from tessera.core import plan as core
+from tessera.core.packing import plan as core
 from tessera.errors import InvalidInput
 
 __all__ = ["plan"]

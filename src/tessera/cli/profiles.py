@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tessera.cli.options import output_option
 from tessera.cli.printing import trimmed, wide_console
-from tessera.core.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
-from tessera.core.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
+from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
+from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
 __all__ = ["profiles"]
 

@@ -11,7 +11,7 @@ import click
 
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.kube import LightkubeKube
-from tessera.core.pack import POLICIES
+from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.log import configure
 from tessera.server.run import Server

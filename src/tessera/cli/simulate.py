@@ -24,7 +24,7 @@ from tessera.cli.options import (
     write_outputs,
 )
 from tessera.cli.printing import trimmed
-from tessera.core.pack import POLICIES
+from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
 from tessera.sim.engine import Log, Rules

@@ -21,9 +21,9 @@ from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
-from tessera.core.plan import Plan
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Share, Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.plan import Plan
 
 __all__ = ["letter", "plan_tables", "where"]
 

@@ -1,4 +1,4 @@
-"""The controller: observe the cluster, plan by `core.partitioning`, apply; level-triggered.
+"""The controller: observe the cluster, plan by `core.packing.partitioning`, apply; level-triggered.
 
 It writes three things: the policy that applies to each node and the devices wanted of its GPUs, both into the node's
 GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at any moment without harm.
@@ -35,9 +35,9 @@ from tessera.clients.kube import (
     record_event,
 )
 from tessera.controller.settings import Settings
-from tessera.core.gpunodestate import Wanted
-from tessera.core.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.packing.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 from tessera.signing import verify

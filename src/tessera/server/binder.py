@@ -10,7 +10,7 @@ from tessera.api.bindings import binding_annotations
 from tessera.api.clusterpods import LivePod
 from tessera.api.extender import BindingArgs
 from tessera.clients.kube import PODS, Kube, Object, Unanswered
-from tessera.core.snapshot import Share
+from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.claimer import Claimer

@@ -1,7 +1,7 @@
 """Claims shares on a node's GPUNode before pods are bound to them, so that no other server gives them away.
 
-The protocol is docs/decisions/0010; which claims count is `core.claims`. This server's writes to one node come one
-after the other, and pods that wait for their turn there are claimed for together, in one write.
+The protocol is docs/decisions/0010; which claims count is `core.cluster.claims`. This server's writes to one node come
+one after the other, and pods that wait for their turn there are claimed for together, in one write.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ import msgspec
 from tessera.api.clusterpods import LivePod
 from tessera.api.gpunodes import claims_field, new_object
 from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
-from tessera.core.claims import Fate, key_of
-from tessera.core.gpunodestate import Claim
-from tessera.core.ledger import Holder
-from tessera.core.snapshot import NodeName, Share
+from tessera.core.cluster.claims import Fate, key_of
+from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.packing.ledger import Holder
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 from tessera.server.nominations import Nominations

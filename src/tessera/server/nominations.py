@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.core.ledger import Holder, Ledger
-from tessera.core.need import Need, PodKey
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["Nominations"]
 

@@ -26,7 +26,7 @@ from tessera.clients.kube import (
     Selection,
     follow,
 )
-from tessera.core.ledger import Ledger
+from tessera.core.packing.ledger import Ledger
 from tessera.errors import InvalidInput, TesseraError, Unavailable, Unsupported, shown
 from tessera.log import logger
 from tessera.server.app import make_admission_app, make_app

@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """None for plain HTTP, which is for the loopback alone."""
     admission: Admission | None = None
     policy: str = "tessera"
-    """Packing policy, a name of `tessera.core.pack.POLICIES`."""
+    """Packing policy, a name of `tessera.core.packing.pack.POLICIES`."""
     replica: str = "server"
     """Name of this server in claims; no two running servers have the same."""
     limits: Limits = Limits()

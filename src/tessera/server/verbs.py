@@ -10,9 +10,9 @@ from tessera.api.extender import Args, BindingArgs, Candidate, Preemption
 from tessera.api.gpushareinspect import gpushare_inspect
 from tessera.api.signatures import Authority
 from tessera.clients.kube import Object
-from tessera.core.inspection import inspect
-from tessera.core.ledger import Filtered
-from tessera.core.preempt import victims
+from tessera.core.explain.inspection import inspect
+from tessera.core.packing.ledger import Filtered
+from tessera.core.packing.preempt import victims
 from tessera.server.binder import Binder
 from tessera.server.nominations import Nominations
 from tessera.server.view import View

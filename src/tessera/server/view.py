@@ -16,11 +16,11 @@ from tessera.api.nodes import read_node, share_unit_mib
 from tessera.api.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
-from tessera.core.claims import Fate, NodeClaims
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.ledger import Holder, Ledger, seen
-from tessera.core.need import Ask, Form, Need, PodKey
-from tessera.core.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.cluster.claims import Fate, NodeClaims
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 from tessera.signing import verify

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable
 
-from tessera.core.fit import Fleet
-from tessera.core.pack import Packer
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack import Packer
 from tessera.sim.engine import Log, Rules, run
 from tessera.sim.workloads import Workload
 

@@ -1,7 +1,7 @@
 """The MIG instances that exist on every GPU during a run, to tell which of those a pod gets must be cut first."""
 
-from tessera.core.mig import Placement
-from tessera.core.snapshot import Share, Snapshot
+from tessera.core.cluster.snapshot import Share, Snapshot
+from tessera.core.gpu.mig import Placement
 
 __all__ = ["Instances"]
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from tessera.core.pack import Choice, Packer
+from tessera.core.packing.pack import Choice, Packer
 from tessera.sim.cuts import Instances
 from tessera.sim.moves import Mover
 from tessera.sim.workloads import Workload

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.fit import CPU, Fleet, Tightest, serve
-from tessera.core.pack import Choice, Packer
+from tessera.core.packing.fit import CPU, Fleet, Tightest, serve
+from tessera.core.packing.pack import Choice, Packer
 
 __all__ = ["Mover"]
 

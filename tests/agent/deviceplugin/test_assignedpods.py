@@ -11,7 +11,7 @@ from tessera.api.assignments import write_shares
 from tessera.api.dues import read_dues
 from tessera.api.signatures import is_signed
 from tessera.clients.kube import Object
-from tessera.core.matching import Correction
+from tessera.core.deviceplugin.matching import Correction
 from tessera.errors import InvalidInput
 
 pytestmark = pytest.mark.anyio

@@ -21,14 +21,14 @@ from tessera.agent.nodeview import NodeView
 from tessera.api.assignments import write_shares
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.advertise import NodeOffer, OfferOptions, offer
-from tessera.core.grant import Grant
-from tessera.core.holdings import given
-from tessera.core.inventory import GpuFacts, Instance, Inventory
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import PluginOptions
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Share
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.node.nodesharing import PluginOptions
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
 

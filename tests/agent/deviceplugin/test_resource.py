@@ -7,10 +7,10 @@ import pytest
 from gpunodes import facts, offered
 from nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
-from tessera.core.advertise import OfferOptions, PluginDevice, Resource
-from tessera.core.grant import Grant
-from tessera.core.prefer import Policy, Wanted
-from tessera.core.sharing import Mode, Sharing
+from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Policy, Wanted
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
 

@@ -13,10 +13,10 @@ from cards import at, card
 from machines import Machine
 from tessera.agent.partition import NodeLocks, Partitioner
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts, Instance, MigMode
-from tessera.core.layouts import Recorded, Target, exact
-from tessera.core.mig import Layout, Placement
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.node.layouts import Recorded, Target, exact
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
 from virtualtime import run

@@ -7,8 +7,8 @@ import pytest
 
 from cards import at
 from tessera.agent.partition import Checkpoint
-from tessera.core.gpumodels import model
-from tessera.core.layouts import Recorded
+from tessera.core.gpu.gpumodels import model
+from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 
 ROWS = (Recorded(uuid="GPU-1", model="A100-40GB", mig=True, placements=at(model("A100-40GB"), ("3g.20gb", 4))),)

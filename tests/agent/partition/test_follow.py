@@ -11,10 +11,10 @@ from cards import at, card
 from machines import Machine
 from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.gpumodels import model
-from tessera.core.inventory import GpuFacts
-from tessera.core.layouts import Group, Limits, Recorded, State, Wish
-from tessera.core.mig import Placement
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.layouts import Group, Limits, Recorded, State, Wish
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
 from virtualtime import run

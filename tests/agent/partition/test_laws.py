@@ -15,10 +15,10 @@ from cards import at, card
 from machines import Death, Machine
 from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.gpumodels import CATALOGUE, model
-from tessera.core.layouts import Cause, Group, Limits, State, Target, Wish, differences, exact
-from tessera.core.mig import Layout, all_layouts, counts_of
-from tessera.core.repartition import restorable
+from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.mig import Layout, all_layouts, counts_of
+from tessera.core.node.layouts import Cause, Group, Limits, State, Target, Wish, differences, exact
+from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 from tessera.log import configure
 from virtualtime import run

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from machines import TIMING, Machine
 from tessera.agent.partition import Follower, Outside, Partitioner, Policy, Timing
 from tessera.clients.gpu import NvmlDriver
-from tessera.core.gpumodels import model
-from tessera.core.layouts import Cause, Group, Limits, State, Wish
-from tessera.core.mig import Layout, all_layouts, counts_of
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Layout, all_layouts, counts_of
+from tessera.core.node.layouts import Cause, Group, Limits, State, Wish
 from tessera.log import configure
 from tessera.sim.nvmlsim import Machine as Simulated
 from tessera.sim.nvmlsim import create_state, library

@@ -6,7 +6,7 @@ import pytest
 
 from tessera.agent.sharing.memory import MemoryKeeper, systemd_cgroups
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.memorycaps import MemoryCap
+from tessera.core.node.memorycaps import MemoryCap
 from tessera.log import logger
 
 

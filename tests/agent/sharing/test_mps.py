@@ -15,9 +15,9 @@ from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings
 from tessera.agent.sharing.processes import gone, identity, ran
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.inventory import ComputeMode
-from tessera.core.mps import MpsTarget
-from tessera.core.mpsdaemon import DaemonRecord, DaemonState
+from tessera.core.cluster.mps import MpsTarget
+from tessera.core.gpu.inventory import ComputeMode
+from tessera.core.node.mpsdaemon import DaemonRecord, DaemonState
 from tessera.errors import Unavailable
 from tessera.log import logger
 from tessera.sim.mpscontrol import install
@@ -298,7 +298,7 @@ import msgspec
 from tessera.agent.sharing.mps import MpsSupervisor
 from tessera.agent.sharing.mpsdaemons import MpsSettings
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.mps import MpsTarget
+from tessera.core.cluster.mps import MpsTarget
 from tessera.log import logger
 
 async def main():

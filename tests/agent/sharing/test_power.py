@@ -6,7 +6,7 @@ import pytest
 
 from tessera.agent.sharing.power import PowerKeeper
 from tessera.clients.gpu import MemoryDriver
-from tessera.core.nodesharing import GpuPolicy
+from tessera.core.node.nodesharing import GpuPolicy
 from tessera.errors import Unavailable
 from tessera.log import logger
 

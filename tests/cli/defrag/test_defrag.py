@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
 
 UNITS = {"tessera.dev/gpu-memory": "80"}
 NEED = {"tessera.dev/gpu-memory": 10}

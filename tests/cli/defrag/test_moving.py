@@ -24,8 +24,8 @@ from tessera.clients.kube import (
 from tessera.clients.kube import (
     Object as KubeObject,
 )
-from tessera.core.defrag import Asker, propose
-from tessera.core.sharing import Mode
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.defrag import Asker, propose
 from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 
 UNITS = {"tessera.dev/gpu-memory": "160"}

@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console, Group
 
 from tessera.cli.defrag.tables import parts
-from tessera.core.defrag import Asker, Move, Place, Proposal, Stuck
-from tessera.core.need import Need, PodKey
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.packing.defrag import Asker, Move, Place, Proposal, Stuck
+from tessera.core.workload.need import Need, PodKey
 
 HERE = Place(node=NodeName("a"), shares=())
 MOVE = Move(pod=PodKey("ns/p"), uid="u", owner="ReplicaSet/ns/web", frees=HERE, fits=HERE)

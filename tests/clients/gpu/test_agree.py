@@ -8,8 +8,8 @@ import pytest
 from conformance.gpusuite import World, read
 from gpuworlds import QUICK, MemoryWorld, NvmlWorld, Start
 from tessera.clients.gpu import NvmlDriver
-from tessera.core.inventory import ComputeMode, GpuFacts
-from tessera.core.mig import Placement, placements
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts
+from tessera.core.gpu.mig import Placement, placements
 from tessera.errors import TesseraError
 
 STEPS = 120

@@ -15,9 +15,9 @@ import pytest
 from conformance.gpusuite import LARGE, SMALL, GpuSuite, cut, soon
 from gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import Deadlines, NvmlDriver
-from tessera.core.gpumodels import CATALOGUE
-from tessera.core.inventory import GpuEvent
-from tessera.core.mig import placements
+from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.inventory import GpuEvent
+from tessera.core.gpu.mig import placements
 from tessera.errors import Conflict, Unavailable, Unsupported
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 

@@ -22,7 +22,7 @@ from tessera.clients.kube import (
     WatchEvent,
 )
 from tessera.clients.kube.election import Election, Seat
-from tessera.core.leadership import Terms
+from tessera.core.cluster.leadership import Terms
 from tessera.errors import Unavailable
 
 SEAT = Seat(lease="controller", namespace="tessera-system")

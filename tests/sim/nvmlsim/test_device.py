@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from nvmlcalls import cut_whole, mig_devices
-from tessera.core.gpumodels import CATALOGUE, GpuModel
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
 

@@ -13,8 +13,8 @@ from nvmlcalls import cut_whole, mig_devices
 from tessera.api import documents, sharingconfig
 from tessera.api.gpulabels import Labelling, gpu_labels
 from tessera.clients.gpu import NvmlDriver
-from tessera.core.inventory import Inventory
-from tessera.core.nodesharing import NodeSharing, effective
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.nodesharing import NodeSharing, effective
 
 RECORDED = json.loads((Path(__file__).parents[2] / "data" / "gpu-feature-discovery.json").read_text())["cases"]
 

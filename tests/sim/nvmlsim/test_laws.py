@@ -1,4 +1,4 @@
-"""Random sequences of cuts, on every family of GPUs: the layout is always legal by core/mig, and capacities agree."""
+"""Random sequences of cuts, on every family of GPUs: layouts are always legal by core/gpu/mig, and capacities agree."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvmlcalls import cut
-from tessera.core.gpumodels import GpuModel, model
-from tessera.core.mig import Layout, Placement, all_layouts, is_legal, open_placements, placements, remaining
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, open_placements, placements, remaining
 from tessera.sim.nvmlsim import Machine, create_state
 
 FAMILIES = ("A30-24GB", "A100-40GB", "B200-180GB", "RTX-PRO-6000-Blackwell-96GB")
@@ -87,7 +87,7 @@ def test_a_layout_is_legal_and_capacities_agree(card: Any, data: st.DataObject) 
 
 
 def create(gpu: GpuModel, device: Any, made: dict[Placement, Any], data: st.DataObject, *, placed: bool) -> None:
-    """Cut an instance where told or anywhere; it is there exactly when core/mig says that it fits."""
+    """Cut an instance where told or anywhere; it is there exactly when core/gpu/mig says that it fits."""
     layout = tuple(sorted(made))
     place = data.draw(st.sampled_from(placements(gpu)), label="placement")
     free = [each for each in open_placements(gpu, layout) if each.profile == place.profile]

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from nvmlcalls import computes, cut, cut_whole, instances, mig_devices, placements
-from tessera.core.gpumodels import CATALOGUE, GpuModel
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
 WITH_MIG = [each for each in CATALOGUE if each.units]

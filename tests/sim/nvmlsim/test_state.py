@@ -14,8 +14,8 @@ import pynvml
 import pytest
 
 from nvmlcalls import cut_whole, mig_devices
-from tessera.core.gpumodels import model
-from tessera.core.mig import Placement, is_legal
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement, is_legal
 from tessera.errors import InvalidInput
 from tessera.sim.nvmlsim import Machine, Process, create_state, environment
 

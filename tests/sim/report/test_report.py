@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Ask, Form, Need
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import Unsupported
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Log, Move, Rules

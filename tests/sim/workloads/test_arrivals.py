@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Ask, Form, Need
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads import Trace, departing, filling
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.core.need import Ask, Form, Need
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads import openb
 

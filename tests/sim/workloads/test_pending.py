@@ -2,9 +2,9 @@
 
 import pytest
 
-from tessera.core.need import Ask, Isolation, Need, Pod, PodKey
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, NodeName, Running, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate
 from tessera.sim.engine import Rules

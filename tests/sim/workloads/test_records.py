@@ -2,10 +2,10 @@
 
 import pytest
 
-from tessera.core.gpumodels import model
-from tessera.core.need import Ask, Form, Need, SelectorTerm
-from tessera.core.sharing import AUTO, Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.workload.need import Ask, Form, Need, SelectorTerm
 from tessera.sim.workloads import Demand
 from tessera.sim.workloads.records import demands, granted_milli
 

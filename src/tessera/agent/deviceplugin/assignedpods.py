@@ -10,7 +10,7 @@ from tessera.api.dues import corrected, read_dues
 from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
-from tessera.core.matching import Correction, Due
+from tessera.core.deviceplugin.matching import Correction, Due
 
 __all__ = ["AssignedPods"]
 

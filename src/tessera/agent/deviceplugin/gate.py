@@ -1,7 +1,7 @@
 """The last gate before a container gets a device: keeps the record of what was allocated, and looks at the pods.
 
-What may be allocated and what may start is decided by `core.lastgate`; here the pods in the way are looked at, and the
-record is on disk before an answer is given (docs/decisions/0014-last-gate.md).
+What may be allocated and what may start is decided by `core.deviceplugin.lastgate`; here the pods in the way are looked
+at, and the record is on disk before an answer is given (docs/decisions/0014-last-gate.md).
 """
 
 import asyncio
@@ -14,11 +14,11 @@ import msgspec
 
 from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
-from tessera.core import lastgate
-from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
-from tessera.core.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
-from tessera.core.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
-from tessera.core.matching import Held
+from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.deviceplugin import lastgate
+from tessera.core.deviceplugin.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
+from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
+from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 

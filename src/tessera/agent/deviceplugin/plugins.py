@@ -18,18 +18,19 @@ from tessera.agent.loops import one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import cdi, documents, migminors
 from tessera.clients.kube import Object
-from tessera.core.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
-from tessera.core.allocations import Use, uses_of_ids, uses_of_shares
-from tessera.core.edits import Place, ShareEdits, edits
-from tessera.core.grant import Grant
-from tessera.core.handover import GPU_KIND, Handover, by_cdi, grant
-from tessera.core.holdings import placement_of
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.matching import Due, Held
-from tessera.core.mig import Placement
-from tessera.core.nodesharing import ListStrategy, PluginOptions
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Share
+from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
+from tessera.core.cluster.instances import placement_of
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
+from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant
+from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.liststrategies import Handover
+from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -182,7 +183,7 @@ class Plugins:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
         Args:
-            offered: of `core.advertise.offer`.
+            offered: of `core.cluster.advertise.offer`.
             inventory: what the driver shows, the same that the offer was made from.
             options: how devices are handed over.
             leaving: devices that are taken back, and allocated still to whom the kubelet chose them for already.

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.advertise import DeviceKey, PluginDevice, Resource
-from tessera.core.allocations import uses_of_devices
-from tessera.core.grant import Grant
-from tessera.core.prefer import Policy, Wanted, prefer
+from tessera.core.cluster.advertise import DeviceKey, PluginDevice, Resource
+from tessera.core.deviceplugin.allocations import uses_of_devices
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Policy, Wanted, prefer
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]

@@ -9,8 +9,8 @@ import msgspec
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
-from tessera.core.advertise import DeviceKey, Resource
-from tessera.core.prefer import Policy
+from tessera.core.cluster.advertise import DeviceKey, Resource
+from tessera.core.deviceplugin.prefer import Policy
 from tessera.errors import TesseraError
 from tessera.log import Logger
 

@@ -18,12 +18,13 @@ from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.api import cdi
 from tessera.api.dues import unshown
-from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.allocations import Allocation, Use
-from tessera.core.edits import ShareEdits
-from tessera.core.grant import Grant
-from tessera.core.handover import SHARE_KIND, Handover, by_cdi, grant, share_name
-from tessera.core.matching import (
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.deviceplugin.edits import ShareEdits
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.handover import SHARE_KIND, by_cdi, grant, share_name
+from tessera.core.deviceplugin.matching import (
     Answer,
     Correction,
     Due,
@@ -33,7 +34,7 @@ from tessera.core.matching import (
     reconcile,
     served,
 )
-from tessera.core.snapshot import Share
+from tessera.core.node.liststrategies import Handover
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 

@@ -10,8 +10,9 @@ import msgspec
 from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.locks import NodeLocks
 from tessera.agent.partition.outside import Outside
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.layouts import (
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.layouts import (
     AwaitReset,
     Blocked,
     Cut,
@@ -26,8 +27,7 @@ from tessera.core.layouts import (
     record,
     with_instance,
 )
-from tessera.core.mig import Placement
-from tessera.core.repartition import Phase, Procedure, Repartition, start
+from tessera.core.node.repartition import Phase, Procedure, Repartition, start
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import logger
 

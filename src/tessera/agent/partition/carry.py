@@ -6,10 +6,10 @@ import contextlib
 import msgspec
 
 from tessera.agent.partition.outside import Outside
-from tessera.core.inventory import GpuFacts
-from tessera.core.layouts import User
-from tessera.core.mig import Layout
-from tessera.core.repartition import (
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.mig import Layout
+from tessera.core.node.layouts import User
+from tessera.core.node.repartition import (
     AwaitUnused,
     Begin,
     Create,

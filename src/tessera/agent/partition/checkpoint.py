@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tessera.agent.nodefiles import read_file
 from tessera.api import checkpoints
-from tessera.core.layouts import Recorded
+from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 
 __all__ = ["Checkpoint", "write_through"]

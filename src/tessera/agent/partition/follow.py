@@ -1,4 +1,4 @@
-"""Follows the node's label `nvidia.com/mig.config`: look, decide by `core.layouts`, do what can be done, report."""
+"""Follows the node's label `nvidia.com/mig.config`: look, decide by `core.node.layouts`, do what it says, report."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,8 +9,8 @@ from tessera.agent.partition.cards import Partitioner
 from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.outside import Evict
 from tessera.agent.partition.reboot import RebootRecord
-from tessera.core.inventory import Inventory
-from tessera.core.layouts import (
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.layouts import (
     Attempted,
     Condition,
     Group,

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.inventory import GpuProcess, Instance, Inventory, MigMode
-from tessera.core.layouts import User, users_of
-from tessera.core.mig import Layout, Placement
+from tessera.core.gpu.inventory import GpuProcess, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.node.layouts import User, users_of
 from tessera.errors import TesseraError
 
 __all__ = ["Driver", "Evict", "Held", "OfferLayout", "Outside", "Timing"]

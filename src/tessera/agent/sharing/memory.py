@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core.memorycaps import MemoryCap
+from tessera.core.node.memorycaps import MemoryCap
 from tessera.errors import TesseraError
 from tessera.log import Logger
 

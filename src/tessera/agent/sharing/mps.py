@@ -13,9 +13,9 @@ import msgspec
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings, running
 from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
-from tessera.core.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.mps import MpsTarget
-from tessera.core.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Phase, Step, next_step
+from tessera.core.cluster.mps import MpsTarget
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
+from tessera.core.node.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Phase, Step, next_step
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -60,7 +60,7 @@ class MpsSupervisor:
         """Take the next step for each daemon and return their states, sorted by key.
 
         Args:
-            targets: the daemons that must run, `core.mps.mps_targets`.
+            targets: the daemons that must run, `core.cluster.mps.mps_targets`.
             inventory: what the driver shows.
             used: keys of devices that pods hold by the kubelet's record; their daemons are not ended.
 

@@ -14,9 +14,9 @@ import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.agent.sharing.processes import belongs, identity, launch, ran
-from tessera.core.doctor import Daemon
-from tessera.core.mps import MpsTarget
-from tessera.core.mpsdaemon import DaemonRecord
+from tessera.core.cluster.mps import MpsTarget
+from tessera.core.node.doctor import Daemon
+from tessera.core.node.mpsdaemon import DaemonRecord
 from tessera.errors import Unavailable
 
 __all__ = ["MpsDaemons", "MpsSettings", "Sight", "running"]

@@ -7,9 +7,9 @@ import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.clients.gpu import GpuDriver
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.nodesharing import GpuPolicy
-from tessera.core.power import LockClocks, Original, PowerAction, forgotten, power_actions, remembered
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.node.nodesharing import GpuPolicy
+from tessera.core.node.power import LockClocks, Original, PowerAction, forgotten, power_actions, remembered
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 

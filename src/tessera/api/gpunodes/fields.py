@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from tessera.core.gpunodestate import ImpairedKind
-from tessera.core.need import Isolation
-from tessera.core.sharing import Allocator, Mode
+from tessera.core.cluster.gpunodestate import ImpairedKind
+from tessera.core.gpu.sharing import Allocator, Mode
+from tessera.core.workload.need import Isolation
 
 __all__ = [
     "ClaimFields",

@@ -8,12 +8,12 @@ import msgspec
 
 from tessera.api.gpunodes.fields import GpuFields, OfferedFields, PlaceFields, ShareFields, Spec, Status, WantedFields
 from tessera.api.gpusharing import in_place
-from tessera.core.gpumodels import GpuModel, Profile, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
-from tessera.core.mig import Layout, Placement, placement_at, why_illegal
-from tessera.core.need import PodKey
-from tessera.core.sharing import Offer, Sharing
-from tessera.core.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
+from tessera.core.gpu.sharing import Offer, Sharing
+from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read_gpu_node"]

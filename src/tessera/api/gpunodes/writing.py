@@ -23,12 +23,12 @@ from tessera.api.gpunodes.fields import (
     UsedFields,
     WantedFields,
 )
-from tessera.core.gpumodels import GpuModel, model
-from tessera.core.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
-from tessera.core.mig import Placement
-from tessera.core.reported import summary
-from tessera.core.sharing import Sharing
-from tessera.core.snapshot import Gpu, Share
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Sharing
+from tessera.core.node.reported import summary
 from tessera.errors import InvalidInput
 
 __all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field", "status_fields", "wanted_field"]

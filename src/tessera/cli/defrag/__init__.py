@@ -23,9 +23,9 @@ from tessera.cli.livecluster import Place, cluster_options, connected, place_of,
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without, write_output
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import Kube
-from tessera.core.cluster import Cluster
-from tessera.core.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
-from tessera.core.need import Isolation, Pod, PodKey
+from tessera.core.cluster.cluster import Cluster
+from tessera.core.packing.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
+from tessera.core.workload.need import Isolation, Pod, PodKey
 from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["carry_out", "defrag"]

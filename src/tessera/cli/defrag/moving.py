@@ -20,9 +20,9 @@ from tessera.clients.kube import (
     name_of,
     version_of,
 )
-from tessera.core.cluster import Cluster
-from tessera.core.defrag import Asker, Leave, Move, Proposal, propose
-from tessera.core.need import PodKey
+from tessera.core.cluster.cluster import Cluster
+from tessera.core.packing.defrag import Asker, Leave, Move, Proposal, propose
+from tessera.core.workload.need import PodKey
 from tessera.errors import Conflict, Unavailable, Unsupported
 
 __all__ = ["TAINT", "Mover", "look"]

@@ -8,7 +8,7 @@ from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, wi
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.seating import MIG_MODES, Fleet, GpuView, Workload
 from tessera.cli.drawing.totals import Totals, totals
-from tessera.core.need import Isolation
+from tessera.core.workload.need import Isolation
 
 __all__ = ["INNER", "chip", "header"]
 

@@ -5,11 +5,11 @@ from collections import defaultdict, deque
 import msgspec
 
 from tessera.cli.drawing.lettering import gib
-from tessera.core.mig import Placement, is_legal, open_placements
-from tessera.core.need import Ask, Form, Isolation, Need, Pod, PodKey
-from tessera.core.plan import GpuLayout, Plan, Slice
-from tessera.core.sharing import Mode
-from tessera.core.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
+from tessera.core.gpu.mig import Placement, is_legal, open_placements
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
 __all__ = ["Bench", "Fleet", "GpuView", "NodeView", "Queue", "Seat", "Workload", "fleet", "pod_name"]
 

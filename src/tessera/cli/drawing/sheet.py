@@ -12,8 +12,8 @@ from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib
 from tessera.cli.drawing.seating import Fleet, NodeView, Queue, fleet, pod_name
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
-from tessera.core.plan import Plan
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.packing.plan import Plan
 
 __all__ = ["MOST_REASONS", "svg"]
 

@@ -5,9 +5,9 @@ from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
 from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
 from tessera.cli.drawing.seating import MIG_MODES, Bench, Fleet, GpuView, Seat, pod_name
-from tessera.core.mig import Placement
-from tessera.core.need import Isolation
-from tessera.core.sharing import Mode
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
 
 __all__ = ["STRIP_X", "device_words", "seat_words", "strip"]
 

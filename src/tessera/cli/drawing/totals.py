@@ -3,7 +3,7 @@
 import msgspec
 
 from tessera.cli.drawing.seating import MIG_MODES, Fleet
-from tessera.core.need import Isolation
+from tessera.core.workload.need import Isolation
 
 __all__ = ["Totals", "totals"]
 

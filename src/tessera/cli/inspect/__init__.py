@@ -15,9 +15,9 @@ from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.cli.printing import trimmed, wide_console
-from tessera.core import inspection as core
-from tessera.core.cluster import Cluster
-from tessera.core.inspection import Inspection
+from tessera.core.cluster.cluster import Cluster
+from tessera.core.explain import inspection as core
+from tessera.core.explain.inspection import Inspection
 from tessera.errors import InvalidInput
 
 __all__ = ["inspect"]

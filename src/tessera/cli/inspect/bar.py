@@ -8,8 +8,8 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.drawing.palette import tone
-from tessera.core.inspection import GpuInspection, Slice, Tenant
-from tessera.core.sharing import Mode
+from tessera.core.explain.inspection import GpuInspection, Slice, Tenant
+from tessera.core.gpu.sharing import Mode
 
 __all__ = ["FREE", "LEGEND", "bar", "signs"]
 

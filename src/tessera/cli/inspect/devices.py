@@ -12,10 +12,10 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.inspect.bar import LEGEND, bar, signs
-from tessera.core.cluster import Phase, Record
-from tessera.core.inspection import GpuInspection, Health, Inspection, NodeInspection, Tenant
-from tessera.core.mps import Level
-from tessera.core.sharing import Mode
+from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.mps import Level
+from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, Tenant
+from tessera.core.gpu.sharing import Mode
 
 __all__ = ["ENDLESS", "devices"]
 

@@ -7,7 +7,7 @@ further lines. Source: AliyunContainerService/gpushare-device-plugin `cmd/inspec
 from collections.abc import Iterable, Iterator, Sequence
 
 from tessera.cli.drawing.lettering import clean
-from tessera.core.inspection import GpuInspection, Inspection, NodeInspection
+from tessera.core.explain.inspection import GpuInspection, Inspection, NodeInspection
 
 __all__ = ["details", "summary"]
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tessera.cli.livecluster import Place, connected, follow
-from tessera.core.cluster import Cluster
+from tessera.core.cluster.cluster import Cluster
 
 __all__ = ["Screen", "watch"]
 

@@ -14,8 +14,8 @@ from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option
 from tessera.cli.printing import trimmed, wide_console
-from tessera.core.inventory import Inventory
-from tessera.core.layouts import (
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.node.layouts import (
     Group,
     Recorded,
     as_groups,

@@ -15,11 +15,11 @@ from tessera.api.gpunodes import read_gpu_node
 from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Selection
-from tessera.core.advertise import SHARE_RESOURCES
-from tessera.core.gpunodestate import GpuNodeState
-from tessera.core.holdings import holdings
-from tessera.core.matching import Due, Held
-from tessera.core.snapshot import NodeName
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.deviceplugin.holdings import holdings
+from tessera.core.deviceplugin.matching import Due, Held
 from tessera.errors import TesseraError, Unsupported
 
 __all__ = ["Cluster", "Holders", "Record"]

@@ -18,8 +18,9 @@ from tessera.cli.mig.holders import Cluster, Holders, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, Kube, LightkubeKube
 from tessera.clients.kubelet import PodResources
-from tessera.core.inventory import GpuFacts, Inventory
-from tessera.core.layouts import (
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Layout
+from tessera.core.node.layouts import (
     Action,
     AwaitReset,
     Blocked,
@@ -32,7 +33,6 @@ from tessera.core.layouts import (
     preview,
     record,
 )
-from tessera.core.mig import Layout
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 
 __all__ = [

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.mig.node import Outcome, Seen
-from tessera.core.inventory import GpuFacts
-from tessera.core.layouts import Action, Difference, User
-from tessera.core.mig import Placement, open_placements
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.mig import Placement, open_placements
+from tessera.core.node.layouts import Action, Difference, User
 
 __all__ = ["differences_json", "differences_table", "node_json", "node_table", "outcomes_json", "outcomes_table"]
 

@@ -4,7 +4,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator
 
-from tessera.core.inventory import GpuEvent
+from tessera.core.gpu.inventory import GpuEvent
 
 __all__ = ["Feed"]
 

@@ -31,8 +31,8 @@ from tessera.clients.gpu.refusals import (
     no_memory_limits,
     used,
 )
-from tessera.core.gpumodels import model
-from tessera.core.inventory import (
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.inventory import (
     ComputeMode,
     GpuEvent,
     GpuFacts,
@@ -41,7 +41,7 @@ from tessera.core.inventory import (
     Inventory,
     MigMode,
 )
-from tessera.core.mig import Placement
+from tessera.core.gpu.mig import Placement
 from tessera.errors import TesseraError
 
 __all__ = ["MemoryDriver"]

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.core.inventory import ComputeMode, GpuEvent, GpuProcess, Instance, Inventory, MigMode
-from tessera.core.mig import Placement
+from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuProcess, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Placement
 
 __all__ = ["GpuDriver", "MemoryLimit", "Use"]
 

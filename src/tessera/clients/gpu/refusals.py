@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from tessera.core.inventory import ComputeMode, GpuFacts, Instance, MigMode
-from tessera.core.mig import Placement, why_illegal
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Instance, MigMode
+from tessera.core.gpu.mig import Placement, why_illegal
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Leader election by a Lease: carries out what `core/leadership` decides, and runs what only the leader may."""
+"""Leader election by a Lease: carries out what `core/cluster/leadership` decides, and runs what only the leader may."""
 
 import asyncio
 import datetime as dt
@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.leases import read_lease, write_lease
 from tessera.clients.kube.protocol import LEASES, Kube, Object
-from tessera.core.leadership import (
+from tessera.core.cluster.leadership import (
     Candidate,
     Lease,
     Terms,

@@ -10,9 +10,9 @@ import grpc
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, PluginOptions
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.edits import Mount
-from tessera.core.grant import DeviceNode, Grant
-from tessera.core.prefer import Wanted
+from tessera.core.deviceplugin.edits import Mount
+from tessera.core.deviceplugin.grant import DeviceNode, Grant
+from tessera.core.deviceplugin.prefer import Wanted
 from tessera.errors import Conflict
 
 __all__ = ["Endpoint", "Listed"]

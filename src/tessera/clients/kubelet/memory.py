@@ -21,8 +21,8 @@ from tessera.clients.kubelet.dial import Endpoint
 from tessera.clients.kubelet.plugin import VERSION
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
-from tessera.core.grant import Grant
-from tessera.core.prefer import Wanted
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Wanted
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["Container", "MemoryKubelet"]

@@ -10,9 +10,9 @@ import msgspec
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
-from tessera.core.advertise import PluginDevice
-from tessera.core.grant import Grant
-from tessera.core.prefer import Wanted
+from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.prefer import Wanted
 from tessera.errors import TesseraError, Unavailable
 
 __all__ = ["DevicePlugin", "PluginOptions", "PluginServer", "register", "serve"]

@@ -9,7 +9,7 @@ import grpc
 
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
-from tessera.core.matching import Held
+from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Unavailable, Unsupported
 
 __all__ = ["POD_RESOURCES", "Held", "PodResources"]

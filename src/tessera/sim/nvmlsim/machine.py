@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from tessera.core.gpumodels import GpuModel, Profile
-from tessera.core.mig import is_legal, placements_of
+from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.mig import is_legal, placements_of
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.sim.nvmlsim.building import library
 from tessera.sim.nvmlsim.products import SimulatedGpu, api_index, engines, gpus_of, product

@@ -1,6 +1,6 @@
 """What a driver tells about a product beside the catalogue's facts: its full name, compute capability, power, clocks.
 
-The catalogue (`core/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
+The catalogue (`core/gpu/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
 only make a simulated GPU look like itself; nothing is decided by them.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.gpumodels import GpuModel, Profile, model
+from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["Engines", "Product", "SimulatedGpu", "api_index", "engines", "gpus_of", "product"]

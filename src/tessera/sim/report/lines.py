@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tessera.core.pack import Choice
+from tessera.core.packing.pack import Choice
 from tessera.sim.engine import Log
 
 __all__ = ["log_lines"]

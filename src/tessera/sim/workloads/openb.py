@@ -8,10 +8,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Ask, Form, Need
-from tessera.core.sharing import GPU_RESOURCE, Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.records import MILLI, Trace
 from tessera.sim.workloads.table import Bounds, Row, rows

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tessera.core.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Snapshot
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.records import Arrival, Workload, demands, granted_milli
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.fit.admission import refusal
-from tessera.core.need import Ask, Form, Need
-from tessera.core.sharing import Mode, Option
-from tessera.core.snapshot import Gpu, Node, Share, Snapshot
+from tessera.core.cluster.snapshot import Gpu, Node, Share, Snapshot
+from tessera.core.gpu.sharing import Mode, Option
+from tessera.core.packing.fit.admission import refusal
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 
 __all__ = ["MILLI", "Arrival", "Demand", "Trace", "Workload", "demands", "granted_milli"]

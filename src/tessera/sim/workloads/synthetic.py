@@ -6,10 +6,10 @@ from itertools import accumulate
 
 import msgspec
 
-from tessera.core.gpumodels import GpuModel
-from tessera.core.need import Ask, Form, Need
-from tessera.core.sharing import GPU_RESOURCE, Mode, Sharing
-from tessera.core.snapshot import Gpu, Node, NodeName
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.sim.workloads.openb import SHARE_RESOURCE
 from tessera.sim.workloads.records import MILLI, Trace

@@ -18,9 +18,9 @@ from tessera.clients.gpu.refusals import (
     place_named,
     used,
 )
-from tessera.core.inventory import ComputeMode, GpuFacts, MigMode
-from tessera.core.mig import Placement
-from tessera.core.units import MIB
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.workload.units import MIB
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["cap", "create", "destroy", "limit", "limit_of", "limits_memory", "lock", "set_compute_mode", "switch"]

@@ -26,8 +26,8 @@ from tessera.clients.gpu.refusals import (
     named,
 )
 from tessera.clients.gpu.thread import DriverThread
-from tessera.core.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
-from tessera.core.mig import Placement
+from tessera.core.gpu.inventory import ComputeMode, GpuEvent, GpuFacts, GpuProcess, Instance, Inventory, MigMode
+from tessera.core.gpu.mig import Placement
 from tessera.errors import TesseraError
 
 __all__ = ["Deadlines", "NvmlDriver"]

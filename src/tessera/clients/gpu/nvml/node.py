@@ -12,7 +12,7 @@ from tessera.clients.gpu.nvml.faults import translated
 from tessera.clients.gpu.nvml.reading import Card, read, used_mib
 from tessera.clients.gpu.nvml.watching import FELL_OFF_THE_BUS, Watch
 from tessera.clients.gpu.refusals import lost, no_gpu
-from tessera.core.inventory import GpuEvent, GpuFacts, Inventory
+from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 
 __all__ = ["Node"]
 

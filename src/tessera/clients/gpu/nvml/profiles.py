@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
-from tessera.core.gpumodels import SeenProfile
+from tessera.core.gpu.gpumodels import SeenProfile
 
 __all__ = ["profiles"]
 

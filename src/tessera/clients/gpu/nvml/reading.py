@@ -9,10 +9,10 @@ import pynvml
 
 from tessera.clients.gpu.nvml.faults import optional
 from tessera.clients.gpu.nvml.profiles import profiles
-from tessera.core.gpumodels import GpuModel, SeenGpu, observed
-from tessera.core.inventory import ComputeMode, GpuFacts, GpuProcess, Instance, MigMode
-from tessera.core.mig import Placement
-from tessera.core.units import MIB
+from tessera.core.gpu.gpumodels import GpuModel, SeenGpu, observed
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts, GpuProcess, Instance, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.workload.units import MIB
 
 __all__ = ["Card", "MigDevice", "Part", "mode", "parts", "processes", "read", "used_mib"]
 

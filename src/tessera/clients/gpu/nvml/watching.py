@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 
 from tessera.clients.gpu.nvml.faults import REFUSED
-from tessera.core.inventory import GpuEvent
+from tessera.core.gpu.inventory import GpuEvent
 
 __all__ = ["FELL_OFF_THE_BUS", "Watch"]
 

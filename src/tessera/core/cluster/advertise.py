@@ -1,0 +1,264 @@
+"""What a node offers the kubelet: resources with their device ids.
+
+Source: NVIDIA/k8s-device-plugin `internal/rm/{devices,device_map}.go` for names, ids of replicas, and the rule that
+strategy `single` wants all MIG instances of a node alike; gpushare-device-plugin `pkg/gpu/nvidia/nvidia.go` for units.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Device, Mode, Sharing, devices
+
+__all__ = [
+    "LONGEST_ID",
+    "MOST_DEVICES",
+    "SHARE_RESOURCES",
+    "DeviceKey",
+    "NodeOffer",
+    "OfferOptions",
+    "PluginDevice",
+    "Resource",
+    "offer",
+]
+
+DeviceKey: TypeAlias = str | tuple[str, Placement]
+"""A GPU by its UUID, or a MIG instance by its GPU's UUID and its placement."""
+
+_NEEDS = "tessera.dev/gpu-memory"
+SHARE_RESOURCES = ("aliyun.com/gpu-mem", _NEEDS)
+"""Resources counted in units of memory; which GPU a pod gets is said by its assignment, never by its device ids."""
+LONGEST_ID = 63
+"""Characters. Source: kubelet device plugin API v1beta1, `Device.ID`."""
+MOST_DEVICES = 40_000
+"""Devices of one resource that fit the 4 MiB which the kubelet accepts in one message, at 100 bytes a device."""
+
+_AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
+_DEVICES = (Mode.WHOLE, Mode.MIG)
+
+
+class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing the kubelet can give to a container: a device, a replica of one, or a unit of memory."""
+
+    id: str
+    healthy: bool = True
+    numa: int | None = None
+    gpu_uuid: str
+    uuid: str
+    """What CUDA calls the device: UUID of the GPU or of its MIG instance; replicas share it."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU and for units of memory."""
+    mode: Mode
+    memory_mib: int = 0
+    """Memory granted; 0 where no amount is known."""
+    compute_percent: int = 0
+    """Percent of the GPU's compute granted."""
+
+    @property
+    def key(self) -> DeviceKey:
+        """The GPU or the MIG instance, whichever of its replicas or units this is."""
+        return self.gpu_uuid if self.placement is None else (self.gpu_uuid, self.placement)
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource name and its devices, in order of GPU, start and number."""
+
+    name: str
+    devices: tuple[PluginDevice, ...]
+    single_request: bool = False
+    """Whether a container that asks for more than one is refused (`failRequestsGreaterThanOne`)."""
+    by_assignment: bool = False
+    """Whether a pod's assignment says what its devices are, and their ids only how many units it takes."""
+
+
+class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node offers, and what it holds back."""
+
+    resources: tuple[Resource, ...]
+    """Sorted by name; none of them empty."""
+    withheld: tuple[str, ...] = ()
+    """What is not offered although the node's configuration speaks of it, and why; one sentence each."""
+    impossible: tuple[tuple[str, str], ...] = ()
+    """Of that the resources of which no device is offered before the configuration changes, each with the reason."""
+
+
+class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an offer depends on beside GPUs and driver."""
+
+    unit_mib: int = 1024
+    """Memory of one unit."""
+    unhealthy: frozenset[DeviceKey] = frozenset()
+    """A sick GPU makes its instances and replicas sick."""
+    given: frozenset[DeviceKey] = frozenset()
+    """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
+    chosen: Mapping[str, frozenset[Placement | None]] = {}
+    """By UUID of GPUs left to Tessera, the devices that alone are offered, None for the whole GPU; other GPUs offer
+    all they have."""
+    enforced: frozenset[Mode] = frozenset(Mode)
+    """Modes whose isolation the node can enforce now."""
+
+
+def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> NodeOffer:
+    """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
+
+    A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
+    scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
+    GPU left to Tessera has units of all its memory, whatever it is cut into; its assignments say what is free of it. So
+    has one whose devices the scheduler allocates, none of which is offered by name.
+    """
+    facts_of = {facts.uuid: facts for facts in inventory.gpus}
+    found: dict[str, list[PluginDevice]] = {}
+    single: set[str] = set()
+    withheld: list[str] = []
+    impossible: list[tuple[str, str]] = []
+    counted: dict[str, list[tuple[Gpu, GpuFacts]]] = {}
+    for gpu in gpus:
+        facts = facts_of.get(gpu.uuid)
+        reason = _why_not(gpu, facts)
+        if facts is None or reason:
+            withheld.append(f"GPU {gpu.index} ({gpu.uuid or 'without UUID'}): {reason}")
+            continue
+        wanted = _chosen(gpu, options)
+        able = [device for device in wanted if _offered(device, facts, options)]
+        withheld += _missing(gpu, facts, [device for device in wanted if device not in able], options)
+        for resource in _counted(gpu, able, options):
+            counted.setdefault(resource, []).append((gpu, facts))
+        by_name = () if gpu.sharing.allocator == "scheduler" else able
+        single |= {device.resource for device in by_name if device.single_request}
+        for device in by_name:
+            found.setdefault(device.resource, []).extend(_clients(device, facts, options))
+    for resource, sharing in counted.items():
+        too_many = _too_many_units(sharing, options.unit_mib)
+        if too_many:
+            withheld.append(f"resource {resource}: {too_many}")
+            impossible.append((resource, too_many))
+        else:
+            units = (unit for gpu, facts in sharing for unit in _units(gpu, facts, options))
+            found.setdefault(resource, []).extend(units)
+    kept = []
+    for name, members in sorted(found.items()):
+        problem = _problem(members)
+        if problem:
+            withheld.append(f"resource {name}: {problem}")
+            impossible.append((name, problem))
+        elif members:
+            by_assignment = name in SHARE_RESOURCES
+            kept.append(
+                Resource(name=name, devices=tuple(members), single_request=name in single, by_assignment=by_assignment)
+            )
+    return NodeOffer(resources=tuple(kept), withheld=tuple(withheld), impossible=tuple(impossible))
+
+
+def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
+    """Return why nothing of a GPU is offered; empty when something may be."""
+    if facts is None:
+        return "the driver does not show it"
+    if facts.compute_mode is ComputeMode.PROHIBITED:
+        return "its compute mode is prohibited; set another with nvidia-smi -c"
+    if facts.layout is None and gpu.sharing.layout is not None:
+        return "MIG is off, and its configuration says otherwise"
+    if facts.layout is not None and gpu.sharing.layout is None and not facts.instances:
+        return "MIG is on and no instance exists, so that nothing runs on it; switch MIG off or cut it"
+    return ""
+
+
+def _chosen(gpu: Gpu, options: OfferOptions) -> tuple[Device, ...]:
+    """Return the devices of a GPU that are to be offered."""
+    chosen = options.chosen.get(gpu.uuid)
+    if chosen is None:
+        return gpu.devices
+    if gpu.sharing.layout is None and None in chosen and Mode.WHOLE in gpu.sharing.modes:
+        return devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
+    return tuple(device for device in gpu.devices if device.placement in chosen)
+
+
+def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
+    if device.mode not in options.enforced or (facts.uuid, device.placement) in options.given:
+        return False
+    return device.placement is None or any(each.placement == device.placement for each in facts.instances)
+
+
+def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOptions) -> Iterator[str]:
+    """Return why devices of a GPU are not offered; those that pods hold by assignment need no reason."""
+    for device in missing:
+        if (facts.uuid, device.placement) in options.given:
+            continue
+        name = device.placement.profile if device.placement else "the GPU"
+        place = f" at {device.placement.start}" if device.placement else ""
+        unable = device.mode not in options.enforced
+        reason = f"the node cannot enforce {device.mode.value} now" if unable else "the driver shows no such instance"
+        yield f"GPU {gpu.index} ({gpu.uuid}), {name}{place}: {reason}"
+
+
+def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
+    """Return a device once, or once for each of its clients."""
+    placement = device.placement
+    uuid = facts.uuid if placement is None else next(i.uuid for i in facts.instances if i.placement == placement)
+    sick = {facts.uuid, (facts.uuid, placement)} & options.unhealthy
+    for number in range(device.clients):
+        yield PluginDevice(
+            id=uuid if device.clients == 1 else f"{uuid}::{number}",
+            healthy=not (facts.lost or sick),
+            numa=facts.numa,
+            gpu_uuid=facts.uuid,
+            uuid=uuid,
+            placement=placement,
+            mode=device.mode,
+            memory_mib=device.memory_mib,
+            compute_percent=device.compute_percent,
+        )
+
+
+def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, ...]:
+    """Return the resources under which a GPU's memory is counted: both for amounts, that of needs for devices alone."""
+    if gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
+        return SHARE_RESOURCES
+    made = gpu.sharing.undecided and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
+    return (_NEEDS,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
+
+
+def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
+    return min(gpu.memory_mib, facts.memory_mib) // unit_mib
+
+
+def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
+    """Return why units of the memory of these GPUs cannot be offered; empty when they can.
+
+    It is told before there are any: a node of eight GPUs has a million of a MiB each.
+    """
+    count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
+    cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
+    return f"{cause}; set unit: GiB" if count > MOST_DEVICES else ""
+
+
+def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginDevice]:
+    """Return the units of one GPU's own memory, whatever its neighbours have; a part of a unit is lost."""
+    able = (mode for mode in _AMOUNTS if mode in gpu.sharing.modes and mode in options.enforced)
+    mode = next(able, gpu.sharing.modes[0])
+    for number in range(_unit_count(gpu, facts, options.unit_mib)):
+        yield PluginDevice(
+            id=f"{facts.uuid}-_-{number}",
+            healthy=not (facts.lost or facts.uuid in options.unhealthy),
+            numa=facts.numa,
+            gpu_uuid=facts.uuid,
+            uuid=facts.uuid,
+            mode=mode,
+            memory_mib=options.unit_mib,
+        )
+
+
+def _problem(members: list[PluginDevice]) -> str:
+    """Return why a resource cannot be offered as it is; empty when it can."""
+    if len(members) > MOST_DEVICES:
+        return (
+            f"{len(members)} devices are more than the {MOST_DEVICES} a kubelet takes of a node; choose fewer replicas"
+        )
+    kinds = sorted({member.placement.profile if member.placement else "whole GPUs" for member in members})
+    if len(kinds) > 1:
+        return f"{' and '.join(kinds)} under one name; give all GPUs one layout, or choose MIG strategy mixed"
+    long = next((member.id for member in members if len(member.id) > LONGEST_ID), None)
+    return f"id {long} has more than {LONGEST_ID} characters" if long else ""

@@ -1,0 +1,75 @@
+"""GPUs and MIG instances that are not well: they keep what pods hold of them, and offer nothing new."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tessera.core.cluster.gpunodestate import Sick
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.mig import Layout, Placement, placement_at
+from tessera.core.gpu.sharing import Mode, Offer, Sharing
+
+__all__ = ["without_new"]
+
+_AMOUNTS = {Mode.MPS, Mode.MEMORY_SHARE}
+
+
+def without_new(gpu: Gpu, sick: Iterable[Sick], held: Sequence[Share]) -> Gpu:
+    """Return a GPU as a planner may use it: what is sick of it serves those who hold it and nobody else.
+
+    Args:
+        gpu: the GPU.
+        sick: what is not well; only what names this GPU counts.
+        held: shares of this GPU that pods hold.
+
+    """
+    own = [each.placement for each in sick if each.gpu == gpu.uuid]
+    if None in own:
+        return _closed(gpu, held)
+    places = [place for place in own if place is not None and place in (gpu.sharing.layout or ())]
+    return _without(gpu, places, held) if places else gpu
+
+
+def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
+    modes = tuple(dict.fromkeys(share.mode for share in held))
+    layout = _held_instances(gpu, held)
+    clients = Counter(place for share in held if (place := _place(share, layout)) is not None)
+    sharing = Sharing(modes=modes)
+    if layout:
+        offers = tuple(_offer(place, held, clients[place]) for place in layout)
+        sharing = Sharing(modes=modes, layout=layout, recut=False, offers=offers)
+    elif modes and (modes[0] not in _AMOUNTS or gpu.sharing.replicas):
+        sharing = Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
+    elif modes:
+        left = sum(share.memory_mib for share in held)
+        return msgspec.structs.replace(gpu, memory_mib=left, sharing=sharing)
+    return msgspec.structs.replace(gpu, sharing=sharing)
+
+
+def _held_instances(gpu: Gpu, held: Sequence[Share]) -> Layout:
+    known = {profile.name for profile in gpu.model.profiles}
+    places = ((share.profile, share.start) for share in held)
+    found = {placement_at(gpu.model, name, start) for name, start in places if name in known and start is not None}
+    return tuple(sorted(found))
+
+
+def _place(share: Share, layout: Layout) -> Placement | None:
+    return next((place for place in layout if (place.profile, place.start) == (share.profile, share.start)), None)
+
+
+def _offer(place: Placement, held: Sequence[Share], clients: int) -> Offer:
+    mode = next(share.mode for share in held if (share.profile, share.start) == (place.profile, place.start))
+    return Offer(placement=place, mode=mode, clients=clients)
+
+
+def _without(gpu: Gpu, places: Sequence[Placement], held: Sequence[Share]) -> Gpu:
+    """Return the GPU with these instances offered to those who hold them alone."""
+    kept = {offer.placement: offer for offer in gpu.sharing.offers}
+    for place in places:
+        own = [share for share in held if (share.profile, share.start) == (place.profile, place.start)]
+        if not own:
+            kept[place] = Offer(placement=place, mode=Mode.MIG, clients=0)
+        elif not gpu.sharing.open:
+            kept[place] = Offer(placement=place, mode=own[0].mode, clients=len(own))
+    return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, offers=tuple(kept.values())))

@@ -1,0 +1,104 @@
+"""A GPU node as all processes know it: its GPUs in truth, what shall be cut on them, what is about to be granted."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.workload.need import PodKey
+
+__all__ = ["Claim", "GpuNodeState", "ImpairedKind", "Impairment", "Sick", "Used", "Wanted"]
+
+ImpairedKind: TypeAlias = Literal["Refused", "Overridden", "Withheld"]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one GPU for pods with exact requests: that shall exist and be advertised, or that are."""
+
+    gpu: str
+    """UUID."""
+    whole: bool = False
+    """Whether the GPU is wanted as one whole device; then no instances are wanted."""
+    instances: Layout = ()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares that a server is about to bind a pod to; they count as held until the pod is seen."""
+
+    uid: str
+    """UID of the pod: another pod of the same name is another claim."""
+    pod: PodKey
+    shares: tuple[Share, ...]
+    attempt: str = ""
+    """Which of several attempts to bind the pod wrote it; who gives an attempt up drops no other's claim."""
+
+
+class Sick(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that is given to nobody for now."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU with all that is on it."""
+    reason: str = ""
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that is in use, as the driver counts it; all processes together."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU."""
+    memory_mib: int
+
+
+class Impairment(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was declared for a node and is not in force, until somebody changes what is declared."""
+
+    kind: ImpairedKind
+    """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
+    offered."""
+    subject: str = ""
+    """What it is about: `GPUPolicy batch`, `label gpushare=true`, the resource `tessera.dev/gpu-memory`."""
+    by: str = ""
+    """What decides in its place."""
+    message: str
+    """What was found and what to do about it, in a sentence."""
+
+
+class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's part of the cluster's ledger, as its GPUNode object has it."""
+
+    name: NodeName
+    gpus: tuple[Gpu, ...] = ()
+    """As the driver shows them and as they are shared now, with the layout that exists; sorted by index."""
+    sick: tuple[Sick, ...] = ()
+    used: tuple[Used, ...] = ()
+    unit_mib: int = 1024
+    """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
+    driver: str = ""
+    """Version of the GPU driver."""
+    reported: bool = False
+    """Whether an agent has written the GPUs; before it has, nothing can be granted."""
+    wanted: tuple[Wanted, ...] = ()
+    offered: tuple[Wanted, ...] = ()
+    """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
+    are nobody else's until the agent takes them out."""
+    claims: tuple[Claim, ...] = ()
+    impaired: tuple[Impairment, ...] = ()
+    """What is declared for the node and not in force."""
+    policy: str = ""
+    """Name of the GPUPolicy that applies; empty for none."""
+    assignment_keys: tuple[str, ...] = ()
+    """Public keys, in base64, with which the node's agent signs assignments, the present one first. Empty where an
+    older agent reports, which does not sign."""
+    version: str = ""
+    """Version of the object all this was read from, for a write that must not overlook another's."""
+
+    @property
+    def unhealthy(self) -> frozenset[DeviceKey]:
+        """What must not be granted: GPUs by UUID, MIG instances by UUID of the GPU and placement."""
+        return frozenset(each.gpu if each.placement is None else (each.gpu, each.placement) for each in self.sick)

@@ -1,0 +1,144 @@
+"""Which GPUs and MIG instances need an MPS control daemon, what is offered without one, and what is enforced where."""
+
+import enum
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Device, Mode, without_mps
+
+__all__ = [
+    "Enforcement",
+    "Level",
+    "MpsTarget",
+    "enforceable",
+    "enforcements",
+    "mps_key",
+    "mps_targets",
+]
+
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+
+
+class MpsTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU or MIG instance whose clients one MPS control daemon serves."""
+
+    key: str
+    """Names the daemon's directory; the same after an instance was made again."""
+    gpu: str
+    """UUID of the GPU."""
+    visible: str
+    """UUID of the device the daemon serves: the GPU's, or the MIG instance's."""
+    memory_limit_mib: int = 0
+    """Most memory of each client; 0 where each container brings its own limit."""
+    thread_percent: int = 100
+    """Most threads of each client, in percent of the device."""
+    exclusive: bool = True
+    """Whether the GPU's compute mode keeps out processes that are no clients; not settable while MIG is on."""
+
+
+def mps_key(gpu: str, placement: Placement | None = None) -> str:
+    """Return the name of the daemon of a GPU or of one of its MIG instances."""
+    return gpu if placement is None else f"{gpu}-{placement.start}-{placement.size}"
+
+
+def mps_targets(gpus: Iterable[Gpu], inventory: Inventory, shares: Iterable[Share] = ()) -> tuple[MpsTarget, ...]:
+    """Return the daemons that must run: for devices with MPS replicas, and for GPUs where a pod's share uses MPS.
+
+    Args:
+        gpus: the node's GPUs with the sharing that is wanted.
+        inventory: what the driver shows.
+        shares: those of the pods that are bound to the node.
+
+    """
+    facts = {each.uuid: each for each in inventory.gpus}
+    amounts = {share.gpu for share in shares if share.mode is Mode.MPS}
+    found = []
+    for gpu in gpus:
+        replicated = [device for device in gpu.devices if device.mode in _MPS]
+        found += [_target(facts[gpu.uuid], device) for device in replicated]
+        if not replicated and gpu.index in amounts and gpu.sharing.layout is None:
+            found.append(MpsTarget(key=mps_key(gpu.uuid), gpu=gpu.uuid, visible=gpu.uuid))
+    return tuple(found)
+
+
+def _target(facts: GpuFacts, device: Device) -> MpsTarget:
+    uuids = {each.placement: each.uuid for each in facts.instances}
+    return MpsTarget(
+        key=mps_key(facts.uuid, device.placement),
+        gpu=facts.uuid,
+        visible=facts.uuid if device.placement is None else uuids[device.placement],
+        memory_limit_mib=device.memory_mib,
+        thread_percent=100 // device.clients,
+        exclusive=device.placement is None,
+    )
+
+
+def enforceable(gpus: Iterable[Gpu], ready: Collection[str]) -> tuple[Gpu, ...]:
+    """Return the GPUs without the shares that need MPS, except on devices whose key (`mps_key`) is in `ready`."""
+    return tuple(
+        msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing, _ready_places(gpu, ready))) for gpu in gpus
+    )
+
+
+def _ready_places(gpu: Gpu, ready: Collection[str]) -> set[Placement | None]:
+    places: tuple[Placement | None, ...] = (None, *(gpu.sharing.layout or ()))
+    return {place for place in places if mps_key(gpu.uuid, place) in ready}
+
+
+class Level(enum.StrEnum):
+    """What keeps a pod within its share of a device."""
+
+    HARDWARE = "hardware"
+    """The device is the pod's own: a whole GPU or a MIG instance."""
+    DRIVER_MPS = "driver-mps"
+    """MPS limits memory and compute of each process; a fatal fault is shared."""
+    DRIVER_DMEM = "driver-dmem"
+    """The driver limits the memory of the pod's cgroup; compute is not limited."""
+    NONE = "none"
+    """Nothing is limited."""
+
+
+class Enforcement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is enforced between the pods that share one device in one mode."""
+
+    gpu: str
+    """UUID of the GPU."""
+    placement: Placement | None = None
+    mode: Mode
+    level: Level
+
+
+def enforcements(gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Enforcement, ...]:
+    """Return what is in force on each device and in each mode the GPUs offer; `gpus` are those of `enforceable`.
+
+    Memory limits by cgroup hold for memory shares alone: replicas have no amount of their own, and MIG instances cannot
+    be limited.
+    """
+    return tuple(
+        Enforcement(
+            gpu=gpu.uuid, placement=placement, mode=mode, level=_level(mode, memory_limits=inventory.memory_limits)
+        )
+        for gpu in gpus
+        for placement, mode in _offered(gpu)
+    )
+
+
+def _offered(gpu: Gpu) -> Iterable[tuple[Placement | None, Mode]]:
+    yield from ((device.placement, device.mode) for device in gpu.devices)
+    if gpu.sharing.open and gpu.sharing.layout is None and len(gpu.devices) == 0:
+        yield from ((None, mode) for mode in gpu.sharing.modes if mode is not Mode.MIG)
+
+
+def _level(mode: Mode, *, memory_limits: bool) -> Level:
+    match mode:
+        case Mode.WHOLE | Mode.MIG:
+            return Level.HARDWARE
+        case Mode.MPS | Mode.MIG_MPS:
+            return Level.DRIVER_MPS
+        case Mode.MEMORY_SHARE if memory_limits:
+            return Level.DRIVER_DMEM
+    return Level.NONE

@@ -1,0 +1,85 @@
+"""Who holds what on each GPU of a fleet, from running pods and planned assignments."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Share, Snapshot
+from tessera.core.gpu.mig import Placement, open_placements, placement_at
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import PodKey
+
+__all__ = ["Holding", "Occupancy", "occupancy"]
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """One share and the pod that holds it."""
+
+    pod: PodKey
+    share: Share
+
+
+class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU and the holdings on it."""
+
+    gpu: Gpu
+    holdings: tuple[Holding, ...] = ()
+
+    @property
+    def granted_mib(self) -> int:
+        """Memory granted; never more than the GPU's."""
+        return sum(holding.share.memory_mib for holding in self.holdings)
+
+    @property
+    def left_mib(self) -> int:
+        """Memory an amount could still get here: none where devices hold the GPU."""
+        return self.gpu.memory_mib - self.granted_mib if self.amounts or not self.holdings else 0
+
+    @property
+    def left_percent(self) -> int:
+        """Compute an amount could still get here."""
+        return 100 - sum(h.share.compute_percent for h in self.holdings) if self.amounts or not self.holdings else 0
+
+    @property
+    def amounts(self) -> Mode | None:
+        """The amount mode the GPU is committed to."""
+        modes = {h.share.mode for h in self.holdings if h.share.profile is None}
+        amount = modes & {Mode.MPS, Mode.MEMORY_SHARE} if not self.gpu.sharing.replicas else set[Mode]()
+        return next(iter(amount), None)
+
+    def clients(self, placement: Placement | None) -> tuple[PodKey, ...]:
+        """Return the pods on one device, in order."""
+        where = (placement.profile, placement.start) if placement else (None, None)
+        return tuple(h.pod for h in self.holdings if (h.share.profile, h.share.start) == where)
+
+    @property
+    def instances(self) -> tuple[Placement, ...]:
+        """The MIG instances after the plan, by start: those held, and existing ones that are not in their way."""
+        held = {p for p in self._placements if p}
+        there = self.gpu.sharing.layout or ()
+        if any(h.share.profile is None for h in self.holdings):
+            return ()
+        room = open_placements(self.gpu.model, tuple(sorted(held))) if there else ()
+        return tuple(sorted(held.union(p for p in there if p in room)))
+
+    @property
+    def _placements(self) -> tuple[Placement | None, ...]:
+        return tuple(
+            placement_at(self.gpu.model, h.share.profile, h.share.start)
+            if h.share.profile is not None and h.share.start is not None
+            else None
+            for h in self.holdings
+        )
+
+
+def occupancy(snapshot: Snapshot, assignments: Iterable[Assignment] = ()) -> Mapping[NodeName, tuple[Occupancy, ...]]:
+    """Return every GPU of the snapshot with its holdings, running pods first, by node in the snapshot's order."""
+    held = defaultdict[tuple[NodeName, int], list[Holding]](list)
+    for assignment in (*(running.assignment for running in snapshot.running), *assignments):
+        for share in assignment.shares:
+            held[assignment.node, share.gpu].append(Holding(assignment.pod, share))
+    return {
+        node.name: tuple(Occupancy(gpu=gpu, holdings=tuple(held[node.name, gpu.index])) for gpu in node.gpus)
+        for node in snapshot.nodes
+    }

@@ -1,0 +1,284 @@
+"""The agent's record of which container was allocated which device, and what may not be allocated beside it.
+
+The kubelet can forget what it allocated and allocate it again (docs/kubelet-races.md), so that its word alone does not
+keep a device from two pods. This record does: it is written before `Allocate` or `PreStartContainer` is answered, and
+an entry stays until its pod has ended and none of its processes is left.
+"""
+
+import enum
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement, placement_at
+from tessera.core.gpu.sharing import Mode
+
+__all__ = [
+    "Allocation",
+    "Clash",
+    "Sharer",
+    "Use",
+    "clashes",
+    "conflicts",
+    "replaces",
+    "uses_of_devices",
+    "uses_of_ids",
+    "uses_of_shares",
+    "uuids_of_uses",
+]
+
+
+class Sharer(enum.StrEnum):
+    """Who else may use a device."""
+
+    EXCLUSIVE = "exclusive"
+    """A whole GPU or a MIG instance for one pod."""
+    REPLICA = "replica"
+    """Other replicas of the same device, each with an id of its own."""
+    MEMORY = "memory"
+    """Others with an amount of its memory, as long as there is enough."""
+
+
+_SHARERS = {
+    Mode.WHOLE: Sharer.EXCLUSIVE,
+    Mode.MIG: Sharer.EXCLUSIVE,
+    Mode.MPS: Sharer.MEMORY,
+    Mode.MEMORY_SHARE: Sharer.MEMORY,
+}
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """One device that a container uses, or its part of one."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU."""
+    sharer: Sharer = Sharer.EXCLUSIVE
+    memory_mib: int = 0
+    """Memory that the container may use, where that is what is counted."""
+
+    @property
+    def key(self) -> DeviceKey:
+        """The device."""
+        return self.gpu if self.placement is None else (self.gpu, self.placement)
+
+    def overlaps(self, other: "Use") -> bool:
+        """Return whether two devices are the same silicon, in part or all; one whose size nobody knows is all."""
+        if self.gpu != other.gpu:
+            return False
+        own, beside = (0 if each.placement is None else each.placement.mask for each in (self, other))
+        return not own or not beside or bool(own & beside)
+
+    def excludes(self, other: "Use") -> bool:
+        """Return whether two containers cannot have these at once, however much memory there is."""
+        same = self.placement == other.placement and self.sharer is other.sharer is not Sharer.EXCLUSIVE
+        return self.overlaps(other) and not same
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container was allocated of one resource."""
+
+    resource: str
+    ids: tuple[str, ...]
+    """Device ids as the kubelet has them, sorted."""
+    uses: tuple[Use, ...] = ()
+    """Empty where it is not known yet: ids of units name no device until the pod is known."""
+    uid: str = ""
+    """Of the pod; empty while only `Allocate` was answered, which names no pod."""
+    pod: str = ""
+    """`namespace/name`."""
+    container: str = ""
+    initial: bool = False
+    """Whether the container comes to an end before the pod's others start: what it had is theirs then."""
+    at_ns: int = 0
+    """When it was allocated, in nanoseconds since 1970; who is later gives way."""
+
+    @property
+    def holder(self) -> str:
+        """The container, for people."""
+        return f"pod {self.pod}, container {self.container}" if self.uid else "a pod that was just admitted"
+
+
+class Clash(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an allocation cannot be beside another."""
+
+    other: Allocation | None
+    """None where the new one alone is too large."""
+    text: str
+    """What both would have, in words."""
+
+
+def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
+    """Return what a container uses of devices that the kubelet gave by name, each device once."""
+    return tuple(
+        dict.fromkeys(
+            Use(gpu=each.gpu_uuid, placement=each.placement, sharer=_sharer(each.mode, replica="::" in each.id))
+            for each in devices
+        )
+    )
+
+
+def _sharer(mode: Mode, *, replica: bool) -> Sharer:
+    found = _SHARERS.get(mode, Sharer.REPLICA)
+    return Sharer.REPLICA if replica and found is Sharer.MEMORY else found
+
+
+def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
+    """Return what a container uses by ids that devices have which are offered by name; none of ids not known."""
+    devices = {each.uuid: Use(gpu=each.uuid) for each in inventory.gpus}
+    devices |= {
+        each.uuid: Use(gpu=gpu.uuid, placement=each.placement) for gpu in inventory.gpus for each in gpu.instances
+    }
+    found = []
+    for name in ids:
+        uuid, replica, _ = name.partition("::")
+        if uuid in devices:
+            sharer = Sharer.REPLICA if replica else Sharer.EXCLUSIVE
+            found.append(msgspec.structs.replace(devices[uuid], sharer=sharer))
+    return tuple(dict.fromkeys(found))
+
+
+def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, ...]:
+    """Return what a container uses by its assignment, whether the instance exists already or not.
+
+    Shares of GPUs that the driver does not show are left out: nothing can be made ready for them.
+    """
+    gpus = {each.index: each for each in inventory.gpus}
+    return tuple(
+        Use(
+            gpu=gpus[each.gpu].uuid,
+            placement=None
+            if each.start is None
+            else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
+            sharer=_sharer(each.mode, replica=False),
+            memory_mib=each.memory_mib,
+        )
+        for each in shares
+        if each.gpu in gpus
+    )
+
+
+def uuids_of_uses(uses: Iterable[Use], inventory: Inventory) -> tuple[str, ...]:
+    """Return the UUIDs of devices in use, of those that the driver shows: of the GPU where MIG is off."""
+    uuids: dict[DeviceKey, str] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus if gpu.layout is None}
+    uuids |= {(gpu.uuid, each.placement): each.uuid for gpu in inventory.gpus for each in gpu.instances}
+    return tuple(dict.fromkeys(uuids[use.key] for use in uses if use.key in uuids))
+
+
+def clashes(
+    record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int], *, ids: bool
+) -> Iterator[Clash]:
+    """Yield why an allocation cannot be beside those of other pods in the record; nothing where it can.
+
+    Args:
+        record: what was allocated.
+        new: what is to be; an entry of the same pod, or one that it replaces, is not in its way.
+        capacity_mib: memory that can be granted of each device; a lost device, which is not in it, has any.
+        ids: whether it also matters that the same ids are another pod's. For units of memory that matters only while
+            the kubelet allocates: it counts ids, and devices are counted by their memory.
+
+    """
+    beside = [each for each in record if not replaces(new, each)]
+    for other in (each for each in beside if not each.uid or each.uid != new.uid):
+        common = sorted(set(other.ids) & set(new.ids)) if ids and other.resource == new.resource else []
+        if common:
+            yield Clash(other=other, text=f"device {common[0]} of {new.resource}")
+            continue
+        found = next((use for use in new.uses for each in other.uses if use.excludes(each)), None)
+        if found is not None:
+            yield Clash(other=other, text=shown_use(found))
+    yield from _full(beside, new, capacity_mib)
+
+
+def replaces(new: Allocation, each: Allocation) -> bool:
+    """Return whether an entry takes the place of one for the same container, or of the answer to its `Allocate`."""
+    if each.uid:
+        return (each.uid, each.container, each.resource) == (new.uid, new.container, new.resource)
+    return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
+
+
+def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int]) -> Iterator[Clash]:
+    """Yield of which devices more memory would be allocated than they have, with all who have some, the latest first.
+
+    A pod's containers use it together, and its init containers one after the other before them: a pod uses as much as
+    the most of that.
+    """
+    for use in new.uses:
+        most_mib = capacity_mib.get(use.key)
+        if use.sharer is not Sharer.MEMORY or most_mib is None:
+            continue
+        pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.key)])
+        if sum(_most_mib(pod, use.key) for pod in pods) > most_mib:
+            text = f"more memory than the {most_mib} MiB of {shown_use(use)}"
+            others = [each for pod in pods if new not in pod for each in pod]
+            others.sort(key=lambda each: each.at_ns, reverse=True)
+            yield from (Clash(other=each, text=text) for each in others or (None,))
+
+
+def _pods(entries: Iterable[Allocation]) -> list[list[Allocation]]:
+    """Return entries by pod.
+
+    An answer to `Allocate` with ids of a pod's is for another container of that pod, as long as the kubelet knows what
+    it does; where it does not, the ids clash.
+    """
+    pods: list[list[Allocation]] = []
+    for each in sorted(entries, key=lambda each: not each.uid):
+        own = next((pod for pod in pods if any(_same_pod(each, known) for known in pod)), None)
+        if own is None:
+            pods.append([each])
+        else:
+            own.append(each)
+    return pods
+
+
+def _same_pod(each: Allocation, known: Allocation) -> bool:
+    if each.uid:
+        return each.uid == known.uid
+    return each.resource == known.resource and not set(each.ids).isdisjoint(known.ids)
+
+
+def _most_mib(pod: Iterable[Allocation], key: DeviceKey) -> int:
+    lasting = sum(_memory_mib(each, key) for each in pod if not each.initial)
+    return max([lasting, *(_memory_mib(each, key) for each in pod if each.initial)])
+
+
+def _memory_mib(entry: Allocation, key: DeviceKey) -> int:
+    return sum(use.memory_mib for use in entry.uses if use.sharer is Sharer.MEMORY and use.key == key)
+
+
+def shown_use(use: Use) -> str:
+    """Return a device in words."""
+    return (
+        f"GPU {use.gpu}"
+        if use.placement is None
+        else f"{use.placement.profile} at {use.placement.start} of GPU {use.gpu}"
+    )
+
+
+def conflicts(
+    record: Iterable[Allocation], capacity_mib: Mapping[DeviceKey, int], ending: Container[str] = ()
+) -> tuple[tuple[Allocation, Clash], ...]:
+    """Return what two pods have been allocated and cannot both have: each time the later one, and why.
+
+    Only entries of known pods count. There should be none; what is found comes from before this record was kept, or
+    from a defect.
+
+    Args:
+        record: what was allocated.
+        capacity_mib: as in `clashes`.
+        ending: UIDs of pods that end: whoever has what they had waits for a moment, and is in nobody's way.
+
+    """
+    known = [each for each in record if each.uid and each.uid not in ending]
+    known.sort(key=lambda each: (each.at_ns, each.uid, each.container))
+    found = []
+    for i, each in enumerate(known):
+        named = each.resource not in SHARE_RESOURCES
+        clash = next(clashes(known[:i], each, capacity_mib, ids=named), None)
+        if clash is not None:
+            found.append((each, clash))
+    return tuple(found)

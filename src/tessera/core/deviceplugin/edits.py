@@ -1,0 +1,148 @@
+"""What a share adds to the container that gets it: environment, mounts and device nodes.
+
+How the devices themselves are handed over (`NVIDIA_VISIBLE_DEVICES`, CDI names) is the device plugin's business.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.core.cluster.instances import placement_of
+from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import GpuFacts
+from tessera.core.gpu.sharing import Mode
+from tessera.core.node.gpushare import GPUSHARE_MEMORY
+from tessera.errors import Unsupported
+
+__all__ = ["Mount", "Place", "ShareEdits", "edits"]
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # the name MPS clients and servers use, not a file of ours
+"""Where MPS clients and their server exchange data; both must see the same."""
+CONTAINER_PIPE = "/run/tessera/mps"
+"""Where a container finds the pipes of its MPS daemon."""
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+_COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory of the host in a container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = False
+
+
+class ShareEdits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container gets beside the devices themselves."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    """Paths on the host, and the same in the container."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the things are that edits name."""
+
+    mps_root: str = "/run/tessera/mps"
+    shm: str = SHARED_MEMORY
+    """Shared memory of the MPS daemons, on the host."""
+    unit_mib: int = 1024
+    """Memory of one advertised unit, for gpushare's variables."""
+    caps: Mapping[tuple[str, int], tuple[str, ...]] = {}
+    """Capability device nodes of MIG instances by GPU UUID and start."""
+
+
+def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -> ShareEdits:
+    """Return what one container with these shares gets; `gpus` are the node's by index.
+
+    Raises:
+        InvalidInput: an MPS share of a MIG instance that its GPU cannot have.
+        Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
+
+    """
+    keys = dict.fromkeys(_key(share, gpus[share.gpu]) for share in shares if share.mode in _MPS)
+    if len(keys) > 1:
+        raise Unsupported(
+            f"container {shares[0].container or 'without a name'}",
+            found=f"MPS shares of {len(keys)} GPUs",
+            wanted="MPS shares of one GPU: each GPU has an MPS daemon of its own, and a process uses one",
+            accepted="one share a container, whole GPUs, or MIG instances",
+        )
+    env = [*_own_env(shares), *_gpushare_env(shares, gpus, place.unit_mib)]
+    mounts: tuple[Mount, ...] = ()
+    for key in keys:
+        env += _mps_env([share for share in shares if share.mode in _MPS], gpus)
+        pipe = Mount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
+        mounts = (pipe, Mount(host_path=place.shm, container_path=SHARED_MEMORY))
+    return ShareEdits(env=tuple(env), mounts=mounts, device_nodes=_nodes(shares, gpus, place))
+
+
+def _key(share: Share, facts: GpuFacts) -> str:
+    return mps_key(facts.uuid, placement_of(share, facts))
+
+
+def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:
+    return [
+        ("TESSERA_GPU_MEMORY_MIB", ",".join(str(share.memory_mib) for share in shares)),
+        ("TESSERA_GPU_COMPUTE_PERCENT", ",".join(str(share.compute_percent) for share in shares)),
+        ("TESSERA_GPU_MODE", ",".join(share.mode for share in shares)),
+    ]
+
+
+def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mib: int) -> list[tuple[str, str]]:
+    """Return the variables that gpushare's device plugin sets, for memory shares and for what was asked in its words.
+
+    A pod that asks for `aliyun.com/gpu-mem` may be served by MPS; its programs look for the variables all the same.
+
+    Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, `const.go`.
+    """
+    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == GPUSHARE_MEMORY]
+    if not amounts:
+        return []
+    units = str(sum(share.memory_mib for share in amounts) // unit_mib)
+    return [
+        ("ALIYUN_COM_GPU_MEM_IDX", ",".join(str(share.gpu) for share in amounts)),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", units),
+        ("ALIYUN_COM_GPU_MEM_POD", units),
+        ("ALIYUN_COM_GPU_MEM_DEV", str(gpus[amounts[0].gpu].memory_mib // unit_mib)),
+    ]
+
+
+def _mps_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts]) -> list[tuple[str, str]]:
+    """Return what makes the container's processes clients within their shares of one device.
+
+    The daemon serves one device, so that it is number 0 to its clients; several shares of it add up. A share without a
+    claim to compute is not limited in it.
+    """
+    percent = min(100, sum(_thread_percent(share, gpus[share.gpu]) for share in shares))
+    limit = [("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percent))] if percent else []
+    memory_mib = sum(share.memory_mib for share in shares)
+    return [
+        ("CUDA_MPS_PIPE_DIRECTORY", CONTAINER_PIPE),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={memory_mib}M"),
+        *limit,
+    ]
+
+
+def _thread_percent(share: Share, facts: GpuFacts) -> int:
+    """Return the compute of a share in percent of its device, as MPS counts it; never more than the device divided.
+
+    A replica's percent of the GPU was rounded down. So it is known again by how often it goes into the instance's.
+    """
+    if share.profile is None or not share.compute_percent:
+        return share.compute_percent
+    slices = {profile.name: profile.compute_slices for profile in facts.model.profiles}
+    instance_percent = 100 * slices[share.profile] // facts.model.compute_slices
+    return 100 // max(1, instance_percent // share.compute_percent)
+
+
+def _nodes(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -> tuple[str, ...]:
+    nodes: dict[str, None] = {}
+    for share in shares:
+        facts = gpus[share.gpu]
+        nodes[f"/dev/nvidia{facts.minor}"] = None
+        if share.start is not None:
+            nodes |= dict.fromkeys(place.caps.get((facts.uuid, share.start), ()))
+    return (*nodes, *(_COMMON_NODES if nodes else ()))

@@ -1,0 +1,25 @@
+"""What a device plugin answers for one container: what the container gets."""
+
+import msgspec
+
+from tessera.core.deviceplugin.edits import Mount
+
+__all__ = ["DeviceNode", "Grant"]
+
+
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A device node of the host in a container."""
+
+    host_path: str
+    container_path: str
+    permissions: str = "rw"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Environment, mounts, device nodes, annotations for the runtime, and CDI devices by their full names."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    cdi_devices: tuple[str, ...] = ()

@@ -1,0 +1,67 @@
+"""What a container gets handed over, by the strategies of its node's device list (`core.node.liststrategies`).
+
+Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CDI.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.grant import DeviceNode, Grant
+from tessera.core.node.liststrategies import Handover
+
+__all__ = ["GPU_KIND", "SHARE_KIND", "by_cdi", "grant", "share_name"]
+
+
+GPU_KIND = "tessera.dev/gpu"
+"""CDI kind of whole GPUs and MIG instances; a device's name is its UUID."""
+SHARE_KIND = "tessera.dev/share"
+"""CDI kind of what pods get by assignment; a device's name comes from the device ids."""
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_LIST_FOLDER = "/var/run/nvidia-container-devices"
+_NAME_CHARACTERS = 16
+
+
+def share_name(resource: str, ids: Iterable[str]) -> str:
+    """Return the CDI name for device ids: the same for the same ids in any order, and safe as a file's name."""
+    text = "\0".join((resource, *sorted(ids)))
+    return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARACTERS]
+
+
+def by_cdi(handover: Handover, kind: str, names: Sequence[str]) -> Grant:
+    """Return the answer that names CDI devices; empty where no CDI strategy is chosen."""
+    full = tuple(f"{kind}={name}" for name in names)
+    annotations: tuple[tuple[str, str], ...] = ()
+    if "cdi-annotations" in handover.strategies:
+        key = f"{handover.annotation_prefix}tessera_{share_name(kind, names)}"
+        annotations = ((key, ",".join(full)),)
+    return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in handover.strategies else ())
+
+
+def grant(handover: Handover, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
+    """Return the whole answer for one container.
+
+    Args:
+        handover: how this node hands devices over.
+        cdi: what `by_cdi` gave.
+        visible: what the container sees, as UUIDs or indices, each once.
+        edits: what its shares add. Device nodes are handed over only with `pass_device_specs`: the runtime makes them.
+
+    """
+    env: list[tuple[str, str]] = []
+    mounts: list[Mount] = []
+    if "volume-mounts" in handover.strategies:
+        env = [(VISIBLE, _LIST_FOLDER)]
+        mounts = [Mount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
+    if "envvar" in handover.strategies:
+        env = [(VISIBLE, ",".join(visible))]
+    nodes = edits.device_nodes if handover.pass_device_specs else ()
+    return Grant(
+        env=(*env, *edits.env),
+        mounts=(*mounts, *edits.mounts),
+        device_nodes=tuple(
+            DeviceNode(host_path=f"{handover.dev_root.rstrip('/')}{path}", container_path=path) for path in nodes
+        ),
+        annotations=cdi.annotations,
+        cdi_devices=cdi.cdi_devices,
+    )

@@ -1,0 +1,106 @@
+"""What the pods of a node hold: by the kubelet's record, and by their assignments where device ids say nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey
+from tessera.core.cluster.instances import possible_instances
+from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Placement
+
+__all__ = ["PodDevices", "assigned", "given", "held_by_name", "holdings", "used_keys"]
+
+
+class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod holds."""
+
+    pod: str
+    """`namespace/name`."""
+    devices: tuple[str, ...]
+    """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
+
+
+def given(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
+
+    They are not offered as devices as well (`core.cluster.advertise.OfferOptions.given`). An assignment to an instance
+    that cannot be keeps what lies at its start from being offered, in case it is known there by another name.
+    """
+    gpus = {facts.index: facts for facts in inventory.gpus}
+    shares = (share for due in dues for share in due.shares if share.gpu in gpus)
+    return frozenset((gpus[share.gpu].uuid, place) for share in shares for place in _claimed(share, gpus[share.gpu]))
+
+
+def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
+    there = [each.placement for each in facts.instances if each.placement.start == share.start]
+    possible = possible_instances(facts).get((share.profile, share.start))
+    return there if possible is None else [*there, possible]
+
+
+def assigned(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return what assignments name: MIG instances, made already or not, and the GPUs that they name without one."""
+    everything = tuple(dues)
+    uuids = {facts.index: facts.uuid for facts in inventory.gpus}
+    shares = (share for due in everything for share in due.shares if share.gpu in uuids)
+    whole = (uuids[share.gpu] for share in shares if share.profile is None and share.start is None)
+    return given(everything, inventory).union(whole)
+
+
+def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[DeviceKey]:
+    """Return the GPUs and MIG instances that pods asked for by name and hold, by the kubelet's record."""
+    devices: dict[str, DeviceKey] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus}
+    devices |= {each.uuid: (gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
+    named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
+    return frozenset(devices[uuid] for ids in named for each in ids if (uuid := each.partition("::")[0]) in devices)
+
+
+def holdings(
+    held: Iterable[Held], dues: Iterable[Due], inventory: Inventory, *, guess: bool = True
+) -> tuple[PodDevices, ...]:
+    """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
+
+    An instance that is not made yet is not held, nor is an amount of a GPU on which MIG is on: it cannot be used before
+    MIG is off. Device ids of units say nothing of the GPU.
+
+    Args:
+        held: the kubelet's record.
+        dues: what the assignments of the node's pods say.
+        inventory: what the driver shows.
+        guess: whether units of pods without assignment stand for the GPUs in their ids, as for who does not know all
+            assignments; otherwise such pods hold nothing, because no container is started for them.
+
+    """
+    named = _assigned(dues, inventory)
+    pods: dict[str, list[str]] = {}
+    for each in held:
+        pod = f"{each.namespace}/{each.pod}"
+        known = named.get(pod, each.device_ids if guess else ())
+        pods.setdefault(pod, []).extend(known if each.resource in SHARE_RESOURCES else each.device_ids)
+    return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
+
+
+def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
+    """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
+    uuids: dict[tuple[int, str | None, int | None], str] = {
+        (gpu.index, None, None): gpu.uuid for gpu in inventory.gpus if gpu.layout is None
+    }
+    for gpu in inventory.gpus:
+        uuids |= {(gpu.index, each.placement.profile, each.placement.start): each.uuid for each in gpu.instances}
+    named: dict[str, list[str]] = {}
+    for due in dues:
+        found = [uuids.get((share.gpu, share.profile, share.start)) for share in due.shares]
+        named.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
+    return named
+
+
+def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
+    """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances that pods hold."""
+    keys = {gpu.uuid: mps_key(gpu.uuid) for gpu in inventory.gpus} | {
+        each.uuid: mps_key(gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances
+    }
+    devices = (device.partition("::")[0].partition("-_-")[0] for each in held for device in each.devices)
+    return frozenset(keys[device] for device in devices if device in keys)

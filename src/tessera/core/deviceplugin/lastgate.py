@@ -1,0 +1,240 @@
+"""May a container be allocated a device, and may it start with it? The last decision before it gets one.
+
+`admit` decides while `Allocate` is answered, which names no pod; `start` before each start of a container, when the
+kubelet has recorded the pod. Both take the agent's record and what is seen of the pods, and return the record as it is
+to be (docs/decisions/0014-last-gate.md).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.deviceplugin.allocations import Allocation, Clash, clashes, replaces
+
+__all__ = [
+    "Checkpointed",
+    "Evidence",
+    "PodEvidence",
+    "Verdict",
+    "admit",
+    "holders",
+    "named",
+    "put",
+    "release",
+    "start",
+]
+
+
+class Checkpointed(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that the kubelet allocated to one container, by its own record."""
+
+    uid: str
+    """Of the pod."""
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+
+class PodEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of a pod that the API server has; one that it has not has ended."""
+
+    name: str
+    """`namespace/name`."""
+    ended: bool = False
+    """Whether it ran to its end."""
+    ending: bool = False
+    """Whether it has ended or is being deleted."""
+    asks: frozenset[tuple[str, str]] = frozenset()
+    """Containers, and resources that they ask."""
+    lasting: frozenset[str] = frozenset()
+    """Containers that run as long as the pod."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is seen of the pods of a node at one moment."""
+
+    pods: Mapping[str, PodEvidence] = {}
+    """By UID."""
+    running: frozenset[str] = frozenset()
+    """UIDs of pods that have processes, whatever API server and kubelet say of them."""
+    blind: bool = False
+    """Whether processes of pods cannot be seen; then a pod runs as long as the API server shows it."""
+    recorded: tuple[Checkpointed, ...] = ()
+    """The kubelet's record, which may still have pods that have ended, and lack some that live."""
+
+    def ended(self, uid: str) -> bool:
+        """Return whether a pod is gone, or has run to its end."""
+        return uid not in self.pods or self.pods[uid].ended
+
+    def ending(self, uid: str) -> bool:
+        """Return whether a pod is gone, has run to its end, or is being deleted."""
+        return uid not in self.pods or self.pods[uid].ending
+
+    def runs(self, uid: str) -> bool:
+        """Return whether a pod has processes, or has not ended where that cannot be seen."""
+        return uid in self.running or (self.blind and not self.ended(uid))
+
+    def has_recorded(self, entry: Allocation) -> bool:
+        """Return whether the kubelet's record has an allocation, in part at least."""
+        return any(
+            (each.uid, each.resource) == (entry.uid, entry.resource) and set(each.device_ids) & set(entry.ids)
+            for each in self.recorded
+        )
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes of a container that asks for devices."""
+
+    record: tuple[Allocation, ...]
+    """As it is to be kept, with the new entry unless it is refused."""
+    refused: Clash | None = None
+    wait: bool = False
+    """Whether it may soon be granted: what is in its way belongs to a pod that ends."""
+
+
+def admit(
+    record: tuple[Allocation, ...], new: Allocation, seen: Evidence, capacity_mib: Mapping[DeviceKey, int]
+) -> Verdict:
+    """Return whether `Allocate` may give devices to some pod.
+
+    The kubelet asks only when it has let a device go, has forgotten it, or gives a pod's later container what its init
+    container had. A pod that ends may keep its processes for a moment; `start` waits for them.
+    """
+    record = _with_names(record, new, seen, capacity_mib, ids=True)
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=True)]
+    free = [each for each in rivals if each is not None and not _blocks_allocate(each, seen)]
+    left = [each for each in record if each not in free]
+    clash = next(clashes(left, new, capacity_mib, ids=True), None)
+    if clash is not None:
+        return Verdict(record=record, refused=clash)
+    return Verdict(record=put((each for each in record if each.uid or each not in free), new))
+
+
+def start(
+    record: tuple[Allocation, ...],
+    new: Allocation,
+    seen: Evidence,
+    capacity_mib: Mapping[DeviceKey, int],
+    *,
+    ids: bool,
+) -> Verdict:
+    """Return whether a container may start with devices.
+
+    Args:
+        record: what was allocated.
+        new: the container, with what it is about to use.
+        seen: the pods.
+        capacity_mib: as in `allocations.clashes`.
+        ids: whether ids of others matter, which stand for devices and not for units.
+
+    """
+    record = _with_names(record, new, seen, capacity_mib, ids=ids)
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    free = [each for each in rivals if each is not None and not _blocks_start(each, seen)]
+    left = tuple(each for each in record if each not in free)
+    blocking = tuple(clashes(left, new, capacity_mib, ids=ids))
+    if blocking:
+        ends = any(each.other is not None and seen.ending(each.other.uid) for each in blocking)
+        return Verdict(record=record, refused=blocking[0], wait=ends)
+    return Verdict(record=put(left, new))
+
+
+def _with_names(
+    record: tuple[Allocation, ...],
+    new: Allocation,
+    seen: Evidence,
+    capacity_mib: Mapping[DeviceKey, int],
+    *,
+    ids: bool,
+) -> tuple[Allocation, ...]:
+    """Return the record where answers to `Allocate` that are in the way have the pods that they were for.
+
+    What was the new one's own pod's is not in its way then.
+    """
+    rivals = [each.other for each in clashes(record, new, capacity_mib, ids=ids)]
+    return tuple(named(each, seen) if each in rivals else each for each in record)
+
+
+def _blocks_allocate(other: Allocation, seen: Evidence) -> bool:
+    """Return whether what an entry says must not be given again while the kubelet allocates."""
+    if not other.uid or seen.ending(other.uid) or _is_being_admitted(other, seen):
+        return False
+    return seen.has_recorded(other) or seen.runs(other.uid)
+
+
+def _is_being_admitted(other: Allocation, seen: Evidence) -> bool:
+    """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
+
+    The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what the
+    pod's init containers had.
+    """
+    recorded = [each for each in seen.recorded if each.resource == other.resource]
+    uids = {each.uid for each in recorded if set(each.device_ids) & set(other.ids) and not seen.ended(each.uid)}
+    for uid in sorted(uids):
+        served = {each.container for each in recorded if each.uid == uid}
+        asking = {container for container, resource in seen.pods[uid].asks if resource == other.resource}
+        return bool(asking - served)
+    return False
+
+
+def _blocks_start(other: Allocation, seen: Evidence) -> bool:
+    """Return whether a container that has what an entry says runs, or is going to."""
+    if not other.uid:
+        return False
+    return seen.runs(other.uid) or (not seen.ended(other.uid) and seen.has_recorded(other))
+
+
+def named(entry: Allocation, seen: Evidence) -> Allocation:
+    """Return an answer to `Allocate` with the living pod that the kubelet gave it to, if one has it; else as it is."""
+    if entry.uid:
+        return entry
+    found = next(iter(holders(entry.resource, entry.ids, seen)), None)
+    if found is None:
+        return entry
+    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns)
+
+
+def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
+    """Return the containers of living pods that the kubelet gave these ids, those that last first.
+
+    Args:
+        resource: whose ids.
+        ids: sorted; all that the container was given of the resource.
+        seen: the pods.
+
+    """
+    found = [
+        (each.container not in seen.pods[each.uid].lasting, each.uid, each.container)
+        for each in seen.recorded
+        if (each.resource, each.device_ids) == (resource, ids) and not seen.ended(each.uid)
+    ]
+    return tuple(
+        Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container, initial=initial)
+        for initial, uid, container in sorted(found)
+    )
+
+
+def put(record: Iterable[Allocation], new: Allocation) -> tuple[Allocation, ...]:
+    """Return the record with an entry in place of what it replaces."""
+    return (*(each for each in record if not replaces(new, each)), new)
+
+
+def release(record: Iterable[Allocation], seen: Evidence, *, complete: bool = False) -> tuple[Allocation, ...]:
+    """Return the record without what pods had that have ended, and none of whose processes is left.
+
+    Args:
+        record: what was allocated.
+        seen: the pods.
+        complete: whether they are all that the API server has; a watch may be late, so that where no processes can be
+            seen a pod that is not there has not ended yet.
+
+    """
+    return tuple(each for each in record if not each.uid or not _is_over(each.uid, seen, complete=complete))
+
+
+def _is_over(uid: str, seen: Evidence, *, complete: bool) -> bool:
+    if uid not in seen.pods and seen.blind and not complete:
+        return False
+    return seen.ended(uid) and uid not in seen.running

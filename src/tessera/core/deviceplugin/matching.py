@@ -1,0 +1,225 @@
+"""Which pod an allocation of a share belongs to, and how assignments are corrected to what the kubelet did.
+
+The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place are interchangeable until the kubelet's
+record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Share
+from tessera.errors import Conflict
+
+__all__ = [
+    "Answer",
+    "Correction",
+    "Due",
+    "DueKey",
+    "Held",
+    "Ids",
+    "Reconciled",
+    "pick",
+    "reconcile",
+    "served",
+]
+
+Ids: TypeAlias = frozenset[str]
+"""Device ids of one resource, which no two containers hold at once."""
+
+
+class DueKey(NamedTuple):
+    """A container of a pod, and the resource it asks."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+
+    def __str__(self) -> str:
+        """Return how people name it."""
+        return f"pod {self.namespace}/{self.pod}, container {self.container}"
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one resource that a container holds, by the kubelet's record."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    """Sorted."""
+
+    @property
+    def key(self) -> DueKey:
+        """The container and the resource."""
+        return DueKey(self.namespace, self.pod, self.container, self.resource)
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod's assignment says of one container's units of one resource."""
+
+    key: DueKey
+    uid: str = ""
+    """Of the pod: another may have its name later."""
+    units: int
+    """Device ids the kubelet will give."""
+    shares: tuple[Share, ...]
+    at: int = 0
+    """Position of the first of them in the pod's assignment."""
+    since_ns: int = 0
+    """When the pod was assigned or created, in nanoseconds."""
+    ending: bool = False
+    """Whether the pod is being deleted; then it holds what it holds and gets nothing more."""
+
+    running: bool = False
+    """Whether the pod runs; then it holds its devices, also where the kubelet's record does not show it yet."""
+    initial: bool = False
+    """Whether the container comes to an end before the pod's others start: what it has is theirs afterwards."""
+    ask: str = ""
+    """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
+    bound: str = ""
+    """The pod, where the dues of its containers stand for one share of it and cannot be exchanged singly."""
+
+    @property
+    def specification(self) -> str:
+        """What must be equal for two dues to be interchangeable, as text: what was asked, else all but the place."""
+        parts = (self.key.resource, self.units, self.bound, self.ask or [_anywhere(share) for share in self.shares])
+        return msgspec.json.encode(parts).decode()
+
+
+def _anywhere(share: Share) -> Share:
+    return msgspec.structs.replace(share, gpu=0, start=None if share.start is None else 0, container="")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Allocate` gave for some device ids, and the due it was meant for."""
+
+    ids: Ids
+    key: DueKey
+    specification: str
+    shares: tuple[Share, ...]
+    fixed: bool = True
+    """Whether the answer said which devices it is, so that the container has them whatever is decided later."""
+
+
+def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[DueKey]:
+    """Return the dues that were answered: those that hold devices, and those meant by answers nobody holds yet."""
+    holding = {each.key for each in held}
+    known = {frozenset(each.device_ids) for each in held}
+    meant = {answer.key for answer in answers if answer.ids not in known}
+    return frozenset(due.key for due in dues if due.running or due.key in holding or due.key in meant)
+
+
+def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[DueKey]) -> Due:
+    """Return the oldest unanswered due of so many units of a resource.
+
+    Raises:
+        Conflict: there is none; the text tells what there is.
+
+    """
+    alike = [due for due in dues if due.key.resource == resource]
+    waiting = [due for due in alike if due.key not in answered and not due.ending]
+    fitting = [due for due in waiting if due.units == units]
+    if fitting:
+        return min(fitting, key=lambda due: (due.since_ns, due.key))
+    sizes = ", ".join(f"{due.key} ({due.units} units)" for due in waiting[:3])
+    found = (
+        f"assigned pods request other amounts: {sizes}" if waiting else f"all {len(alike)} assigned pods have theirs"
+    )
+    raise Conflict(
+        f"{units} units of {resource}",
+        found=found if alike else "no pod of this node with an assignment",
+        wanted="a pod whose assignment says which GPU its units come from",
+        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+    )
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """A due and the shares its assignment must name instead."""
+
+    due: Due
+    shares: tuple[Share, ...]
+
+
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes assignments and the kubelet's record agree."""
+
+    corrections: tuple[Correction, ...] = ()
+    refused: tuple[tuple[DueKey, str], ...] = ()
+    """Holders that were given what is not theirs, and why nothing can be exchanged."""
+
+
+def reconcile(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+    """Return the exchanges of assignments after which each holder's says what it was given.
+
+    Only dues of equal specification are exchanged; together they name the same shares before and after, so that
+    nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
+    """
+    by_ids = {answer.ids: answer for answer in answers}
+    given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
+    if not any(given.values()):
+        return Reconciled()
+    kinds: dict[str, list[Due]] = {}
+    for due in sorted(dues, key=lambda due: (due.since_ns, due.key)):
+        kinds.setdefault(due.specification, []).append(due)
+    corrections: list[Correction] = []
+    refused: list[tuple[DueKey, str]] = []
+    for kind in kinds.values():
+        fixed, wrong = _given(kind, given)
+        refused += wrong
+        corrections += _exchanged(kind, fixed)
+    return Reconciled(corrections=tuple(corrections), refused=tuple(sorted(refused)))
+
+
+def _given(
+    kind: list[Due], given: Mapping[DueKey, Answer | None]
+) -> tuple[dict[DueKey, tuple[Share, ...]], list[tuple[DueKey, str]]]:
+    """Return what holders among equal dues were given and keep, and those who were given what is not theirs."""
+    fixed = {due.key: _unnamed(due.shares) for due in kind if due.key in given and given[due.key] is None}
+    free = [_unnamed(due.shares) for due in kind if due.key not in fixed]
+    wrong: list[tuple[DueKey, str]] = []
+    for due in kind:
+        answer = given.get(due.key)
+        if answer is None:
+            continue
+        shares = _unnamed(answer.shares)
+        if answer.specification != due.specification:
+            wrong.append((due.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
+        elif shares not in free:
+            wrong.append((due.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
+        else:
+            free.remove(shares)
+            fixed[due.key] = shares
+    return fixed, wrong
+
+
+def _exchanged(kind: list[Due], fixed: Mapping[DueKey, tuple[Share, ...]]) -> list[Correction]:
+    """Return the changes that give each due in `fixed` its shares, and the others their own or what remains."""
+    free = [_unnamed(due.shares) for due in kind]
+    for shares in fixed.values():
+        free.remove(shares)
+    moved = []
+    for due in (each for each in kind if each.key not in fixed):
+        if _unnamed(due.shares) in free:
+            free.remove(_unnamed(due.shares))
+        else:
+            moved.append(due)
+    wanted = dict(fixed) | {due.key: shares for due, shares in zip(moved, free, strict=True)}
+    return [
+        Correction(due=due, shares=_renamed(wanted[due.key], due))
+        for due in kind
+        if wanted.get(due.key, _unnamed(due.shares)) != _unnamed(due.shares)
+    ]
+
+
+def _unnamed(shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    """Return shares without the container's name, which stays with the due."""
+    return tuple(msgspec.structs.replace(share, container="") for share in shares)
+
+
+def _renamed(shares: tuple[Share, ...], due: Due) -> tuple[Share, ...]:
+    pairs = zip(shares, due.shares, strict=True)
+    return tuple(msgspec.structs.replace(share, container=own.container) for share, own in pairs)

@@ -1,0 +1,115 @@
+"""Which of the free devices of a resource a container prefers."""
+
+from collections import Counter
+from typing import Literal
+
+import msgspec
+
+from tessera.core.cluster.advertise import PluginDevice, Resource
+from tessera.core.gpu.sharing import Mode
+from tessera.errors import InvalidInput
+
+__all__ = ["Policy", "Wanted", "prefer"]
+
+Policy = Literal["distributed", "packed"]
+"""Whether replicas come from the least or from the most used device. Source: NVIDIA/k8s-device-plugin
+`api/config/v1/flags.go` `sharedDevicesAllocationPolicy`, `internal/rm/allocate.go`."""
+
+_UNSHARED = (Mode.WHOLE, Mode.MIG)
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How many devices a container wants, and of which."""
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...] = ()
+    size: int
+
+
+class _Group(msgspec.Struct, kw_only=True):
+    """The clients of one device while a container's are chosen."""
+
+    device: PluginDevice
+    total: int
+    free: list[str]
+    """In reverse order of the offer."""
+    chosen: int = 0
+
+    @property
+    def used(self) -> int:
+        return self.total - len(self.free)
+
+
+def prefer(
+    resource: Resource, wanted: Wanted, policy: Policy = "distributed", *, distinct: bool = False
+) -> tuple[str, ...]:
+    """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
+
+    Replicas come from the least used device (`distributed`) or the most used one (`packed`); MIG instances that are not
+    replicated from the most used GPU, so that others stay free to be cut anew. With `distinct`, another GPU comes
+    before any device of a GPU that is chosen already. Among equals: the NUMA node that gave most, the one with fewest
+    free devices that are enough, the order of the offer. Ids that are not offered any more come last. Costs the size
+    times the number of devices, whose replicas are not looked at singly.
+
+    Raises:
+        InvalidInput: fewer are available than wanted, or more must be included.
+
+    """
+    must, available = dict.fromkeys(wanted.must_include), dict.fromkeys((*wanted.must_include, *wanted.available))
+    if not len(must) <= wanted.size <= len(available):
+        raise InvalidInput(
+            f"preferred allocation of {resource.name}",
+            found=f"{wanted.size} devices, {len(available)} available, {len(must)} of them given",
+            wanted="at least the given and at most the available ones",
+        )
+    groups = _groups(resource, available, must)
+    chosen = list(must)
+    packed = policy == "packed" or all(device.mode in _UNSHARED for device in resource.devices)
+    while len(chosen) < wanted.size:
+        group = _best(groups, wanted.size - len(chosen), packed=packed, distinct=distinct)
+        if group is None:
+            break
+        chosen.append(group.free.pop())
+        group.chosen += 1
+    known = set(chosen)
+    rest = [each for each in available if each not in known]
+    return (*chosen, *rest[: wanted.size - len(chosen)])
+
+
+def _groups(resource: Resource, available: dict[str, None], must: dict[str, None]) -> list[_Group]:
+    groups: dict[str, _Group] = {}
+    for device in resource.devices:
+        group = groups.setdefault(device.uuid, _Group(device=device, total=0, free=[]))
+        group.total += 1
+        if device.id in must:
+            group.chosen += 1
+        elif device.id in available:
+            group.free.append(device.id)
+    for group in groups.values():
+        group.free.reverse()
+    return list(groups.values())
+
+
+def _best(groups: list[_Group], missing: int, *, packed: bool, distinct: bool) -> _Group | None:
+    """Return the device to take the next client from; None when none is free."""
+    on_gpu, used, near, free = Counter[str](), Counter[str](), Counter[int | None](), Counter[int | None]()
+    for group in groups:
+        on_gpu[group.device.gpu_uuid] += group.chosen
+        used[group.device.gpu_uuid] += group.used
+        near[group.device.numa] += group.chosen
+        free[group.device.numa] += len(group.free)
+
+    def cost(group: _Group) -> tuple[int, ...]:
+        gpu, numa = group.device.gpu_uuid, group.device.numa
+        sign = -1 if packed else 1
+        enough = free[numa] >= missing
+        return (
+            on_gpu[gpu] if distinct else 0,
+            sign * group.used,
+            sign * used[gpu],
+            -near[numa],
+            0 if enough else 1,
+            free[numa] if enough else -free[numa],
+        )
+
+    return min((group for group in groups if group.free), key=cost, default=None)

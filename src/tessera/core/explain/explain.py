@@ -1,0 +1,76 @@
+"""One workload explained: what it needs, how each kind of GPU could serve it, where it goes, what stops the rest."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Snapshot
+from tessera.core.gpu.sharing import Option
+from tessera.core.packing.plan import Plan, applied, plan
+from tessera.core.packing.reasons import Verdict, describe, describe_need, verdicts
+from tessera.core.workload.foreignnames import foreign_names
+from tessera.core.workload.need import Need, Pod, PodKey
+
+__all__ = ["Explanation", "Way", "explain", "ways"]
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve one ask on GPUs of one kind, the preferred first."""
+
+    ask: str
+    model: str
+    gpus: int
+    """GPUs of the fleet that are alike in model, memory and sharing."""
+    option: Option
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the pods with one need when the whole snapshot is planned."""
+
+    need: str
+    pods: tuple[PodKey, ...]
+    ways: tuple[Way, ...]
+    placed: tuple[Assignment, ...]
+    waiting: tuple[PodKey, ...]
+    foreign: tuple[str, ...] = ()
+    """Names in the need that belong to other systems, each with Tessera's form for the same."""
+    nodes: tuple[Verdict, ...]
+    """Each node after the plan: could it take one more such pod, and what stands in the way if not."""
+
+
+def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera") -> tuple[Explanation, ...]:
+    """Return one explanation for each distinct need among `pods`, all pending pods of the snapshot being planned."""
+    made = plan(snapshot, policy=policy)
+    after = applied(snapshot, made)
+    needs = dict.fromkeys(pod.need for pod in pods)
+    return tuple(_explain(after, made, need, tuple(pod.key for pod in pods if pod.need == need)) for need in needs)
+
+
+def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) -> Explanation:
+    placed = tuple(assignment for assignment in made.assignments if assignment.pod in set(pods))
+    going = {assignment.pod for assignment in placed}
+    return Explanation(
+        need=describe_need(need),
+        pods=pods,
+        ways=ways(after.nodes, need),
+        placed=placed,
+        waiting=tuple(pod for pod in pods if pod not in going),
+        foreign=foreign_names(need.asks),
+        nodes=verdicts(after, need),
+    )
+
+
+def ways(nodes: Iterable[Node], need: Need) -> tuple[Way, ...]:
+    """Return how each kind of GPU of these nodes could serve each ask of a need, the preferred way first."""
+    kinds: dict[Gpu, int] = {}
+    for node in nodes:
+        for gpu in node.gpus:
+            if not need.models or gpu.model.name in need.models:
+                alike = msgspec.structs.replace(gpu, index=0, uuid="")
+                kinds[alike] = kinds.get(alike, 0) + 1
+    return tuple(
+        Way(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
+        for ask in need.asks
+        for gpu, count in kinds.items()
+        for option in gpu.options(ask)
+    )

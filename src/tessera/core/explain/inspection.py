@@ -1,0 +1,420 @@
+"""Who holds what: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
+
+import enum
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.mps import Level
+from tessera.core.cluster.occupancy import Holding
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.explain.conflicts import conflicts
+from tessera.core.gpu.mig import Layout, Placement, mask, placements
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.reasons import describe_need
+from tessera.core.packing.stranded import Stranded, stranded
+from tessera.core.workload.need import Form, Need, PodKey
+
+__all__ = [
+    "GpuInspection",
+    "Health",
+    "Inspection",
+    "NodeInspection",
+    "Slice",
+    "Tenant",
+    "Unplaced",
+    "Waiting",
+    "inspect",
+]
+
+_LEVELS = {
+    Mode.WHOLE: Level.HARDWARE,
+    Mode.MIG: Level.HARDWARE,
+    Mode.MIG_MPS: Level.DRIVER_MPS,
+    Mode.MPS: Level.DRIVER_MPS,
+}
+"""What a mode enforces where no agent says what is in force."""
+_WEAKEST_FIRST = (Level.NONE, Level.DRIVER_DMEM, Level.DRIVER_MPS, Level.HARDWARE)
+
+
+State = Literal["held", "unused", "wanted", "free"]
+
+
+class Health(enum.StrEnum):
+    """Whether a GPU may be given to pods."""
+
+    WELL = "well"
+    SICK = "sick"
+    """It, or an instance of it, is given to nobody for now."""
+    UNKNOWN = "unknown"
+    """No agent reports it."""
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on a GPU, with one share of it."""
+
+    pod: PodKey
+    phase: Phase
+    ending: bool = False
+    record: Record = Record.RECORDED
+    level: Level
+    """What keeps its neighbours on the same device out of its share."""
+    share: Share
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a GPU that MIG cuts, on the axis of its placement units."""
+
+    start: int
+    size: int
+    profile: str = ""
+    """Of the instance; empty for units that no instance takes."""
+    state: State
+    """Unused: the instance exists and nobody holds it. Wanted: it shall be cut for pods that ask for it by name."""
+    pods: tuple[PodKey, ...] = ()
+
+
+class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU."""
+
+    index: int
+    uuid: str = ""
+    model: str
+    memory_mib: int
+    """Memory that can be granted."""
+    units: int
+    """Placement units of its MIG axis; 0 without MIG."""
+    modes: tuple[Mode, ...] = ()
+    """Modes in which it is given now; where nobody holds any of it, those in which it may be."""
+    auto: bool
+    """Whether Tessera may choose how it is given; otherwise an administrator fixed that."""
+    level: Level | None = None
+    """The weakest isolation in force among those on it; None where nobody is."""
+    slices: tuple[Slice, ...] = ()
+    """All of the axis, in order; empty where MIG is off."""
+    tenants: tuple[Tenant, ...] = ()
+    granted_mib: int = 0
+    granted_percent: int = 0
+    """Compute granted."""
+    used_mib: int | None = None
+    """Memory in use as the driver counts it; None where no agent tells."""
+    free_percent: int = 0
+    """What nobody holds; for amounts the scarcer of compute and memory."""
+    fragmentation_percent: int | None = None
+    """What part of the devices that the cluster's pods ask for, and that it could serve if it were empty, it cannot
+    serve beside what is held; None where nothing is free."""
+    health: Health
+    reasons: tuple[str, ...] = ()
+    """Why it is sick."""
+    conflicts: tuple[str, ...] = ()
+    """What is held of it and cannot be."""
+
+
+class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod on a node that asks for GPUs, and nobody knows which it holds."""
+
+    pod: PodKey
+    phase: Phase
+    memory_mib: int
+    """Memory it asks by amount; 0 where it asks for devices, or gets none of it."""
+    problem: str = ""
+    """Why what it says of itself does not count; empty where it says nothing."""
+
+
+class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
+    """One node that has GPUs, or should have."""
+
+    name: NodeName
+    address: str = ""
+    ready: bool = True
+    driver: str = ""
+    policy: str = ""
+    """The GPUPolicy that applies; empty for none."""
+    unit_mib: int = 1024
+    reported: bool = False
+    """Whether an agent reports its GPUs; otherwise they are read from labels."""
+    gpus: tuple[GpuInspection, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """What pods hold that the node does not have."""
+    problem: str = ""
+
+    @property
+    def granted_mib(self) -> int:
+        """Memory granted on all its GPUs."""
+        return sum(gpu.granted_mib for gpu in self.gpus)
+
+    @property
+    def memory_mib(self) -> int:
+        """Memory that can be granted on all its GPUs."""
+        return sum(gpu.memory_mib for gpu in self.gpus)
+
+    @property
+    def unplaced_mib(self) -> int:
+        """Memory of pods whose GPU nobody knows."""
+        return sum(each.memory_mib for each in self.unplaced)
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that asks for GPUs and has no node yet."""
+
+    pod: PodKey
+    need: str
+    scheduler: str
+    message: str = ""
+    """What its scheduler said last."""
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds what in a cluster at one moment."""
+
+    nodes: tuple[NodeInspection, ...]
+    waiting: tuple[Waiting, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def inspect(
+    cluster: Cluster, names: Collection[str] = (), *, labels: Iterable[tuple[str, str]] = (), namespace: str = ""
+) -> Inspection:
+    """Return who holds what, on the nodes of these names or on all that have GPUs, in the cluster's order.
+
+    What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
+
+    Args:
+        cluster: what was seen.
+        names: nodes, also such as have no GPU; all that have some where there are no names.
+        labels: labels that the nodes must have.
+        namespace: only nodes with pods of this namespace, and what waits there; every namespace where it is empty.
+
+    """
+    by_node = defaultdict[NodeName, list[SeenPod]](list)
+    for pod in cluster.pods:
+        if pod.node is not None and (pod.shares or pod.pod.need.asks):
+            by_node[pod.node].append(pod)
+    wanted = set(labels)
+    chosen = [
+        each
+        for each in cluster.nodes
+        if (each.node.name in names if names else _concerns(each))
+        and wanted.issubset(each.node.labels)
+        and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
+    ]
+    views = [_View(node, by_node[node.node.name]) for node in chosen]
+    gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
+    rest = iter(stranded(gpus, _needs(cluster.pods)))
+    waiting = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
+    return Inspection(
+        nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
+        waiting=tuple(_waiting(pod) for pod in waiting if not namespace or _within(pod, namespace)),
+        notes=(*cluster.notes, *_impaired(chosen)),
+    )
+
+
+def _impaired(chosen: Iterable[SeenNode]) -> Iterator[str]:
+    """Yield what is declared for nodes and not in force, the same of several nodes once."""
+    nodes: dict[str, list[str]] = {}
+    for seen in chosen:
+        for each in seen.state.impaired if seen.state else ():
+            nodes.setdefault(each.message, []).append(seen.node.name)
+    yield from (f"{', '.join(names)}: {message}" for message, names in nodes.items())
+
+
+def _within(pod: SeenPod, namespace: str) -> bool:
+    return pod.pod.key.startswith(f"{namespace}/")
+
+
+def _concerns(seen: SeenNode) -> bool:
+    """Return whether a node has GPUs or should have some."""
+    return bool(seen.node.gpus or seen.problem or seen.state)
+
+
+def _needs(pods: Iterable[SeenPod]) -> Iterable[Need]:
+    return (pod.pod.need for pod in pods if pod.pod.need.asks)
+
+
+def _waiting(pod: SeenPod) -> Waiting:
+    return Waiting(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
+
+
+class _View:
+    """One node while it is looked at."""
+
+    def __init__(self, seen: SeenNode, pods: Sequence[SeenPod]) -> None:
+        self.seen = seen
+        self._by_gpu = defaultdict[int, list[tuple[SeenPod, Share]]](list)
+        self._unplaced = []
+        for pod in pods:
+            if pod.shares and not _is_guess(pod):
+                for share in pod.shares:
+                    self._by_gpu[share.gpu].append((pod, share))
+            else:
+                self._unplaced.append(_unplaced(pod))
+
+    def shares(self, index: int) -> tuple[Share, ...]:
+        return tuple(share for _, share in self._by_gpu.get(index, ()))
+
+    def node(self, rest: Sequence[Stranded]) -> NodeInspection:
+        seen, state = self.seen, self.seen.state
+        known = {gpu.index for gpu in seen.node.gpus}
+        return NodeInspection(
+            name=seen.node.name,
+            address=seen.address,
+            ready=seen.ready,
+            driver=state.driver if state else "",
+            policy=state.policy if state else "",
+            unit_mib=seen.unit_mib,
+            reported=bool(state and state.reported),
+            gpus=tuple(self._gpu(gpu, free) for gpu, free in zip(seen.node.gpus, rest, strict=True)),
+            unplaced=tuple(self._unplaced),
+            conflicts=tuple(
+                f"{pod.pod.key} holds GPU {index}, which the node does not have"
+                for index, held in sorted(self._by_gpu.items())
+                if index not in known
+                for pod, _ in held
+            ),
+            problem=seen.problem,
+        )
+
+    def _gpu(self, gpu: Gpu, rest: Stranded) -> GpuInspection:
+        tenants = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
+        state = self.seen.state if self.seen.state and self.seen.state.reported else None
+        reasons = _reasons(gpu, state) if state else ()
+        health = Health.UNKNOWN if state is None else Health.SICK if reasons else Health.WELL
+        wrong = conflicts(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
+        return GpuInspection(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model.name,
+            memory_mib=gpu.memory_mib,
+            units=gpu.model.units,
+            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants)) or _offered(gpu),
+            auto=gpu.sharing.open,
+            level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
+            slices=_slices(gpu, tenants, _wanted(gpu, state)),
+            tenants=tenants,
+            granted_mib=sum(tenant.share.memory_mib for tenant in tenants),
+            granted_percent=sum(tenant.share.compute_percent for tenant in tenants),
+            used_mib=_used(gpu, state) if state else None,
+            free_percent=rest.free_percent,
+            fragmentation_percent=None if reasons else rest.fragmentation_percent,
+            health=health,
+            reasons=reasons,
+            conflicts=(*wrong, *(_absent(gpu, tenants) if state else ())),
+        )
+
+    def _tenant(self, gpu: Gpu, pod: SeenPod, share: Share) -> Tenant:
+        return Tenant(
+            pod=pod.pod.key,
+            phase=pod.phase,
+            ending=pod.ending,
+            record=pod.record,
+            level=self._level(gpu, share),
+            share=share,
+        )
+
+    def _level(self, gpu: Gpu, share: Share) -> Level:
+        """Return what is in force for a share: as the agent says where it does, else what its mode enforces."""
+        by_mode = _LEVELS.get(share.mode, Level.NONE)
+        if not self.seen.enforcement or by_mode is Level.HARDWARE:
+            return by_mode
+        start = share.start if share.profile else None
+        told = (
+            each.level
+            for each in self.seen.enforcement
+            if (each.gpu, each.mode) == (gpu.uuid, share.mode)
+            and (each.placement.start if each.placement else None) == start
+        )
+        return next(told, Level.NONE)
+
+
+def _is_guess(pod: SeenPod) -> bool:
+    """Return whether a pod's devices are a guess that says nothing: amounts lie wherever they were put."""
+    return pod.record is Record.GUESSED and any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
+
+
+def _unplaced(pod: SeenPod) -> Unplaced:
+    asked = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
+    return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked, problem=pod.problem)
+
+
+def _offered(gpu: Gpu) -> tuple[Mode, ...]:
+    """Return the modes in which an empty GPU may be given."""
+    return tuple(dict.fromkeys(device.mode for device in gpu.devices)) or gpu.sharing.modes
+
+
+def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
+    return tuple(
+        ": ".join(part for part in (_name(sick.placement), sick.reason or "not well") if part)
+        for sick in state.sick
+        if sick.gpu == gpu.uuid
+    )
+
+
+def _name(placement: Placement | None) -> str:
+    return f"{placement.profile} at {placement.start}" if placement else ""
+
+
+def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
+    """Return the memory in use on a GPU: of the whole where that is told, else of its instances together."""
+    told = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
+    return told.get(None, sum(told.values())) if told else None
+
+
+def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:
+    return tuple(place for each in state.wanted if each.gpu == gpu.uuid for place in each.instances) if state else ()
+
+
+def _places(gpu: Gpu) -> Mapping[tuple[str | None, int | None], Placement]:
+    return {(each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))}
+
+
+def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
+    """Yield the instances that running pods hold and the driver does not show."""
+    there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
+    for tenant in tenants:
+        profile, start = tenant.share.profile, tenant.share.start
+        if tenant.phase is Phase.RUNNING and profile is not None and (profile, start) not in there:
+            yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
+
+
+def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice, ...]:
+    """Return the axis of a GPU's units, instance by instance; empty where MIG is off and nobody holds an instance."""
+    known = _places(gpu)
+    holders = defaultdict[Placement, list[PodKey]](list)
+    for tenant in tenants:
+        place = known.get((tenant.share.profile, tenant.share.start))
+        if place is not None:
+            holders[place].append(tenant.pod)
+    if gpu.sharing.layout is None and not holders and not wanted:
+        return ()
+    found = [_slice(place, "held", tuple(pods)) for place, pods in holders.items()]
+    found += _beside(found, gpu.sharing.layout or (), "unused")
+    found += _beside(found, wanted, "wanted")
+    return tuple(sorted((*found, *_free(gpu.model.units, _taken(found))), key=lambda each: (each.start, each.size)))
+
+
+def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> Slice:
+    return Slice(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
+
+
+def _beside(found: Sequence[Slice], places: Layout, state: State) -> list[Slice]:
+    """Return instances that are in the way of none that was found."""
+    taken = _taken(found)
+    return [_slice(place, state) for place in places if not place.mask & taken]
+
+
+def _taken(found: Iterable[Slice]) -> int:
+    return mask(Placement(each.start, each.size, each.profile) for each in found)
+
+
+def _free(units: int, taken: int) -> Iterable[Slice]:
+    """Yield the runs of units that nothing takes."""
+    for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
+        if free:
+            members = list(run)
+            yield Slice(start=members[0], size=len(members), state="free")

@@ -1,7 +1,0 @@
-"""What fits where: the fleet's working state, the filter over all nodes, the exact answer for one, and the reasons."""
-
-from tessera.core.fit.demand import Demand
-from tessera.core.fit.fleet import CPU, MEMORY, PODS, Fleet
-from tessera.core.fit.serve import Preference, Tightest, serve
-
-__all__ = ["CPU", "MEMORY", "PODS", "Demand", "Fleet", "Preference", "Tightest", "serve"]

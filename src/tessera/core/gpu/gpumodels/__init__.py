@@ -1,0 +1,21 @@
+"""Facts about GPU models: memory, slices, MIG profiles and where their instances may start; each with its source."""
+
+from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile
+from tessera.core.gpu.gpumodels.observed import SeenGpu, SeenProfile, architecture, observed
+from tessera.core.gpu.gpumodels.records import GpuModel, Profile
+from tessera.core.gpu.gpumodels.sources import SOURCES
+
+__all__ = [
+    "CATALOGUE",
+    "SOURCES",
+    "GpuModel",
+    "Profile",
+    "SeenGpu",
+    "SeenProfile",
+    "architecture",
+    "is_profile",
+    "meant",
+    "model",
+    "observed",
+    "profile",
+]

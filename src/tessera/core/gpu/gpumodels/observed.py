@@ -1,0 +1,214 @@
+"""A GPU model as the driver shows it: the catalogue's entry, corrected where the driver says otherwise."""
+
+import functools
+import re
+
+import msgspec
+
+from tessera.core.gpu.gpumodels.names import model, profile
+from tessera.core.gpu.gpumodels.records import GpuModel, Media, Profile
+from tessera.errors import InvalidInput
+
+__all__ = ["SeenGpu", "SeenProfile", "architecture", "observed"]
+
+_ARCHITECTURES = (
+    ((12, 0), "Blackwell"),
+    ((10, 3), "Blackwell Ultra"),
+    ((10, 0), "Blackwell"),
+    ((9, 0), "Hopper"),
+    ((8, 9), "Ada Lovelace"),
+    ((8, 0), "Ampere"),
+    ((7, 5), "Turing"),
+    ((7, 0), "Volta"),
+    ((6, 0), "Pascal"),
+    ((5, 0), "Maxwell"),
+)
+"""By the least compute capability. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+_ATTRIBUTES = re.compile(r"gb(?:\+gfx)?(?P<media>[+-]me(?:\.all)?)?")
+_SHARED_MEDIA: tuple[Media, ...] = ("me", "me.all")
+"""Kinds of which every GPU seen so far holds at most one instance."""
+
+
+class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance profile as the driver shows it."""
+
+    name: str
+    profile_id: int
+    compute_slices: int
+    max_instances: int
+    memory_mib: int
+    multiprocessors: int
+    media_engines: bool
+    """Whether an instance has decoders, JPEG or optical flow engines."""
+    places: tuple[tuple[int, int], ...] = ()
+    """Start and size of each placement; empty where the driver does not tell."""
+
+
+class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides about a GPU's model, as the driver shows it."""
+
+    product: str
+    pci: str = ""
+    memory_mib: int
+    compute_capability: tuple[int, int] = (0, 0)
+    mig: bool = False
+    """Whether there is a MIG mode."""
+    profiles: tuple[SeenProfile, ...] = ()
+    """Empty where the driver lists none, as older ones do with MIG off."""
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """Return the name of the architecture with this compute capability, as the catalogue writes it."""
+    return next((name for least, name in _ARCHITECTURES if compute_capability >= least), "unknown")
+
+
+@functools.cache
+def observed(seen: SeenGpu) -> tuple[GpuModel, tuple[str, ...]]:
+    """Return the model of a GPU and how it differs from the catalogue, one clause each; the driver's word is taken.
+
+    A product that the catalogue does not have gets a model from what the driver shows alone.
+    """
+    known = _known(seen)
+    if known is None:
+        return _new(seen), ("the catalogue does not have it: its model is what the driver shows",)
+    notes: list[str] = []
+    if known.memory_known and known.memory_mib != seen.memory_mib:
+        notes.append(f"{seen.memory_mib} MiB of memory, {known.memory_mib} in the catalogue")
+    profiles = _corrected(known, seen, notes)
+    if profiles == known.profiles and known.memory_mib == seen.memory_mib:
+        return known, tuple(notes)
+    units = max((start + each.size for each in profiles for start in each.starts), default=0)
+    corrected = msgspec.structs.replace(
+        known, memory_mib=seen.memory_mib, memory_known=True, profiles=profiles, units=units
+    )
+    return corrected, tuple(notes)
+
+
+def _known(seen: SeenGpu) -> GpuModel | None:
+    for text in (seen.product, seen.pci):
+        try:
+            return model(text)
+        except InvalidInput:
+            continue
+    return None
+
+
+def _corrected(known: GpuModel, seen: SeenGpu, notes: list[str]) -> tuple[Profile, ...]:
+    if not seen.mig:
+        if known.profiles:
+            notes.append("no MIG, which the catalogue has")
+        return ()
+    if not seen.profiles:
+        notes.append("no MIG profiles listed: the catalogue's are taken")
+        return known.profiles
+    found: dict[str, Profile] = {}
+    for each in seen.profiles:
+        own = _same(known, each.name)
+        if own is None:
+            notes.append(f"profile {each.name}, which the catalogue does not have")
+            found[each.name] = _profile(each, seen)
+        else:
+            found[own.name] = _confirmed(own, each, notes)
+    missing = [each.name for each in known.profiles if each.name not in found]
+    if missing:
+        notes.append(f"no profile {', '.join(missing)}, which the catalogue has")
+    ordered = [found.pop(each.name) for each in known.profiles if each.name in found]
+    return (*ordered, *found.values())
+
+
+def _same(known: GpuModel, name: str) -> Profile | None:
+    try:
+        return profile(known, name)
+    except InvalidInput:
+        return None
+
+
+def _confirmed(own: Profile, seen: SeenProfile, notes: list[str]) -> Profile:
+    """Return the catalogue's profile with the driver's figures."""
+    starts, size = _places(seen)
+    taken = {
+        "name": seen.name,
+        "compute_slices": seen.compute_slices,
+        "max_instances": seen.max_instances,
+        "memory_mib": seen.memory_mib,
+        "memory_known": True,
+        "profile_id": seen.profile_id,
+        "sm": seen.multiprocessors or own.sm,
+    }
+    if seen.places:
+        taken |= {"size": size, "starts": starts, "placement": "observed"}
+    told = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
+    if not own.memory_known or abs(seen.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
+        told.pop("memory_mib", None)
+    for field, after in told.items():
+        if before := getattr(own, field):
+            shown = _COMPARED[field]
+            notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalogue")
+    same = all(getattr(own, field) == value for field, value in taken.items() if field in _DECISIVE)
+    return own if same else msgspec.structs.replace(own, **taken)
+
+
+_COMPARED = {
+    "name": "the name",
+    "compute_slices": "compute slices",
+    "max_instances": "a maximum of",
+    "memory_mib": "MiB of memory",
+    "size": "size",
+    "starts": "starts",
+}
+"""Fields whose difference is worth a sentence, and what to call them."""
+_ROUNDING_MIB = 11
+"""The catalogue's memory is from listings in hundredths of a GiB: 9.62 for 9856 MiB."""
+_DECISIVE = frozenset({*_COMPARED, "profile_id", "sm"})
+"""Fields that make a profile another one; how a figure came to be known does not."""
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _places(seen: SeenProfile) -> tuple[tuple[int, ...], int]:
+    return tuple(sorted(start for start, _ in seen.places)), max((size for _, size in seen.places), default=0)
+
+
+def _new(seen: SeenGpu) -> GpuModel:
+    profiles = tuple(_profile(each, seen) for each in seen.profiles)
+    return GpuModel(
+        name=seen.product.removeprefix("NVIDIA ").replace(" ", "-"),
+        arch=architecture(seen.compute_capability),
+        memory_mib=seen.memory_mib,
+        units=max((start + each.size for each in profiles for start in each.starts), default=0),
+        compute_slices=max((each.compute_slices for each in profiles), default=0),
+        profiles=profiles,
+        at_most_one=tuple(kind for kind in _SHARED_MEDIA if any(each.media == kind for each in profiles)),
+        pci=(seen.pci,) if seen.pci else (),
+    )
+
+
+def _profile(each: SeenProfile, seen: SeenGpu) -> Profile:
+    starts, size = _places(each)
+    return Profile(
+        name=each.name,
+        compute_slices=each.compute_slices,
+        size=size,
+        starts=starts,
+        max_instances=each.max_instances,
+        memory_mib=each.memory_mib,
+        media=_media(each, whole=each.compute_slices == max(other.compute_slices for other in seen.profiles)),
+        graphics="+gfx" in each.name,
+        profile_id=each.profile_id,
+        sm=each.multiprocessors or None,
+        placement="observed" if each.places else "unknown",
+    )
+
+
+def _media(each: SeenProfile, *, whole: bool) -> Media:
+    """Return the kind of media engines, which NVIDIA writes into the name where it is not the usual one."""
+    parts = _ATTRIBUTES.search(each.name)
+    named: dict[str | None, Media] = {"+me": "me", "+me.all": "me.all", "-me": "none"}
+    kind = named.get(parts["media"]) if parts else None
+    if kind is not None:
+        return kind
+    if whole:
+        return "full"
+    return "default" if each.media_engines else "none"

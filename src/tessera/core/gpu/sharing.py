@@ -1,0 +1,350 @@
+"""How one GPU is shared: the modes, what an administrator fixed, and the devices that result.
+
+Modes belong to a GPU (or to one MIG instance of it), never to a node.
+"""
+
+import enum
+from collections.abc import Collection
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import GpuModel, Profile, meant
+from tessera.core.gpu.mig import Placement
+from tessera.core.workload.need import Ask, Form, Isolation
+
+__all__ = [
+    "AUTO",
+    "GPU_RESOURCE",
+    "NO_MPS_LIMITS",
+    "Allocator",
+    "Device",
+    "Mode",
+    "Offer",
+    "Option",
+    "Sharing",
+    "devices",
+    "mig_resource",
+    "of_other_allocator",
+    "options",
+    "without_mps",
+]
+
+GPU_RESOURCE = "nvidia.com/gpu"
+"""A whole GPU, a replica that was not renamed, or any MIG instance under strategy `single`."""
+
+
+class Mode(enum.StrEnum):
+    """How a share of a GPU is made."""
+
+    WHOLE = "whole"
+    MIG = "mig"
+    MIG_TIME_SLICING = "mig-time-slicing"
+    MIG_MPS = "mig-mps"
+    MPS = "mps"
+    TIME_SLICING = "time-slicing"
+    MEMORY_SHARE = "memory-share"
+
+    @property
+    def isolation(self) -> Isolation:
+        """The strongest grade this mode gives a pod against its neighbours on the same device."""
+        return _ISOLATION[self]
+
+
+# What each mode enforces. Source: k8s-device-plugin README (time-slicing: no limits; MPS: limits, shared
+# faults) and the MIG User Guide; GKE documents the combinations with MIG.
+_ISOLATION = {
+    Mode.WHOLE: Isolation.HARDWARE,
+    Mode.MIG: Isolation.HARDWARE,
+    Mode.MIG_TIME_SLICING: Isolation.NONE,
+    Mode.MIG_MPS: Isolation.DRIVER,
+    Mode.MPS: Isolation.DRIVER,
+    Mode.TIME_SLICING: Isolation.NONE,
+    Mode.MEMORY_SHARE: Isolation.NONE,
+}
+
+
+NO_MPS_LIMITS = frozenset({"Pascal", "Maxwell", "Kepler"})
+"""Architectures whose MPS limits neither memory nor compute. Source: NVIDIA MPS documentation, Volta MPS."""
+
+
+Allocator: TypeAlias = Literal["kubelet", "scheduler"]
+"""Who gives devices to pods: the kubelet to those that ask by name, the scheduler to needs and shares."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """How one device of a GPU is offered, where the administrator said so of that device."""
+
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU."""
+    mode: Mode
+    clients: int
+    """0 withholds the device."""
+    resource: str = ""
+    """Name it is advertised under; empty for the name that devices of its kind have."""
+    single_request: bool | None = None
+    """As in `Sharing`."""
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done with one GPU, and what has been done already."""
+
+    modes: tuple[Mode, ...] = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
+    """Modes the planner may use; one mode means the administrator decided. A mode the node cannot enforce is absent.
+    Where there is none, the GPU offers nothing."""
+    layout: tuple[Placement, ...] | None = None
+    """MIG instances that exist now, sorted by start; None where MIG is off."""
+    recut: bool = True
+    """Whether unused MIG instances may be destroyed and new ones made; False for a layout the administrator fixed."""
+    replicas: tuple[tuple[str, int], ...] = ()
+    """Clients per device by profile name, `""` for the whole GPU, for the time-slicing and MPS replica modes."""
+    renamed: bool = False
+    """Whether replicas are advertised with the suffix `.shared`."""
+    strategy: Literal["none", "single", "mixed"] = "mixed"
+    """MIG strategy: under `single` the instances are advertised as `nvidia.com/gpu`."""
+    offers: tuple[Offer, ...] = ()
+    """Devices offered otherwise than the other fields say, each device at most once."""
+    single_request: bool | None = None
+    """Whether a container may ask for one shared device at most; None for the default: yes under MPS, else no."""
+    allocator: Allocator = "kubelet"
+    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and GPUs left to Tessera, are the
+    scheduler's."""
+
+    @property
+    def open(self) -> bool:
+        """Whether devices may be made here; otherwise the administrator fixed a layout or a number of replicas."""
+        fixed = self.replicas or any(each.clients for each in self.offers)
+        return not fixed and (self.layout is None or self.recut)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the GPU is left to Tessera: several modes to choose from, or MIG, and instances may be made anew."""
+        return self.cuttable or (self.open and self.recut and len(self.modes) > 1)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the scheduler allocates what is here to needs and shares; otherwise all is the kubelet's."""
+        return self.allocator == "scheduler" or (self.open and self.modes != (Mode.WHOLE,))
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether MIG instances may be cut here; under strategy `single` all must be alike, so they may not."""
+        return self.open and Mode.MIG in self.modes and self.recut and self.strategy != "single"
+
+
+AUTO = Sharing()
+"""A GPU left to Tessera: any mode, nothing cut yet."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve one device of an ask on one GPU."""
+
+    mode: Mode
+    profile: str | None = None
+    """MIG profile of the instance; None where the whole GPU is the device."""
+    exists: bool = False
+    """Served by a device the GPU offers now (any with this mode, profile and resource); otherwise it must be made."""
+    resource: str = ""
+    """Resource name of the existing device; empty otherwise."""
+    memory_mib: int
+    compute_percent: int
+    """What the pod is granted: for amounts as asked, for devices what the device gives."""
+
+    @property
+    def amount(self) -> bool:
+        """Whether the share is an amount of the GPU, limited by what is left, and not a device of its own."""
+        return not self.exists and self.mode in {Mode.MPS, Mode.MEMORY_SHARE}
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kubelet is offered: a whole GPU or a MIG instance, and how many clients may hold it at once."""
+
+    mode: Mode
+    placement: Placement | None
+    """The MIG instance; None for the whole GPU."""
+    resource: str
+    clients: int
+    memory_mib: int
+    """Memory one client is granted; under time-slicing, which enforces nothing, the fair part."""
+    compute_percent: int
+    """Percent of the GPU's compute one client is granted, rounded down."""
+    single_request: bool = False
+    """Whether a container that asks for more than one of this resource is refused (`failRequestsGreaterThanOne`)."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """The grade a client of this device gets: alone on a device, its neighbours are other devices."""
+        return self.mode.isolation
+
+    @property
+    def option(self) -> Option:
+        """What a client of this device gets, as a way to serve an ask."""
+        return Option(
+            mode=self.mode,
+            profile=self.placement.profile if self.placement else None,
+            exists=True,
+            resource=self.resource,
+            memory_mib=self.memory_mib,
+            compute_percent=self.compute_percent,
+        )
+
+
+def mig_resource(profile: str, *, shared: bool = False) -> str:
+    """Return the resource name that advertises a MIG profile under strategy `mixed`.
+
+    Source: NVIDIA k8s-device-plugin, `+` becomes `.`: `nvidia.com/mig-1g.10gb.me`.
+    """
+    return f"nvidia.com/mig-{profile.replace('+', '.')}{'.shared' if shared else ''}"
+
+
+def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
+    """Return the devices a GPU offers as it is configured now, in order of start.
+
+    A GPU left to Tessera offers the MIG instances that exist; what could be cut is not a device yet. Memory shares and
+    MPS without a number of replicas are amounts, not devices.
+    """
+    if not sharing.modes:
+        return ()
+    if sharing.layout is not None:
+        offers = (_instance_offer(sharing, placement) for placement in sharing.layout)
+    else:
+        offers = (each for each in (_whole_offer(sharing),) if each is not None)
+    return tuple(_device(model, memory_mib, sharing, offer) for offer in offers if offer.clients)
+
+
+def _whole_offer(sharing: Sharing) -> Offer | None:
+    """Return how the whole GPU is offered; None where it is left to Tessera or shared out by amounts."""
+    own = next((each for each in sharing.offers if each.placement is None), None)
+    if own is not None:
+        return own
+    if sharing.modes == (Mode.WHOLE,):
+        return Offer(mode=Mode.WHOLE, clients=1)
+    clients = dict(sharing.replicas).get("", 0)
+    return Offer(mode=sharing.modes[0], clients=clients) if len(sharing.modes) == 1 else None
+
+
+def _instance_offer(sharing: Sharing, placement: Placement) -> Offer:
+    own = next((each for each in sharing.offers if each.placement == placement), None)
+    if own is not None:
+        return own
+    clients = dict(sharing.replicas).get(placement.profile, 1)
+    shared = tuple(mode for mode in sharing.modes if mode in {Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
+    return Offer(placement=placement, mode=shared[0] if shared and clients > 1 else Mode.MIG, clients=clients)
+
+
+def _device(model: GpuModel, memory_mib: int, sharing: Sharing, offer: Offer) -> Device:
+    compute_percent, resource = 100, GPU_RESOURCE
+    if offer.placement is not None:
+        profile = next(p for p in model.profiles if p.name == offer.placement.profile)
+        memory_mib = min(memory_mib, profile.memory_mib)
+        compute_percent = 100 * profile.compute_slices // model.compute_slices
+        resource = GPU_RESOURCE if sharing.strategy == "single" else mig_resource(profile.name)
+    replicated = offer.mode not in {Mode.WHOLE, Mode.MIG}
+    single = offer.single_request if offer.single_request is not None else sharing.single_request
+    return Device(
+        mode=offer.mode,
+        placement=offer.placement,
+        resource=offer.resource or f"{resource}{'.shared' if sharing.renamed and replicated else ''}",
+        clients=offer.clients,
+        memory_mib=memory_mib // offer.clients,
+        compute_percent=compute_percent // offer.clients,
+        single_request=replicated and (offer.mode in {Mode.MPS, Mode.MIG_MPS} if single is None else single),
+    )
+
+
+def without_mps(sharing: Sharing, ready: Collection[Placement | None] = ()) -> Sharing:
+    """Return the sharing without what needs MPS, except on the devices in `ready`; None is the whole GPU."""
+    offers = {each.placement: each for each in sharing.offers}
+    for placement in sharing.layout or ():
+        offer = _instance_offer(sharing, placement)
+        if offer.mode is Mode.MIG_MPS and placement not in ready:
+            offers[placement] = msgspec.structs.replace(offer, clients=0)
+    kept = sharing.modes if None in ready else tuple(mode for mode in sharing.modes if mode is not Mode.MPS)
+    return msgspec.structs.replace(sharing, modes=kept, offers=tuple(offers.values()))
+
+
+def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    """Return the ways one device of `ask` could be served on an empty GPU, the one to prefer first.
+
+    Existing devices come first, then the weakest mode that is enough: amounts before MIG instances before the whole
+    GPU. Among devices the smallest comes first. Of the profiles that could be cut for a need only the smallest is
+    offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
+    once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
+    for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is
+    fixed, existing devices have one allocator: they serve the kubelet's pods, which name them, or the scheduler's.
+    """
+    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
+    existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
+    existing = existing if _allocates(ask, sharing) else []
+    made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
+    return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
+
+
+def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
+    """Return the existing devices of a GPU that are enough for an ask, and are not for it: the other allocator's."""
+    if _allocates(ask, sharing):
+        return ()
+    ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
+    return tuple(device for device in devices(model, memory_mib, sharing) if _serves(ask, device))
+
+
+def _allocates(ask: Ask, sharing: Sharing) -> bool:
+    """Return whether who allocates the existing devices of a GPU serves such asks."""
+    return sharing.undecided or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
+
+
+def _own_resource(resource: str, model: GpuModel) -> str:
+    """Return the name under which this model's instances of the profile are advertised, where one is named."""
+    if not resource.startswith(mig_resource("")):
+        return resource
+    name = resource.removesuffix(".shared")
+    profile = meant(model, name)
+    return mig_resource(profile.name, shared=name != resource) if profile else resource
+
+
+def _size(option: Option) -> tuple[int, int]:
+    return option.memory_mib, option.compute_percent
+
+
+def _serves(ask: Ask, device: Device) -> bool:
+    if not device.isolation.covers(ask.isolation):
+        return False
+    if ask.form is Form.EXACT:
+        return device.resource == ask.resource
+    enough = device.memory_mib >= ask.memory_mib and device.compute_percent >= ask.compute_percent
+    return ask.form is Form.NEED and enough
+
+
+def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    """Return the amount modes, weakest first."""
+    if ask.form is Form.EXACT or ask.memory_mib > memory_mib:
+        return ()
+    return tuple(
+        Option(mode=mode, memory_mib=ask.memory_mib, compute_percent=ask.compute_percent)
+        for mode in (Mode.MEMORY_SHARE, Mode.MPS)
+        if mode in sharing.modes and mode.isolation.covers(ask.isolation)
+    )
+
+
+def _cuts(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
+    if not sharing.cuttable or ask.form is Form.SHARE:
+        return ()
+    if ask.form is Form.EXACT:
+        return tuple(_cut(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource)
+    whole_too = Mode.WHOLE in sharing.modes
+    plain = (p for p in model.profiles if p.starts and not p.graphics and p.media not in model.at_most_one)
+    cuts = (_cut(p, model) for p in plain if p.size < model.units or not whole_too)
+    enough = (c for c in cuts if c.memory_mib >= ask.memory_mib and c.compute_percent >= ask.compute_percent)
+    return tuple(sorted(enough, key=_size))[:1]
+
+
+def _cut(profile: Profile, model: GpuModel) -> Option:
+    compute_percent = 100 * profile.compute_slices // model.compute_slices
+    return Option(mode=Mode.MIG, profile=profile.name, memory_mib=profile.memory_mib, compute_percent=compute_percent)
+
+
+def _whole(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
+    if Mode.WHOLE not in sharing.modes or len(sharing.modes) == 1 or ask.form is Form.SHARE:
+        return ()
+    fits = ask.resource == GPU_RESOURCE if ask.form is Form.EXACT else ask.memory_mib <= memory_mib
+    return (Option(mode=Mode.WHOLE, memory_mib=memory_mib, compute_percent=100),) if fits else ()

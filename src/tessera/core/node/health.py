@@ -1,0 +1,277 @@
+"""Which devices are well: errors that the driver reports make one unhealthy, quiet and probation make it healthy again.
+
+                 error, lost                 quiet for its rest, and reached
+    healthy ─────────────────► unhealthy ────────────────────────────────────► probation
+       ▲                        ▲  │  ▲                                          │   │
+       │                        └──┘  └──────────── error, lost ─────────────────┘   │
+       │                        error                                                │
+       └──────────────────────────── quiet until its end, and reached ───────────────┘
+
+Each relapse doubles the rest, up to a limit, and is forgiven after a long time in health. An error that names a MIG
+instance is that instance's alone; every other is the GPU's, and with it of all its instances and shares.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["Change", "Health", "Phase", "Policy", "State", "Xids", "counts", "looked", "reported"]
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
+
+GRAVE_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
+"""Errors after which NVIDIA asks for a reset or a look at the hardware, so that quiet alone proves little.
+
+Source: NVIDIA, XID Errors: double bit ECC, halted controller, failed row remapping, NVLink, off the bus, uncontained
+memory error, GSP timeout and error, unrecovered ECC.
+"""
+
+_LARGEST_XID = 1 << 31
+_ALL = frozenset({"all", "xids"})
+
+
+class Phase(enum.StrEnum):
+    """How well a device is."""
+
+    HEALTHY = "healthy"
+    """Nothing is known against it; it is offered."""
+    UNHEALTHY = "unhealthy"
+    """It had an error lately, or the driver does not reach it; it is not offered."""
+    PROBATION = "probation"
+    """It has been quiet and is reached again; it is not offered until that has lasted."""
+
+
+class Xids(msgspec.Struct, frozen=True, kw_only=True):
+    """Which errors make a device unhealthy: all but those ignored."""
+
+    ignored: frozenset[int] = APPLICATION_XIDS
+    enabled: frozenset[int] = frozenset()
+    """Counted whatever else is said."""
+    none: bool = False
+    """Whether all but those enabled are ignored."""
+
+    @classmethod
+    def of(cls, disabled: str, enabled: str = "") -> "Xids":
+        """Return what the variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin say.
+
+        Args:
+            disabled: numbers to be ignored beside the usual ones, or `all` or `xids`; separated by commas.
+            enabled: numbers that count although they are ignored otherwise, or `all`, and then all count.
+
+        Raises:
+            InvalidInput: neither a number nor one of these words.
+
+        """
+        off, off_numbers = _listed(disabled, "DP_DISABLE_HEALTHCHECKS")
+        on, on_numbers = _listed(enabled, "DP_ENABLE_HEALTHCHECKS")
+        if on:
+            return cls(ignored=frozenset())
+        return cls(ignored=APPLICATION_XIDS | off_numbers, enabled=on_numbers, none=off)
+
+    def count(self, xid: int) -> bool:
+        """Return whether this error makes a device unhealthy."""
+        return xid in self.enabled or not (self.none or xid in self.ignored)
+
+
+def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
+    """Return whether a list says all, and the numbers in it."""
+    words = [word for part in text.split(",") if (word := part.strip().lower())]
+    numbers = set()
+    for word in words:
+        number = int(word) if word.isascii() and word.isdecimal() and len(word) < len(str(_LARGEST_XID)) else None
+        if number is None and word not in _ALL:
+            accepted = "numbers, all, or xids, separated by commas"
+            raise InvalidInput(subject, found=shown(word), wanted="the number of an XID", accepted=accepted)
+        numbers |= set() if number is None else {number}
+    return not _ALL.isdisjoint(words), frozenset(numbers)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How errors are judged, and how long a device stays away for them."""
+
+    xids: Xids = Xids()
+    rest_s: float = 60.0
+    """Quiet after a first error. Twice as much after each relapse."""
+    longest_rest_s: float = 3600.0
+    """Quiet at the most, and after a grave error at once."""
+    probation_s: float = 60.0
+    """From the end of the rest until it is offered again."""
+    forgive_s: float = 24 * 3600.0
+    """Health after which earlier errors no longer count."""
+
+    def rest(self, relapses: int, *, grave: bool = False) -> float:
+        """Return how long a device must be quiet."""
+        if grave:
+            return self.longest_rest_s
+        doublings = min(relapses, 64)  # further ones cannot matter, and would overflow
+        return min(self.rest_s * 2.0**doublings, self.longest_rest_s)
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a device that is or was not well."""
+
+    phase: Phase
+    reason: str
+    """The last error, in words."""
+    since_s: float
+    """When the phase began."""
+    until_s: float
+    """When it may end."""
+    relapses: int = 0
+    rest_s: float = 0.0
+    """How long it must be quiet, counted from the last error."""
+
+
+class _Error(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held against a device."""
+
+    reason: str
+    grave: bool = False
+
+
+_LOST = _Error(reason="the driver no longer reaches it")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A device went from one phase to another."""
+
+    key: DeviceKey
+    before: Phase
+    after: Phase
+    reason: str
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the devices of a node; those not named are healthy."""
+
+    states: tuple[tuple[DeviceKey, State], ...] = ()
+
+    @property
+    def unhealthy(self) -> frozenset[DeviceKey]:
+        """The GPUs and instances that are not to be offered."""
+        return frozenset(key for key, state in self.states if state.phase is not Phase.HEALTHY)
+
+    @property
+    def wake_s(self) -> float | None:
+        """When the next device may get better, for the shell to look again by then; None where none may."""
+        return min((state.until_s for _, state in self.states if state.phase is not Phase.HEALTHY), default=None)
+
+    def phase(self, key: DeviceKey) -> Phase:
+        """Return how well a device is, by itself: a sick GPU's instances are not marked one by one."""
+        return dict(self.states)[key].phase if key in dict(self.states) else Phase.HEALTHY
+
+
+def counts(event: GpuEvent, policy: Policy) -> bool:
+    """Return whether an event says something about a device's health."""
+    return event.lost or (event.xid is not None and policy.xids.count(event.xid))
+
+
+def reported(
+    health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: Policy
+) -> tuple[Health, tuple[Change, ...]]:
+    """Return the health after an event, and what changed.
+
+    An error of an instance that is gone by now is nobody's. One of which the driver cannot tell the GPU is held against
+    all of them: they come back by themselves, and none is offered that may be broken.
+
+    Args:
+        health: as it was.
+        event: what the driver reported.
+        inventory: read after the event.
+        now_s: the time, of any clock that never goes back.
+        policy: how to judge.
+
+    """
+    states = dict(health.states)
+    changes: list[Change] = []
+    if counts(event, policy):
+        error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
+        for key in _struck(event, inventory):
+            changes += _fall_ill(states, key, error, now_s, policy)
+    return _health(states), tuple(changes)
+
+
+def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceKey]:
+    for facts in inventory.gpus:
+        if event.gpu in {facts.uuid, ""}:
+            if event.gpu_instance is None:
+                yield facts.uuid
+            for each in facts.instances:
+                if each.gpu_instance == event.gpu_instance:
+                    yield facts.uuid, each.placement
+
+
+def _fall_ill(
+    states: dict[DeviceKey, State], key: DeviceKey, error: _Error, now_s: float, policy: Policy
+) -> tuple[Change, ...]:
+    """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
+    former = states.get(key)
+    before = former.phase if former else Phase.HEALTHY
+    same = former is not None and before is Phase.UNHEALTHY
+    relapses = 0 if former is None else former.relapses + (not same)
+    rest_s = max(policy.rest(relapses, grave=error.grave), former.rest_s if former and same else 0.0)
+    states[key] = State(
+        phase=Phase.UNHEALTHY,
+        reason=error.reason,
+        since_s=former.since_s if former and same else now_s,
+        until_s=now_s + rest_s,
+        relapses=relapses,
+        rest_s=rest_s,
+    )
+    return () if same else (Change(key=key, before=before, after=Phase.UNHEALTHY, reason=error.reason),)
+
+
+def looked(health: Health, inventory: Inventory, now_s: float, policy: Policy) -> tuple[Health, tuple[Change, ...]]:
+    """Return the health after a look at the driver, and what changed.
+
+    Instances and GPUs that are no longer there are forgotten: what is made anew begins healthy.
+    """
+    gpus = {facts.uuid: facts for facts in inventory.gpus}
+    states = {key: state for key, state in health.states if _present(key, gpus)}
+    changes: list[Change] = []
+    for facts in inventory.gpus:
+        if facts.lost:
+            changes += _fall_ill(states, facts.uuid, _LOST, now_s, policy)
+    for key in tuple(states):
+        if not gpus[_gpu(key)].lost:
+            changes += _recover(states, key, now_s, policy)
+    return _health(states), tuple(changes)
+
+
+def _gpu(key: DeviceKey) -> str:
+    return key if isinstance(key, str) else key[0]
+
+
+def _present(key: DeviceKey, gpus: Mapping[str, GpuFacts]) -> bool:
+    facts = gpus.get(_gpu(key))
+    if facts is None or isinstance(key, str):
+        return facts is not None
+    return facts.lost or any(each.placement == key[1] for each in facts.instances)
+
+
+def _recover(states: dict[DeviceKey, State], key: DeviceKey, now_s: float, policy: Policy) -> tuple[Change, ...]:
+    """Let a device that is reached get better where its time has come."""
+    state = states[key]
+    if now_s < state.until_s:
+        return ()
+    if state.phase is Phase.HEALTHY:
+        del states[key]
+        return ()
+    better = Phase.PROBATION if state.phase is Phase.UNHEALTHY else Phase.HEALTHY
+    lasts_s = policy.probation_s if better is Phase.PROBATION else policy.forgive_s
+    states[key] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
+    return (Change(key=key, before=state.phase, after=better, reason=state.reason),)
+
+
+def _health(states: Mapping[DeviceKey, State]) -> Health:
+    return Health(states=tuple(sorted(states.items(), key=lambda each: _order(each[0]))))
+
+
+def _order(key: DeviceKey) -> tuple[str, int, int, str]:
+    return (key, -1, 0, "") if isinstance(key, str) else (key[0], key[1].start, key[1].size, key[1].profile)

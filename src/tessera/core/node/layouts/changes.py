@@ -1,0 +1,295 @@
+"""What one GPU needs to become its target, and who stands in the way."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.core.gpu.inventory import GpuFacts, GpuProcess, Inventory
+from tessera.core.gpu.mig import Layout, Placement, counts_of, is_legal, why_illegal
+from tessera.core.node.layouts.configurations import Target, exact
+from tessera.core.node.repartition import Destroy, Refusal, Repartition, plan_repartition
+
+__all__ = [
+    "AwaitReset",
+    "Blocked",
+    "Change",
+    "Cut",
+    "Difference",
+    "Impossible",
+    "Keep",
+    "SetMode",
+    "User",
+    "change",
+    "differences",
+    "lost",
+    "users_of",
+    "with_instance",
+]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who holds a GPU or one of its MIG instances: a pod, or a process that no pod explains."""
+
+    gpu: str
+    """UUID."""
+    placement: Placement | None = None
+    """The MIG instance; None for the whole GPU, and where it is not known which instance."""
+    pod: str = ""
+    """`namespace/name`; empty for a process."""
+    pid: int = 0
+    """0 for a pod."""
+
+    @property
+    def name(self) -> str:
+        """The user as messages name it."""
+        who = f"pod {self.pod}" if self.pod else f"process {self.pid}"
+        return f"{who} on {self.placement.profile} at {self.placement.start}" if self.placement else who
+
+
+class Keep(msgspec.Struct, frozen=True, tag=True):
+    """The GPU is as it shall be."""
+
+
+class Cut(msgspec.Struct, frozen=True, tag=True):
+    """MIG is on; instances must go or come. After it the GPU is looked at again, for a change may take two."""
+
+    plan: Repartition
+
+
+class SetMode(msgspec.Struct, frozen=True, tag=True):
+    """MIG must be switched, which nobody may be using the GPU for; instances must go first."""
+
+    on: bool
+    clear: Repartition | None = None
+
+
+class AwaitReset(msgspec.Struct, frozen=True, tag=True):
+    """MIG is switched already; the GPU shows it after its next reset, or a reboot of the node."""
+
+    on: bool
+
+
+class Blocked(msgspec.Struct, frozen=True, tag=True):
+    """Somebody uses what must change; once they are gone it can."""
+
+    reason: str
+    """One sentence for people, without full stop."""
+    users: tuple[User, ...]
+    withdraw: Layout = ()
+    """The instances that will have to go, used or not: offered to nobody while the change waits."""
+
+
+class Impossible(msgspec.Struct, frozen=True, tag=True):
+    """The GPU cannot get there as it is now, whoever goes."""
+
+    reason: str
+    """One sentence for people, without full stop."""
+
+
+Change = Keep | Cut | SetMode | AwaitReset | Blocked | Impossible
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in which a GPU is not its target."""
+
+    gpu: str
+    index: int
+    found: str
+    wanted: str
+
+
+def lost(index: int) -> str:
+    """Return what is wrong with a GPU that the driver has lost, and what to do, as a sentence without full stop."""
+    return f"the driver has lost GPU {index}; reset it or reboot the node"
+
+
+def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterable[int] = ()) -> tuple[Difference, ...]:
+    """Return in what the node's GPUs are not their targets; nothing where the configuration is applied.
+
+    A GPU without target is left as it is and so never differs. Instances are compared by profile and number; where the
+    target fixes placements, by these.
+
+    Args:
+        inventory: what the driver shows.
+        targets: what GPUs shall be.
+        unseen: indices of GPUs that shall be something too, and that the driver never showed.
+
+    """
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    found = [Difference(gpu="", index=index, found=_LOST[0], wanted=_LOST[1]) for index in unseen]
+    for target in targets:
+        gpu = gpus.get(target.gpu)
+        told = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
+        if told:
+            found.append(Difference(gpu=target.gpu, index=target.index, found=told[0], wanted=told[1]))
+    return tuple(found)
+
+
+_LOST = "the GPU is lost", "one that the driver reaches"
+
+
+def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
+    if gpu.lost:
+        return _LOST
+    if gpu.mig is None:
+        return ("no MIG", "MIG on") if target.mig else None
+    if gpu.mig.current != target.mig or gpu.mig.needs_reset:
+        after = f", {_mode(on=gpu.mig.pending)} after a reset" if gpu.mig.needs_reset else ""
+        return f"{_mode(on=gpu.mig.current)}{after}", _mode(on=target.mig)
+    if not target.mig or _is_there(gpu, target):
+        return None
+    present = tuple(each.placement for each in gpu.instances)
+    broken = f", incomplete: {_places(gpu.incomplete)}" if gpu.incomplete else ""
+    wanted = _numbers(target.counts) if target.layout is None else _places(target.layout)
+    return f"{_places(present)}{broken}", wanted
+
+
+def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
+    """Return the next thing to do on a GPU, of which a used instance is never part.
+
+    Args:
+        gpu: what the driver shows of it.
+        target: what it shall be.
+        users: who holds the GPU or its instances, those of other GPUs too.
+
+    """
+    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=_order))
+    if gpu.lost:
+        return Impossible(lost(gpu.index))
+    if gpu.mig is None:
+        return Impossible(f"GPU {gpu.index} ({gpu.model.name}) has no MIG") if target.mig else Keep()
+    if gpu.mig.current != target.mig and gpu.mig.pending == target.mig:
+        return AwaitReset(target.mig)
+    if gpu.mig.current != target.mig:
+        return _switch(gpu, target, own)
+    if gpu.mig.needs_reset:
+        return SetMode(target.mig)
+    return _cut(gpu, target, own) if target.mig else Keep()
+
+
+def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
+    if users:
+        return Blocked(
+            f"GPU {gpu.index}: switching MIG {'on' if target.mig else 'off'} needs a GPU that nobody uses; "
+            f"it is in use by {_names(users)}",
+            users,
+            gpu.layout or (),
+        )
+    present = gpu.layout or ()
+    plan = plan_repartition(gpu.model, present, (), ()) if present else None
+    assert not isinstance(plan, Refusal), "the empty layout keeps all of no used instances"
+    return SetMode(target.mig, plan)
+
+
+def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
+    if _is_there(gpu, target):
+        return Keep()
+    present = gpu.layout or ()
+    wrong = why_illegal(gpu.model, present)
+    if wrong:
+        return Impossible(f"GPU {gpu.index}: the driver shows a layout that cannot be: {wrong}")
+    used = tuple(sorted({user.placement for user in users if user.placement in present}))
+    whole = tuple(each.placement for each in gpu.instances)
+    goal = whole if gpu.incomplete else target.layout if target.layout is not None else dict(target.counts)
+    plan = plan_repartition(gpu.model, present, used, goal)
+    if isinstance(plan, Refusal):
+        holding = tuple(user for user in users if user.placement in plan.blockers)
+        if not holding:
+            return Impossible(f"GPU {gpu.index}: {plan.reason}")
+        rest = plan_repartition(gpu.model, present, tuple(each for each in used if each not in plan.blockers), goal)
+        assert isinstance(rest, Repartition), "without the blockers there is a way"
+        doomed = tuple(each for each in present if each not in rest.target)
+        return Blocked(f"GPU {gpu.index}: {plan.reason}; held by {_names(holding)}", holding, doomed)
+    unknown = tuple(user for user in users if user.placement is None)
+    if unknown and any(isinstance(step, Destroy) for step in plan.steps):
+        return Blocked(f"GPU {gpu.index}: it is not known which instances {_names(unknown)} uses", unknown)
+    return Cut(plan)
+
+
+def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:
+    """Return the target that has one more instance: all used ones stay, and as many others as can.
+
+    None where used instances leave no room, and where MIG is off on a GPU that somebody uses.
+    """
+    present = tuple(each.placement for each in gpu.instances)
+    own = {user.placement for user in users if user.gpu == gpu.uuid}
+    used = tuple(each for each in present if each in own)
+    if (gpu.layout is None and own) or not is_legal(
+        gpu.model, (*(each for each in used if each != placement), placement)
+    ):
+        return None
+    layout = tuple(sorted({*used, placement}))
+    for each in present:
+        if each not in layout and is_legal(gpu.model, (*layout, each)):
+            layout = tuple(sorted((*layout, each)))
+    return exact(gpu, layout)
+
+
+def _is_there(gpu: GpuFacts, target: Target) -> bool:
+    """Return whether a GPU with MIG on has the instances of its target, all of them complete."""
+    if target.mode_only:
+        return True
+    present = tuple(each.placement for each in gpu.instances)
+    if gpu.incomplete:
+        return False
+    if target.layout is not None:
+        return set(present) == set(target.layout)
+    return dict(counts_of(gpu.model, present)) == dict(target.counts)
+
+
+def users_of(
+    inventory: Inventory, held: Iterable[tuple[str, Iterable[str]]], processes: Mapping[str, Iterable[GpuProcess]]
+) -> tuple[User, ...]:
+    """Return who holds which GPU and instance, sorted: pods, and the processes that none of these pods explains.
+
+    A process on an instance that the inventory does not show is one of which the instance is not known.
+
+    Args:
+        inventory: what exists now.
+        held: pods as `namespace/name`, each with the ids of the devices it holds: GPU and MIG UUIDs, replicas of them
+            (`<uuid>::<n>`), units of memory (`<gpu uuid>-_-<n>`). Ids of instances that no longer exist hold nothing.
+        processes: those with a context, by GPU UUID.
+
+    """
+    places: dict[str, tuple[str, Placement | None]] = {gpu.uuid: (gpu.uuid, None) for gpu in inventory.gpus}
+    for gpu in inventory.gpus:
+        places |= {each.uuid: (gpu.uuid, each.placement) for each in gpu.instances}
+    found = set()
+    for pod, ids in held:
+        for device in ids:
+            place = places.get(device.partition("::")[0].partition("-_-")[0])
+            if place:
+                found.add(User(gpu=place[0], placement=place[1], pod=pod))
+    explained = {(user.gpu, user.placement) for user in found}
+    for user in _process_users(inventory, processes):
+        if (user.gpu, user.placement) not in explained:
+            found.add(user)
+    return tuple(sorted(found, key=_order))
+
+
+def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[User]:
+    for gpu in inventory.gpus:
+        instances = {each.gpu_instance: each.placement for each in gpu.instances}
+        for process in processes.get(gpu.uuid, ()):
+            place = None if process.gpu_instance is None else instances.get(process.gpu_instance)
+            yield User(gpu=gpu.uuid, placement=place, pid=process.pid)
+
+
+def _order(user: User) -> tuple[str, Layout, str, int]:
+    return user.gpu, (user.placement,) if user.placement else (), user.pod, user.pid
+
+
+def _mode(*, on: bool) -> str:
+    return "MIG on" if on else "MIG off"
+
+
+def _names(users: tuple[User, ...]) -> str:
+    return ", ".join(dict.fromkeys(user.name for user in users))
+
+
+def _numbers(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in counts) or "no instance"
+
+
+def _places(layout: Layout) -> str:
+    return ", ".join(f"{each.profile} at {each.start}" for each in layout) or "no instance"

@@ -1,0 +1,50 @@
+"""Layouts that the node policy fixes: the targets, and whether to try for them now."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.node.layouts.configurations import Target, exact
+from tessera.core.node.layouts.wish import Limits
+from tessera.core.node.nodesharing import NodeSharing, desired_layouts
+
+__all__ = ["PolicyAttempt", "attempted", "policy_targets", "worth_trying"]
+
+
+class PolicyAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was tried last."""
+
+    targets: tuple[Target, ...]
+    gpus: tuple[GpuFacts, ...]
+    """As they were before."""
+    again_s: float
+    """When the same may be tried again, on the caller's clock."""
+
+
+def policy_targets(inventory: Inventory, said: NodeSharing) -> tuple[Target, ...]:
+    """Return the targets of the GPUs that differ from what the node policy fixes.
+
+    Raises:
+        InvalidInput: a layout that its GPU cannot have.
+
+    """
+    facts = {gpu.uuid: gpu for gpu in inventory.gpus}
+    return tuple(exact(facts[gpu], layout) for gpu, layout in desired_layouts(inventory, said))
+
+
+def worth_trying(
+    targets: tuple[Target, ...], inventory: Inventory, last: PolicyAttempt | None, *, now_s: float
+) -> bool:
+    """Return whether to try for these targets now: what failed waits for its time, unless targets or GPUs changed."""
+    if last is None or (last.targets, last.gpus) != (targets, inventory.gpus):
+        return bool(targets)
+    return bool(targets) and now_s >= last.again_s
+
+
+def attempted(
+    targets: tuple[Target, ...], inventory: Inventory, failures: Sequence[str], limits: Limits, *, began_s: float
+) -> PolicyAttempt:
+    """Return what to remember of an attempt that began at `began_s`, when the GPUs were as `inventory` shows them."""
+    again_s = began_s + limits.retry_s if failures else began_s
+    return PolicyAttempt(targets=targets, gpus=inventory.gpus, again_s=again_s)

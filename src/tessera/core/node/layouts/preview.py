@@ -1,0 +1,71 @@
+"""What would be done to a GPU to give it a layout, step by step, and whom each step would disturb; nothing is done."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.layouts.changes import Blocked, Cut, SetMode, User, change
+from tessera.core.node.layouts.configurations import Target
+from tessera.core.node.repartition import Create, Repartition
+
+__all__ = ["Action", "preview"]
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One step on one GPU."""
+
+    gpu: str
+    """UUID."""
+    index: int
+    what: Literal["destroy", "create", "switch MIG on", "switch MIG off"]
+    placement: Placement | None = None
+    """The instance; None where MIG is switched."""
+    disturbs: tuple[User, ...] = ()
+    """Who would have to go first; the step is not done before they have."""
+
+
+def preview(gpu: GpuFacts, target: Target, users: Iterable[User]) -> tuple[Action, ...]:
+    """Return the steps that lead a GPU to its target, in order; none where none is needed or none can help.
+
+    Where users stand in the way the steps are those that would be done without them, so that it is seen who they are.
+    """
+    own = tuple(user for user in users if user.gpu == gpu.uuid)
+    held = () if isinstance(change(gpu, target, own), Blocked) else own
+    actions: list[Action] = []
+    facts, due = gpu, change(gpu, target, held)
+    while isinstance(due, Cut | SetMode):
+        plan = due.plan if isinstance(due, Cut) else due.clear
+        actions += _steps(gpu, plan, own) if plan else ()
+        if isinstance(due, SetMode):
+            actions.append(_switch(facts, due, own))
+        facts = _after(facts, due, plan)
+        due = change(facts, target, held)
+    return tuple(actions)
+
+
+def _switch(gpu: GpuFacts, due: SetMode, users: tuple[User, ...]) -> Action:
+    undone = gpu.mig is not None and gpu.mig.current == due.on
+    what: Literal["switch MIG on", "switch MIG off"] = "switch MIG on" if due.on else "switch MIG off"
+    return Action(gpu=gpu.uuid, index=gpu.index, what=what, disturbs=() if undone else users)
+
+
+def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[User, ...]) -> Iterable[Action]:
+    for step in plan.steps:
+        made = isinstance(step, Create)
+        disturbed = () if made else tuple(user for user in users if user.placement in {None, step.placement})
+        what: Literal["create", "destroy"] = "create" if made else "destroy"
+        yield Action(gpu=gpu.uuid, index=gpu.index, what=what, placement=step.placement, disturbs=disturbed)
+
+
+def _after(gpu: GpuFacts, due: Cut | SetMode, plan: Repartition | None) -> GpuFacts:
+    """Return a GPU as it will be; nothing is known yet of its new instances but their places."""
+    if plan is not None:
+        made = tuple(
+            Instance(placement=each, uuid="", gpu_instance=0, compute_instance=0, memory_mib=0) for each in plan.target
+        )
+        gpu = msgspec.structs.replace(gpu, instances=made, incomplete=())
+    on = due.on if isinstance(due, SetMode) else True
+    return msgspec.structs.replace(gpu, mig=MigMode(current=on, pending=on))

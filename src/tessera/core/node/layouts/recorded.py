@@ -1,0 +1,100 @@
+"""Layouts that were written down, with their very placements, as targets: to restore a node, and after a reboot."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.node.layouts.configurations import Target, exact
+from tessera.errors import InvalidInput
+
+__all__ = ["Recorded", "lost_targets", "record", "recorded_targets"]
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one GPU was cut into."""
+
+    uuid: str
+    model: str
+    """For people."""
+    mig: bool
+    placements: Layout = ()
+
+
+def record(inventory: Inventory, former: Iterable[Recorded] = ()) -> tuple[Recorded, ...]:
+    """Return what to write down of a node, by UUID: its GPUs with MIG as they are, complete instances alone.
+
+    Of a GPU that the driver does not show, or has lost, the former record stands.
+    """
+    kept = {each.uuid: each for each in former}
+    for gpu in inventory.gpus:
+        if gpu.mig is not None and not gpu.lost:
+            placements = tuple(each.placement for each in gpu.instances)
+            kept[gpu.uuid] = Recorded(
+                uuid=gpu.uuid, model=gpu.model.name, mig=gpu.mig.current, placements=tuple(sorted(placements))
+            )
+    return tuple(kept[uuid] for uuid in sorted(kept))
+
+
+def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[Target, ...]:
+    """Return a target for each GPU that was recorded, with its placements, by index.
+
+    A GPU that is not there is left out where the driver has lost one that it never showed: that may be it.
+
+    Raises:
+        InvalidInput: a GPU that this node lacks, or that cannot have the layout.
+
+    """
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    targets = []
+    for each in recorded:
+        gpu = gpus.get(each.uuid)
+        if gpu is None and inventory.unseen:
+            continue
+        if gpu is None:
+            raise InvalidInput(
+                f"recorded GPU {each.uuid}",
+                found="no GPU of that UUID",
+                wanted="a GPU of this node",
+                accepted=", ".join(gpus) or "none, because the driver shows no GPU",
+            )
+        targets.append(_target(each, gpu))
+    return tuple(sorted(targets, key=lambda target: target.index))
+
+
+def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+    """Return the targets of GPUs that lost recorded instances, as all do with a reboot, and a sentence for each other.
+
+    A GPU gets its record back where all it has now is part of it. Where MIG was off nothing was lost, and where other
+    instances are by now somebody has cut it anew.
+    """
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    targets, notes = [], []
+    for each in recorded:
+        if not each.mig:
+            continue
+        gpu = gpus.get(each.uuid)
+        if gpu is None or gpu.lost or gpu.mig is None:
+            notes.append(f"recorded GPU {each.uuid} ({each.model}) is not there; its record is kept")
+            continue
+        try:
+            target = _target(each, gpu)
+        except InvalidInput as error:
+            notes.append(f"record not used: {error}")
+            continue
+        if set(gpu.layout or ()) <= set(target.layout or ()):
+            targets.append(target)
+        else:
+            notes.append(f"GPU {gpu.index} has other instances than recorded; they are left as they are")
+    return tuple(sorted(targets, key=lambda target: target.index)), tuple(notes)
+
+
+def _target(each: Recorded, gpu: GpuFacts) -> Target:
+    return exact(gpu, tuple(_renamed(gpu.model, place) for place in each.placements) if each.mig else None)
+
+
+def _renamed(model: GpuModel, place: Placement) -> Placement:
+    """Return a placement under the name that the driver gives its profile now; names change with the driver."""
+    return Placement(place.start, place.size, profile(model, place.profile).name)

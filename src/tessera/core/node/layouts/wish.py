@@ -1,0 +1,399 @@
+"""How it stands with the configuration that a node's label asks for: a value, and what it becomes with each look.
+
+               differs                         all as asked
+    (none) ─────────────► pending ─────────────────────────────────► success
+       ▲                   │ ▲  │ MIG switched, reboot allowed          │ differs: pending
+       │ label gone        │ │  └──────────► rebooting ──┐             │
+    any state     deadline │ │ it can go on,             │ deadline    │
+                  or error ▼ │ and it is time            ▼             ▼
+                          failed ◄──────────────────── failed        pending
+
+Pending and rebooting have a deadline, so the label ends in success or failed, whatever happens. Failed is no end: when
+the world has changed, or after a pause that doubles, what can be done is tried again.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from tessera.core.gpu.inventory import Inventory, MigMode
+from tessera.core.gpu.mig import Layout
+from tessera.core.node.layouts.changes import (
+    AwaitReset,
+    Blocked,
+    Change,
+    Cut,
+    Impossible,
+    Keep,
+    SetMode,
+    User,
+    change,
+    lost,
+)
+from tessera.core.node.layouts.configurations import Group, Target, resolve, unseen_gpus
+from tessera.errors import InvalidInput
+
+__all__ = [
+    "Attempted",
+    "Cause",
+    "Condition",
+    "Limits",
+    "NotRebooted",
+    "Outlook",
+    "Seen",
+    "State",
+    "Unseen",
+    "Wish",
+    "WishEvent",
+    "advance",
+    "outlook",
+    "resumed",
+]
+
+
+class State(enum.StrEnum):
+    """Value of the label `nvidia.com/mig.config.state`. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager."""
+
+    PENDING = "pending"
+    REBOOTING = "rebooting"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+class Cause(enum.StrEnum):
+    """Reason of the node's condition and event."""
+
+    APPLIED = "LayoutApplied"
+    PENDING = "LayoutPending"
+    BLOCKED = "LayoutBlocked"
+    FAILED = "LayoutFailed"
+    REBOOTING = "LayoutRebooting"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long what may take, and what is allowed."""
+
+    pending_s: float = 300.0
+    """From pending to failed. Source: the MIG manager waits as long for pods to go."""
+    rebooting_s: float = 1200.0
+    """From rebooting to failed; a node with eight GPUs takes up to a quarter of an hour."""
+    retry_s: float = 30.0
+    """Pause after the first failure; it doubles with each further one."""
+    retry_most_s: float = 600.0
+    """The longest pause."""
+    may_reboot: bool = False
+    """Whether the node may be rebooted where MIG was switched and nobody uses any of its GPUs."""
+
+
+World = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
+"""What a failed attempt depends on, a row for each GPU: UUID, lost, MIG mode, layout."""
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at label, files, GPUs and users says must be done."""
+
+    world: World
+    invalid: str = ""
+    """Why the wish means nothing on this node; empty where it does."""
+    targets: tuple[Target, ...] = ()
+    """What each GPU shall be; GPUs without target are left out."""
+    unseen: tuple[int, ...] = ()
+    """Indices of GPUs that shall be something too, and that the driver never showed: lost before the agent started."""
+    changes: tuple[tuple[str, Change], ...] = ()
+    """What each of them needs, by UUID."""
+    idle: bool = True
+    """Whether nobody uses any GPU of the node."""
+    notes: tuple[str, ...] = ()
+    """More for people on what stands in the way, such as why a pod is not evicted."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all is as asked."""
+        return not self.invalid and not self.unseen and all(isinstance(each, Keep) for _, each in self.changes)
+
+    @property
+    def feasible(self) -> tuple[tuple[str, Cut | SetMode], ...]:
+        """The changes that can be made now, by GPU."""
+        return tuple((gpu, each) for gpu, each in self.changes if isinstance(each, Cut | SetMode))
+
+    @property
+    def blocked(self) -> tuple[tuple[str, Blocked], ...]:
+        """The changes that wait for users to go, by GPU."""
+        return tuple((gpu, each) for gpu, each in self.changes if isinstance(each, Blocked))
+
+    @property
+    def awaits_reset(self) -> bool:
+        """Whether MIG was switched on some GPU and a reset is what is left."""
+        return any(isinstance(each, AwaitReset) for _, each in self.changes)
+
+    @property
+    def reason(self) -> str:
+        """What stands in the way, for people; empty where nothing does."""
+        index = {target.gpu: target.index for target in self.targets}
+        told = (_told(index[gpu], each) for gpu, each in self.changes)
+        return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *told, *self.notes)))
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration that is asked for, and how it stands with it."""
+
+    name: str = ""
+    """Empty where the node has no label, and then nothing is done or reported."""
+    state: State | None = None
+    cause: Cause = Cause.PENDING
+    reason: str = ""
+    """For people; in the condition and the event."""
+    until_s: float = 0.0
+    """When pending or rebooting ends in failed."""
+    retry_s: float = 0.0
+    """When what failed may be tried again though the world is the same."""
+    attempts: int = 0
+    """Failures since the last success or change of the label."""
+    world: World = ()
+    """The world in which the last attempt failed."""
+    rebooted: bool = False
+    """Whether the node was rebooted for this wish; it is not rebooted twice."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether what can be done shall be done now."""
+        return self.state is State.PENDING
+
+    @property
+    def condition(self) -> "Condition | None":
+        """What the node's condition says; None where nothing is asked for."""
+        if self.state is None:
+            return None
+        return Condition(
+            status=_STATUS[self.state], reason=self.cause.value, message=f"configuration {self.name}: {self.reason}"
+        )
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """The condition `TesseraLayoutApplied` of a node, and the event that tells of it."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+class Seen(msgspec.Struct, frozen=True, tag=True):
+    """A look at everything; comes again and again, also when nothing has happened."""
+
+    name: str
+    """Value of the label `nvidia.com/mig.config`; empty where there is none."""
+    outlook: Outlook
+
+
+class Attempted(msgspec.Struct, frozen=True, tag=True):
+    """What could be done was tried."""
+
+    failures: tuple[str, ...]
+    """A sentence for each GPU on which it failed, with what was restored; none where all worked."""
+    world: World
+    """The world afterwards; empty where it could not be seen."""
+
+
+class Unseen(msgspec.Struct, frozen=True, tag=True):
+    """A look that failed: driver or kubelet did not answer."""
+
+    name: str
+    reason: str
+
+
+class NotRebooted(msgspec.Struct, frozen=True, tag=True):
+    """The node was to be rebooted, and was not."""
+
+    reason: str
+    outlook: Outlook
+    tried: bool
+    """Whether the node was told to reboot, in vain; it is not told twice for one wish."""
+
+
+WishEvent = Seen | Attempted | Unseen | NotRebooted
+
+
+def outlook(
+    name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory, users: Iterable[User]
+) -> Outlook:
+    """Return what the configuration of this name needs done on a node."""
+    held = tuple(users)
+    world = tuple((gpu.uuid, gpu.lost, gpu.mig, gpu.layout) for gpu in inventory.gpus)
+    try:
+        targets = resolve(name, configurations, inventory)
+    except InvalidInput as error:
+        return Outlook(world=world, invalid=str(error), idle=not held)
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    changes = tuple((target.gpu, change(gpus[target.gpu], target, held)) for target in targets)
+    unseen = unseen_gpus(name, configurations, inventory)
+    return Outlook(world=world, targets=targets, unseen=unseen, changes=changes, idle=not held)
+
+
+def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> Wish:
+    """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there.
+
+    Args:
+        name: the configuration that is asked for.
+        state: how an agent before said it stands.
+        now_s: the time.
+        limits: deadlines.
+        rebooted: whether it is written down that the node was told to reboot for this configuration.
+
+    """
+    if name and state == State.REBOOTING:
+        until = now_s + limits.rebooting_s
+        return Wish(
+            name=name, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+        )
+    return Wish(name=name, rebooted=True) if name and rebooted else Wish()
+
+
+def advance(wish: Wish, event: WishEvent, now_s: float, limits: Limits) -> Wish:
+    """Return how it stands after an event."""
+    match event:
+        case Attempted():
+            return _attempted(wish, event, now_s, limits)
+        case NotRebooted():
+            return _not_rebooted(wish, event, now_s, limits)
+        case Seen() | Unseen() if event.name:
+            return _looked(wish, event, now_s, limits)
+        case _:
+            return Wish()
+
+
+def _looked(wish: Wish, event: Seen | Unseen, now_s: float, limits: Limits) -> Wish:
+    if event.name != wish.name:
+        wish = Wish(name=event.name)
+    if isinstance(event, Unseen):
+        return _unseen(wish, event, now_s, limits)
+    seen = event.outlook
+    if seen.invalid:
+        return msgspec.structs.replace(wish, state=State.FAILED, cause=Cause.FAILED, reason=seen.invalid)
+    if seen.done:
+        return Wish(name=wish.name, state=State.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked")
+    return _NEXT[wish.state](wish, seen, now_s, limits)
+
+
+_STATUS: Mapping[State, Literal["True", "False", "Unknown"]] = MappingProxyType(
+    {State.PENDING: "Unknown", State.REBOOTING: "Unknown", State.SUCCESS: "True", State.FAILED: "False"}
+)
+_MOST_DOUBLINGS = 16
+_REBOOT = "MIG was switched; the node reboots"
+_RESET = (
+    "GPU {}: MIG is switched {} with the next reset: drain the node and reboot it, or reset the GPU once it is idle"
+)
+
+
+def _told(index: int, each: Change) -> str:
+    match each:
+        case Blocked(reason=reason) | Impossible(reason=reason):
+            return reason
+        case AwaitReset(on=on):
+            return _RESET.format(index, "on" if on else "off")
+        case _:
+            return ""
+
+
+def _open(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+    """Begin to wait, where there is something to wait for."""
+    pending = msgspec.structs.replace(wish, state=State.PENDING, until_s=now_s + limits.pending_s)
+    return _wait(pending, seen, now_s, limits)
+
+
+def _wait(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+    """Stay pending as long as there is hope and time."""
+    reboots = _reboots(wish, seen, limits)
+    if not seen.feasible and not seen.blocked:
+        if reboots and seen.idle:
+            until = now_s + limits.rebooting_s
+            return msgspec.structs.replace(
+                wish, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+            )
+        if not reboots:
+            return _fail(wish, Cause.FAILED, seen.reason, seen.world)
+    cause = Cause.PENDING if seen.feasible else Cause.BLOCKED
+    reason = seen.reason
+    if reboots and not seen.feasible and not seen.blocked:
+        reason = f"{_REBOOT} once nobody uses its GPUs"
+    if now_s >= wish.until_s:
+        late = f"not done in time; {reason}" if reason else "not done in time"
+        failed = _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, late, seen.world)
+        return _pause(failed, now_s, limits) if seen.feasible else failed
+    return msgspec.structs.replace(wish, cause=cause, reason=reason or "being applied")
+
+
+def _return(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+    """Go on after a reboot, or give it up."""
+    if seen.feasible or seen.blocked:
+        return _open(wish, seen, now_s, limits)
+    if now_s >= wish.until_s:
+        return _fail(wish, Cause.FAILED, f"the reboot did not help; {seen.reason}", seen.world)
+    return wish
+
+
+def _retry(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+    """Try again what failed, where it can go on and the world is another or the pause is over."""
+    if seen.feasible:
+        again = (wish.world and seen.world != wish.world) or now_s >= wish.retry_s
+        return _open(wish, seen, now_s, limits) if again else wish
+    if seen.idle and not seen.blocked and _reboots(wish, seen, limits) and now_s >= wish.retry_s:
+        return _open(wish, seen, now_s, limits)
+    same = wish.reason.endswith(seen.reason)
+    return wish if same else _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.world)
+
+
+def _attempted(wish: Wish, event: Attempted, now_s: float, limits: Limits) -> Wish:
+    if wish.state is not State.PENDING or not event.failures:
+        return wish
+    return _pause(_fail(wish, Cause.FAILED, "; ".join(event.failures), event.world), now_s, limits)
+
+
+def _not_rebooted(wish: Wish, event: NotRebooted, now_s: float, limits: Limits) -> Wish:
+    """End in failed, with what the look says at the end as each look will find it."""
+    if wish.state is not State.REBOOTING:
+        return wish
+    reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
+    wish = msgspec.structs.replace(wish, rebooted=event.tried)
+    failed = _fail(wish, Cause.FAILED if event.tried else Cause.BLOCKED, reason, event.outlook.world)
+    return _pause(failed, now_s, limits)
+
+
+def _unseen(wish: Wish, event: Unseen, now_s: float, limits: Limits) -> Wish:
+    """Wait for an answer as long as there is time; what was reached stays so until something else is seen."""
+    if wish.state is None:
+        until = now_s + limits.pending_s
+        return msgspec.structs.replace(wish, state=State.PENDING, reason=event.reason, until_s=until)
+    if wish.state in {State.SUCCESS, State.FAILED}:
+        return wish
+    if now_s >= wish.until_s:
+        return _fail(wish, Cause.FAILED, f"not done in time; {event.reason}", wish.world)
+    return msgspec.structs.replace(wish, reason=event.reason)
+
+
+def _reboots(wish: Wish, seen: Outlook, limits: Limits) -> bool:
+    return seen.awaits_reset and limits.may_reboot and not wish.rebooted
+
+
+def _fail(wish: Wish, cause: Cause, reason: str, world: World) -> Wish:
+    return msgspec.structs.replace(wish, state=State.FAILED, cause=cause, reason=reason, world=world)
+
+
+def _pause(wish: Wish, now_s: float, limits: Limits) -> Wish:
+    """Set when a failure may be tried again in the same world."""
+    pause = min(limits.retry_most_s, limits.retry_s * 2.0 ** min(wish.attempts, _MOST_DOUBLINGS))
+    return msgspec.structs.replace(wish, retry_s=now_s + pause, attempts=wish.attempts + 1)
+
+
+_NEXT: Mapping[State | None, Callable[[Wish, Outlook, float, Limits], Wish]] = MappingProxyType(
+    {
+        None: _open,
+        State.SUCCESS: _open,
+        State.PENDING: _wait,
+        State.REBOOTING: _return,
+        State.FAILED: _retry,
+    }
+)
+"""What a look at GPUs that are not yet as asked leads to, by state."""

@@ -1,0 +1,72 @@
+"""Memory limits by cgroup: which cgroup of which pod may hold how much of which GPU.
+
+The driver (615 and later) counts all processes of a cgroup together, so that the pod's own cgroup is limited: it exists
+before any of the pod's containers does, and no container can leave it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
+
+__all__ = ["MemoryCap", "PodShares", "Qos", "memory_caps", "pod_cgroup"]
+
+Qos: TypeAlias = Literal["Guaranteed", "Burstable", "BestEffort"]
+
+
+class PodShares(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of this node and what it was granted."""
+
+    uid: str
+    qos: Qos
+    """`status.qosClass`."""
+    shares: tuple[Share, ...]
+
+
+class MemoryCap(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """The most memory of one GPU that one cgroup may hold."""
+
+    gpu: str
+    """UUID."""
+    cgroup: str
+    """Path below the root of the cgroup tree."""
+    hard_mib: int
+
+
+def pod_cgroup(uid: str, qos: Qos, *, systemd: bool) -> str:
+    """Return the path of a pod's cgroup as the kubelet names it, with either cgroup driver.
+
+    Source: kubernetes/kubernetes `pkg/kubelet/cm/{cgroup_manager_linux,pod_container_manager_linux}.go`.
+    """
+    inner = "" if qos == "Guaranteed" else qos.lower()
+    if not systemd:
+        return "/".join(part for part in ("/kubepods", inner, f"pod{uid}") if part)
+    parents = ["kubepods", f"kubepods-{inner}"] if inner else ["kubepods"]
+    pod = f"{parents[-1]}-pod{uid.replace('-', '_')}"
+    return "".join(f"/{name}.slice" for name in (*parents, pod))
+
+
+def memory_caps(pods: Iterable[PodShares], inventory: Inventory, *, systemd: bool = True) -> tuple[MemoryCap, ...]:
+    """Return the limits of the pods that hold memory shares, sorted; none where the driver has no such limits.
+
+    Shares of one GPU add up. GPUs with MIG on cannot be limited so. MPS has limits of its own: there the memory is the
+    server's, whose cgroup is not the pod's.
+    """
+    if not inventory.memory_limits:
+        return ()
+    uuids = {each.index: each.uuid for each in inventory.gpus if each.layout is None and not each.lost}
+    return tuple(sorted(cap for pod in pods for cap in _caps(pod, uuids, systemd=systemd)))
+
+
+def _caps(pod: PodShares, uuids: Mapping[int, str], *, systemd: bool) -> Iterable[MemoryCap]:
+    held: dict[str, int] = {}
+    for share in pod.shares:
+        if share.mode is Mode.MEMORY_SHARE and share.gpu in uuids:
+            uuid = uuids[share.gpu]
+            held[uuid] = held.get(uuid, 0) + share.memory_mib
+    cgroup = pod_cgroup(pod.uid, pod.qos, systemd=systemd)
+    return (MemoryCap(gpu=uuid, cgroup=cgroup, hard_mib=hard_mib) for uuid, hard_mib in held.items())

@@ -1,0 +1,177 @@
+"""The life of one MPS control daemon: what is seen of it, and the one step to take next.
+
+| seen | wanted | step |
+|---|---|---|
+| nothing, or its process has ended | yes | `START`, after the back-off |
+| it answers, with the limits wanted | yes | `KEEP` |
+| it answers, other limits | yes | `SET_LIMITS` |
+| it answers, but serves another device or has a limit that is wanted no more | yes | `QUIT` when nobody uses it |
+| it does not answer | yes | `WAIT`, and after three times `KILL` when nobody uses it |
+| any that is used | no | `WAIT` |
+| it answers | no | `QUIT` |
+| it does not answer | no | `KILL` |
+| its process has ended | no | `FORGET` |
+
+A daemon with clients, or whose device a pod holds, is never ended.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from tessera.core.cluster.instances import placement_of
+from tessera.core.cluster.mps import MpsTarget, mps_key
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.sharing import Mode
+from tessera.errors import Unavailable
+
+__all__ = [
+    "DaemonRecord",
+    "DaemonSeen",
+    "DaemonState",
+    "Phase",
+    "Step",
+    "back_off_s",
+    "check_daemons",
+    "next_step",
+    "ready_keys",
+]
+
+_PATIENCE = 3
+"""How many times in a row a daemon may fail to answer before it is ended."""
+_FIRST_S, _LONGEST_S = 1.0, 60.0
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+
+
+class Step(enum.StrEnum):
+    """What to do with a daemon."""
+
+    START = "start"
+    KEEP = "keep"
+    SET_LIMITS = "set-limits"
+    QUIT = "quit"
+    KILL = "kill"
+    WAIT = "wait"
+    FORGET = "forget"
+
+
+class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept on disk about a daemon that was started, so that another agent can adopt it."""
+
+    target: MpsTarget
+    pid: int
+    started: str
+    """Boot and start time of the process, without which a process id means nothing."""
+    former_mode: str = ""
+    """Compute mode of the GPU before, restored when the daemon goes; empty where it was not changed."""
+
+
+class DaemonSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One daemon as it is now."""
+
+    record: DaemonRecord | None = None
+    alive: bool = False
+    clients: int | None = None
+    """None where the daemon does not answer."""
+    silent: int = 0
+    """How many times in a row it did not answer."""
+    failures: int = 0
+    """How many starts in a row failed, or ended early."""
+    idle_s: float = 0.0
+    """Time since the last start."""
+
+
+Phase = Literal["running", "failed", "draining"]
+
+
+class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is reported about a daemon."""
+
+    key: str
+    phase: Phase
+    reason: str = ""
+    """Why it is not running; empty where it is."""
+    clients: int | None = None
+
+
+def back_off_s(failures: int) -> float:
+    """Return how long to wait for the next start after so many failures in a row: 1 s, doubled up to 60 s."""
+    return 0.0 if failures == 0 else min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 16))
+
+
+def next_step(wanted: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step:
+    """Return the next step for a daemon.
+
+    Args:
+        wanted: what must run; None where nothing need.
+        seen: what is there.
+        used: whether a pod holds the device, by the kubelet's record.
+
+    """
+    if not seen.alive:
+        if wanted is None:
+            return Step.FORGET
+        return Step.START if seen.idle_s >= back_off_s(seen.failures) else Step.WAIT
+    assert seen.record is not None
+    in_use = used or bool(seen.clients)
+    if wanted is not None and seen.clients is not None:
+        if not _serves(seen.record.target, wanted):
+            return Step.WAIT if in_use else Step.QUIT
+        return Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+    if in_use or (wanted is not None and seen.silent < _PATIENCE):
+        return Step.WAIT
+    return Step.QUIT if seen.clients is not None else Step.KILL
+
+
+def _serves(running: MpsTarget, wanted: MpsTarget) -> bool:
+    """Return whether a running daemon can become what is wanted: a limit of memory is never taken away."""
+    unlimited = wanted.memory_limit_mib == 0 and running.memory_limit_mib > 0
+    return running.visible == wanted.visible and running.exclusive == wanted.exclusive and not unlimited
+
+
+def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available: bool) -> frozenset[str]:
+    """Return the keys (`core.cluster.mps.mps_key`) of devices that may offer MPS, for `core.cluster.mps.enforceable`.
+
+    Devices with replicas need a running daemon. A GPU left to Tessera gets its daemon when the first pod needs it, so
+    that it may offer MPS where a daemon could be started and none has failed.
+
+    Args:
+        gpus: with the sharing that is wanted.
+        states: of all daemons.
+        available: whether the node has MPS at all.
+
+    """
+    phases = {state.key: state.phase for state in states}
+    running = {key for key, phase in phases.items() if phase == "running"}
+    amounts = {gpu.uuid for gpu in gpus if Mode.MPS in gpu.sharing.modes and gpu.sharing.open}
+    return frozenset(running | (amounts - phases.keys() if available else set()))
+
+
+def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterable[DaemonState], *, unable: str) -> None:
+    """Return where the MPS daemon of each share that needs one runs; shares of GPUs that are not there need none.
+
+    Args:
+        shares: what one container gets.
+        inventory: what the driver shows.
+        states: of all daemons.
+        unable: why the node has no MPS; empty where it has.
+
+    Raises:
+        InvalidInput: a share of a MIG instance that its GPU cannot have.
+        Unavailable: a daemon does not run; says which and why.
+
+    """
+    gpus = {gpu.index: gpu for gpu in inventory.gpus}
+    daemons = {state.key: state for state in states}
+    for share in (each for each in shares if each.mode in _MPS and each.gpu in gpus):
+        facts = gpus[share.gpu]
+        state = daemons.get(mps_key(facts.uuid, placement_of(share, facts)))
+        if state is None or state.phase != "running":
+            raise Unavailable(
+                f"MPS share of GPU {share.gpu}",
+                found=(state.reason if state else unable) or "no daemon",
+                wanted="a running MPS daemon, which limits its memory and compute",
+            )

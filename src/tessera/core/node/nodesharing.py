@@ -1,0 +1,443 @@
+"""How a node shares its GPUs: what its files say, and the sharing of each GPU that follows from them.
+
+A node policy decides about the GPUs it names. Of the others NVIDIA's sharing configuration decides; where there is
+none, the label `gpushare=true` makes them memory shares, and without it each is one whole device. MIG instances that
+exist are always offered as instances, except under strategy `none`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.sharing import GPU_RESOURCE, NO_MPS_LIMITS, Mode, Offer, Sharing, mig_resource, without_mps
+from tessera.errors import InvalidInput
+
+__all__ = [
+    "AllocationPolicy",
+    "Entry",
+    "GpuPolicy",
+    "ListStrategy",
+    "NodeSharing",
+    "PluginOptions",
+    "Strategy",
+    "combined",
+    "desired_layouts",
+    "effective",
+    "mps_client_limit",
+    "notes",
+    "shared_gpus",
+    "withheld",
+]
+
+Strategy: TypeAlias = Literal["none", "single", "mixed"]
+AllocationPolicy: TypeAlias = Literal["distributed", "packed"]
+ListStrategy: TypeAlias = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+
+_MIG_MODES = {Mode.TIME_SLICING: Mode.MIG_TIME_SLICING, Mode.MPS: Mode.MIG_MPS}
+_MPS = frozenset({Mode.MPS, Mode.MIG_MPS})
+_AS_GPU = frozenset({Mode.WHOLE, Mode.TIME_SLICING, Mode.MPS})
+"""Modes in which a GPU without MIG is advertised as `nvidia.com/gpu`."""
+_VOLTA = (7, 0)
+_MORE_CLIENTS = (13, 1)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource of NVIDIA's sharing configuration: which devices are shared, how, and under what name."""
+
+    resource: str
+    """The name its devices have unshared: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
+    mode: Mode
+    """`Mode.TIME_SLICING` or `Mode.MPS`, of whole GPUs and MIG instances alike."""
+    replicas: int
+    rename: str = ""
+    """Name of the shared devices; empty where they keep theirs."""
+    count: int = 0
+    """How many of the devices are shared, the first in order of GPU and instance; 0 where `devices` decides."""
+    devices: tuple[str, ...] = ()
+    """GPU index `0`, MIG index `0:1`, GPU or MIG UUID; empty, with `count` 0, for all."""
+    single_request: bool | None = None
+    """`failRequestsGreaterThanOne`; None for the default: no under time-slicing, yes under MPS."""
+
+
+class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How devices are handed to containers, in the words of NVIDIA's device plugin."""
+
+    list_strategies: tuple[ListStrategy, ...] = ()
+    """`deviceListStrategy`; empty where the file does not say."""
+    id_strategy: Literal["uuid", "index"] = "uuid"
+    pass_device_specs: bool = False
+    allocation_policy: AllocationPolicy | None = None
+    """`sharedDevicesAllocationPolicy`; None where the file does not say."""
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    driver_root: str = "/"
+    container_driver_root: str = "/driver-root"
+
+
+class GpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node policy says about one GPU."""
+
+    uuid: str
+    sharing: Sharing | None = None
+    """The layout is the one wanted; None leaves the sharing to the other files."""
+    strategy: Strategy | None = None
+    """MIG strategy of this GPU alone; None for the node's."""
+    power_limit_watts: int | None = None
+    clocks_mhz: tuple[int, int] | None = None
+    """Lowest and highest clock of the graphics engine; None leaves them to the driver."""
+
+
+class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
+    """All that files and labels say about sharing on one node."""
+
+    strategy: Strategy | None = None
+    """MIG strategy; None where nothing says, which is `mixed`."""
+    entries: tuple[Entry, ...] = ()
+    policies: tuple[GpuPolicy, ...] = ()
+    memory_share: bool = False
+    """Whether GPUs of which no file decides are shared out by memory: the label `gpushare=true`."""
+    unit_mib: int = 1024
+    """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
+    plugin: PluginOptions = PluginOptions()
+    evict_conflicts: bool = True
+    """Whether of two pods that hold one device by a defect the later is evicted; otherwise it is only reported."""
+    ignored: tuple[str, ...] = ()
+    """What a file says that has no effect."""
+
+
+def combined(config: NodeSharing, policy: NodeSharing, *, memory_share: bool = False) -> NodeSharing:
+    """Return what NVIDIA's sharing configuration, the node policy and the label `gpushare=true` say together."""
+    return msgspec.structs.replace(
+        config,
+        strategy=policy.strategy or config.strategy,
+        policies=policy.policies,
+        memory_share=memory_share,
+        unit_mib=policy.unit_mib,
+        evict_conflicts=policy.evict_conflicts,
+        ignored=(*config.ignored, *policy.ignored),
+    )
+
+
+def effective(inventory: Inventory, node_sharing: NodeSharing) -> tuple[Gpu, ...]:
+    """Return each GPU with the sharing that is in force as it is configured now, in order of index.
+
+    A GPU whose MIG mode or layout is not yet what its policy wants offers nothing, or the instances it has.
+    """
+    return _Resolution(inventory, node_sharing).gpus
+
+
+def notes(inventory: Inventory, node_sharing: NodeSharing) -> tuple[str, ...]:
+    """Return what of the node's files has no effect or less than it says, and why; one sentence each."""
+    return tuple(_Resolution(inventory, node_sharing).notes)
+
+
+def shared_gpus(inventory: Inventory, node_sharing: NodeSharing) -> frozenset[str]:
+    """Return the UUIDs of the GPUs of which, or of whose instances, entries of NVIDIA's configuration decide."""
+    return _Resolution(inventory, node_sharing).shared
+
+
+def desired_layouts(inventory: Inventory, node_sharing: NodeSharing) -> tuple[tuple[str, Layout | None], ...]:
+    """Return by GPU UUID the MIG layouts that policies fix and that differ from what is there; None for MIG off.
+
+    A policy that lets Tessera recut wants nothing of the instances that exist.
+    """
+    facts = {each.uuid: each for each in inventory.gpus}
+    wanted = (
+        (each.uuid, each.sharing.layout)
+        for each in node_sharing.policies
+        if each.uuid in facts and each.sharing is not None and _fixes_layout(each.sharing)
+    )
+    return tuple((uuid, layout) for uuid, layout in wanted if layout != facts[uuid].layout)
+
+
+def _fixes_layout(sharing: Sharing) -> bool:
+    """Return whether this sharing needs one MIG layout, or MIG off."""
+    return not sharing.recut if sharing.layout is not None else Mode.MIG not in sharing.modes
+
+
+def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
+    """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU.
+
+    Units of memory of GPUs left to Tessera stay: they say nothing of the GPU they come from, and were there fewer for a
+    while, the kubelet would refuse pods assigned to other GPUs for good.
+    """
+    return tuple(
+        msgspec.structs.replace(gpu, sharing=_only(gpu.sharing, kept[gpu.uuid])) if gpu.uuid in kept else gpu
+        for gpu in gpus
+    )
+
+
+def _only(sharing: Sharing, kept: Layout) -> Sharing:
+    if sharing.layout is None and sharing.undecided:
+        return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode is not Mode.WHOLE))
+    if sharing.layout is None:
+        return _nothing(None)
+    return _without(sharing, (each for each in sharing.layout if each not in kept))
+
+
+def mps_client_limit(facts: GpuFacts, cuda: tuple[int, int]) -> int:
+    """Return how many clients MPS admits to one GPU.
+
+    Source: NVIDIA MPS documentation: 16 before Volta, 48 from Volta on, 60 since CUDA 13.1.
+    """
+    if (0, 0) < facts.compute_capability < _VOLTA or facts.model.arch in NO_MPS_LIMITS:
+        return 16
+    return 60 if cuda >= _MORE_CLIENTS else 48
+
+
+class _Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """A device before it is shared."""
+
+    gpu: str
+    placement: Placement | None
+    resource: str
+    model: GpuModel
+    names: frozenset[str]
+    """How a list of devices may name it."""
+
+    def called(self, resource: str) -> bool:
+        """Return whether this is what an entry calls its resource; profiles go by any name drivers print."""
+        if resource == self.resource or self.placement is None or not resource.startswith(mig_resource("")):
+            return resource == self.resource
+        try:
+            named = profile(self.model, resource).name
+        except InvalidInput:
+            return False
+        return self.resource == mig_resource(self.placement.profile) and named == self.placement.profile
+
+
+class _Resolution:
+    """The sharing of each GPU, worked out step by step, and what was noticed on the way."""
+
+    def __init__(self, inventory: Inventory, node_sharing: NodeSharing) -> None:
+        self._inventory = inventory
+        self._said = node_sharing
+        self.notes: list[str] = list(node_sharing.ignored)
+        self._policies = {each.uuid: self._called(each, each.sharing) for each in node_sharing.policies if each.sharing}
+        self._slots = tuple(slot for facts in inventory.gpus for slot in self._slots_of(facts))
+        self._entries = self._assigned()
+        sharings = [self._sharing(facts) for facts in inventory.gpus]
+        self.gpus = tuple(
+            Gpu(index=facts.index, model=facts.model, memory_mib=facts.memory_mib, sharing=sharing, uuid=facts.uuid)
+            for facts, sharing in zip(inventory.gpus, self._alike(sharings), strict=True)
+        )
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that entries speak of."""
+        return frozenset(uuid for uuid, _ in self._entries)
+
+    # Which entry decides about which device
+
+    def _called(self, policy: GpuPolicy, sharing: Sharing) -> Sharing:
+        """Return the sharing of a policy with its instances called as the MIG strategy has it.
+
+        Instances that a policy fixes are offered under strategy `none` too, by their profiles.
+        """
+        strategy = policy.strategy or (sharing.strategy if sharing.strategy == "single" else self._said.strategy)
+        return msgspec.structs.replace(sharing, strategy="single" if strategy == "single" else "mixed")
+
+    def _slots_of(self, facts: GpuFacts) -> Iterator[_Slot]:
+        if facts.uuid in self._policies:
+            return
+        if not self._cut(facts):
+            names = frozenset((facts.uuid, str(facts.index)))
+            yield _Slot(gpu=facts.uuid, placement=None, resource=GPU_RESOURCE, model=facts.model, names=names)
+            return
+        for number, each in enumerate(sorted(facts.instances, key=_enumerated)):
+            old = f"MIG-{facts.uuid}/{each.gpu_instance}/{each.compute_instance}"
+            profile_name = mig_resource(each.placement.profile)
+            yield _Slot(
+                gpu=facts.uuid,
+                placement=each.placement,
+                resource=GPU_RESOURCE if self._said.strategy == "single" else profile_name,
+                model=facts.model,
+                names=frozenset((each.uuid, f"{facts.index}:{number}", old)),
+            )
+
+    def _cut(self, facts: GpuFacts) -> bool:
+        return facts.layout is not None and self._said.strategy != "none"
+
+    def _assigned(self) -> dict[tuple[str, Placement | None], Entry]:
+        """Return the entry of each device that is shared; lists decide before counts, and these before all."""
+        assigned: dict[tuple[str, Placement | None], Entry] = {}
+        for entry in sorted(self._said.entries, key=lambda entry: (not entry.devices, not entry.count)):
+            named = [slot for slot in self._slots if slot.called(entry.resource)]
+            free = [slot for slot in named if (slot.gpu, slot.placement) not in assigned]
+            for slot in self._chosen(entry, named, free):
+                assigned[slot.gpu, slot.placement] = entry
+        return assigned
+
+    def _chosen(self, entry: Entry, named: list[_Slot], free: list[_Slot]) -> Iterable[_Slot]:
+        if entry.devices:
+            for device in entry.devices:
+                if not any(device in slot.names for slot in named):
+                    self.notes.append(f"sharing of {entry.resource}: no such device here is called {device}")
+                elif not any(device in slot.names for slot in free):
+                    self.notes.append(f"sharing of {entry.resource}: another entry shares device {device} already")
+            return [slot for slot in free if not slot.names.isdisjoint(entry.devices)]
+        if entry.count > len(free):
+            found = f"{entry.count} devices are to be shared and {len(free)} are there"
+            self.notes.append(f"sharing of {entry.resource}: {found}")
+        return free[: entry.count or len(free)]
+
+    # The sharing of one GPU
+
+    def _sharing(self, facts: GpuFacts) -> Sharing:
+        policy = self._policies.get(facts.uuid)
+        if policy is not None:
+            sharing = self._by_policy(facts, policy)
+        elif self._cut(facts):
+            sharing = self._instances(facts)
+        else:
+            sharing = self._whole(facts)
+        return self._limited(facts, _without(sharing, facts.incomplete))
+
+    def _by_policy(self, facts: GpuFacts, wanted: Sharing) -> Sharing:
+        if _fixes_layout(wanted) and (wanted.layout is None) != (facts.layout is None):
+            state = "on" if facts.layout is not None else "off"
+            self.notes.append(f"{_named(facts)} offers nothing until its policy is met: MIG is {state}")
+            return _nothing(facts.layout)
+        return msgspec.structs.replace(wanted, layout=facts.layout)
+
+    def _whole(self, facts: GpuFacts) -> Sharing:
+        entry = self._entries.get((facts.uuid, None))
+        if facts.layout is not None:
+            if entry is not None and entry.mode is Mode.MPS:
+                self.notes.append(f"{_named(facts)} offers nothing: MIG is on, so MPS needs strategy single or mixed")
+                return _nothing(None)
+            self.notes.append(f"{_named(facts)} is offered whole although MIG is on: the MIG strategy is none")
+        elif entry is None and self._said.memory_share:
+            return Sharing(modes=(Mode.MEMORY_SHARE,))
+        if entry is None:
+            return Sharing(modes=(Mode.WHOLE,))
+        shared = f"{GPU_RESOURCE}.shared"
+        renamed = () if entry.rename in {"", shared} else (_offer(None, entry.mode, entry),)
+        return Sharing(
+            modes=(entry.mode,),
+            replicas=(("", entry.replicas),),
+            renamed=entry.rename == shared,
+            offers=renamed,
+            single_request=entry.single_request,
+        )
+
+    def _instances(self, facts: GpuFacts) -> Sharing:
+        offers = [
+            _offer(each.placement, _MIG_MODES[entry.mode], entry)
+            for each in facts.instances
+            if (entry := self._entries.get((facts.uuid, each.placement))) is not None
+        ]
+        return Sharing(
+            modes=(Mode.MIG, *sorted({offer.mode for offer in offers})),
+            layout=facts.layout,
+            recut=False,
+            strategy="single" if self._said.strategy == "single" else "mixed",
+            offers=tuple(offers),
+        )
+
+    # What cannot be
+
+    def _limited(self, facts: GpuFacts, sharing: Sharing) -> Sharing:
+        """Return the sharing without MPS where nothing would be limited, and with no more clients than MPS admits."""
+        if not _MPS.intersection(sharing.modes):
+            return sharing
+        if facts.model.arch in NO_MPS_LIMITS:
+            self.notes.append(
+                f"{_named(facts)} offers no MPS: on {facts.model.arch} it limits neither memory nor compute"
+            )
+            return without_mps(sharing)
+        most = mps_client_limit(facts, self._inventory.cuda)
+        if not any(number > most for number in _mps_clients(sharing)):
+            return sharing
+        self.notes.append(f"{_named(facts)} has {most} clients a device: MPS admits no more")
+        return msgspec.structs.replace(
+            sharing,
+            replicas=tuple((name, min(number, most)) for name, number in sharing.replicas),
+            offers=tuple(
+                msgspec.structs.replace(each, clients=min(each.clients, most)) if each.mode in _MPS else each
+                for each in sharing.offers
+            ),
+        )
+
+    def _alike(self, sharings: list[Sharing]) -> list[Sharing]:
+        """Return the sharings, nothing for GPUs that strategy `single` forbids beside the others.
+
+        Under `single` all that is `nvidia.com/gpu` must be one thing; the kind most devices are of stays, of kinds of
+        one number that of the first GPU.
+        """
+        kinds = [
+            _single_kinds(each) if self._under_single(facts, each) else None
+            for facts, each in zip(self._inventory.gpus, sharings, strict=True)
+        ]
+        numbers = Counter[str]()
+        for kind in kinds:
+            numbers.update(kind or ())
+        if len(numbers) <= 1:
+            return sharings
+        (kept, _), *_ = numbers.most_common(1)
+        alike = []
+        for facts, sharing, kind in zip(self._inventory.gpus, sharings, kinds, strict=True):
+            strange = kind is not None and set(kind) - {kept}
+            if strange:
+                found = ", ".join(sorted(strange))
+                self.notes.append(f"{_named(facts)} offers nothing: strategy single wants {kept} alone, found {found}")
+            alike.append(_amounts(sharing) if strange else sharing)
+        return alike
+
+    def _under_single(self, facts: GpuFacts, sharing: Sharing) -> bool:
+        return sharing.strategy == "single" if facts.uuid in self._policies else self._said.strategy == "single"
+
+
+def _enumerated(instance: Instance) -> tuple[int, int]:
+    """Order instances as the driver numbers MIG devices: by id of GPU instance and compute instance."""
+    return instance.gpu_instance, instance.compute_instance
+
+
+def _named(facts: GpuFacts) -> str:
+    return f"GPU {facts.index} ({facts.uuid})"
+
+
+def _nothing(layout: Layout | None) -> Sharing:
+    return Sharing(modes=(), layout=layout, recut=False)
+
+
+def _amounts(sharing: Sharing) -> Sharing:
+    """Return the sharing without any device; of a GPU left to Tessera whose memory is shared, that stays."""
+    modes = tuple(mode for mode in sharing.modes if mode in {Mode.MPS, Mode.MEMORY_SHARE})
+    if sharing.layout is not None or not sharing.undecided or not modes:
+        return _nothing(sharing.layout)
+    return msgspec.structs.replace(sharing, modes=modes)
+
+
+def _offer(placement: Placement | None, mode: Mode, entry: Entry) -> Offer:
+    return Offer(
+        placement=placement,
+        mode=mode,
+        clients=entry.replicas,
+        resource=entry.rename,
+        single_request=entry.single_request,
+    )
+
+
+def _without(sharing: Sharing, placements: Iterable[Placement]) -> Sharing:
+    """Return the sharing with these instances withheld."""
+    withheld = {each: Offer(placement=each, mode=Mode.MIG, clients=0) for each in placements}
+    kept = (each for each in sharing.offers if each.placement not in withheld)
+    return msgspec.structs.replace(sharing, offers=(*kept, *withheld.values()))
+
+
+def _mps_clients(sharing: Sharing) -> Iterator[int]:
+    yield from (number for _, number in sharing.replicas)
+    yield from (each.clients for each in sharing.offers if each.mode in _MPS)
+
+
+def _single_kinds(sharing: Sharing) -> Counter[str]:
+    """Return the kinds of device a GPU has under strategy `single`, with their numbers."""
+    if sharing.layout is None:
+        return Counter({"whole GPUs": 1} if not _AS_GPU.isdisjoint(sharing.modes) else {})
+    return Counter(placement.profile for placement in sharing.layout)

@@ -1,0 +1,216 @@
+"""What yields to what: one order of everything that says how a node's GPUs are shared, and what of it is overridden.
+
+docs/sharing.md and docs/policy.md have the order as a table.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.node.nodesharing import NodeSharing, Strategy, combined, desired_layouts, effective, shared_gpus
+
+__all__ = ["ORDER", "Decision", "Declared", "Overridden", "Statement", "decide"]
+
+ORDER: Final = (
+    "label `nvidia.com/mig.config`",
+    "node policy file (`--node-policy`)",
+    "GPUPolicy",
+    "NVIDIA's sharing configuration",
+    "label `gpushare=true`",
+    "option `--strategy`",
+    "default",
+)
+"""The first that says something decides it; each says only some things."""
+
+_DEFAULT: Final[Strategy] = "mixed"
+_SHARED_BY_MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source says."""
+
+    source: str
+    """As people know it: `GPUPolicy batch`, `label nvidia.com/device-plugin.config=time-sliced`."""
+    said: NodeSharing = NodeSharing()
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is declared about sharing on one node, by source."""
+
+    layout_label: str = ""
+    """Value of the label `nvidia.com/mig.config`; empty for none."""
+    node_policy: Statement | None = None
+    gpu_policy: Statement | None = None
+    """It yields to a node policy file as a whole; then what it says need not be known."""
+    sharing_config: Statement | None = None
+    unread_label: str = ""
+    """The label `nvidia.com/device-plugin.config` where it cannot choose, because there is one file alone."""
+    memory_share: bool = False
+    """Whether the node has the label `gpushare=true`."""
+    strategy: Strategy | None = None
+    """The option `--strategy`; None where it is not given."""
+
+    @property
+    def policy(self) -> Statement | None:
+        """The policy that applies."""
+        return self.node_policy or self.gpu_policy
+
+
+class Overridden(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was declared and has no effect, because something before it in the order decides."""
+
+    source: str
+    by: str
+    what: str
+    """What the source does not decide."""
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.source} has no effect on {self.what}: {self.by} decides{advice}"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds on a node."""
+
+    said: NodeSharing
+    """With the MIG strategy in it."""
+    overridden: tuple[Overridden, ...] = ()
+    """In order of the sources."""
+    sharing_config: bool = False
+    """Whether the sharing configuration has any effect."""
+
+
+def decide(declared: Declared, gpus: Iterable[GpuFacts]) -> Decision:
+    """Return what holds of all that is declared about these GPUs, in the order of `ORDER`, and what does not."""
+    inventory = Inventory(gpus=tuple(gpus))
+    policy, config = declared.policy, declared.sharing_config
+    own = config.said if config else NodeSharing()
+    strategies = tuple(_strategies(declared))
+    strategy = strategies[0][1] if strategies else _DEFAULT
+    said = combined(own, policy.said if policy else NodeSharing(), memory_share=declared.memory_share)
+    said = msgspec.structs.replace(said, strategy=strategy)
+    lost, kept = _entries(declared, inventory, said)
+    overridden = (
+        *_layouts(declared, inventory, said),
+        *_policies(declared),
+        *lost,
+        *_unread(declared),
+        *_labels(declared, inventory, said),
+        *(
+            Overridden(
+                source=source,
+                by=strategies[0][0],
+                what=f"the MIG strategy, which is {strategy} and not {each}",
+                advice="let both say the same, or one of them nothing",
+            )
+            for source, each in strategies
+            if each != strategy
+        ),
+    )
+    acts = bool(kept) or own.plugin != NodeSharing().plugin or own.strategy == strategy or not lost
+    return Decision(said=said, overridden=overridden, sharing_config=config is not None and acts)
+
+
+def _strategies(declared: Declared) -> Iterator[tuple[str, Strategy]]:
+    """Yield who says what the MIG strategy is, in order."""
+    for each in (declared.policy, declared.sharing_config):
+        if each is not None and each.said.strategy is not None:
+            yield each.source, each.said.strategy
+    if declared.strategy is not None:
+        yield f"option --strategy {declared.strategy}", declared.strategy
+
+
+def _layouts(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+    """Yield that a policy's MIG layouts are not made, because a label says other ones."""
+    policy, differing = declared.policy, {uuid for uuid, _ in desired_layouts(inventory, said)}
+    if declared.layout_label and policy is not None and differing:
+        yield Overridden(
+            source=policy.source,
+            by=f"label nvidia.com/mig.config={declared.layout_label}",
+            what=f"the MIG layout of {_named(inventory, differing)}",
+            advice="remove the label, or the layout from the policy",
+        )
+
+
+def _policies(declared: Declared) -> Iterator[Overridden]:
+    if declared.node_policy is not None and declared.gpu_policy is not None:
+        yield Overridden(
+            source=declared.gpu_policy.source,
+            by=declared.node_policy.source,
+            what="this node",
+            advice="remove the file, or leave the node out of the policy's nodeSelector",
+        )
+
+
+def _entries(
+    declared: Declared, inventory: Inventory, said: NodeSharing
+) -> tuple[tuple[Overridden, ...], frozenset[str]]:
+    """Return what of the sharing configuration is overridden, and the UUIDs of GPUs that are shared as it says."""
+    config, policy = declared.sharing_config, declared.policy
+    if config is None:
+        return (), frozenset()
+    alone = msgspec.structs.replace(config.said, strategy=said.strategy)
+    named = shared_gpus(inventory, alone)
+    lost = frozenset(named & _differing(inventory, alone, said))
+    found = []
+    if policy is not None and lost:
+        found.append(
+            Overridden(
+                source=config.source,
+                by=policy.source,
+                what=f"the sharing of {_named(inventory, lost)}",
+                advice=f"remove it, or leave sharing out of the entries of {policy.source} for these GPUs",
+            )
+        )
+    return tuple(found), named - lost
+
+
+def _unread(declared: Declared) -> Iterator[Overridden]:
+    if declared.unread_label and declared.sharing_config is not None:
+        yield Overridden(
+            source=declared.unread_label,
+            by=declared.sharing_config.source,
+            what="which sharing configuration holds",
+            advice="give --sharing-config a folder of which the label can choose, or remove the label",
+        )
+
+
+def _labels(declared: Declared, inventory: Inventory, said: NodeSharing) -> Iterator[Overridden]:
+    """Yield by whom GPUs are shared otherwise than the label `gpushare=true` says."""
+    if not declared.memory_share:
+        return
+    others = {
+        gpu.uuid
+        for gpu in effective(inventory, said)
+        if msgspec.structs.replace(gpu.sharing, offers=(), strategy=_DEFAULT) != _SHARED_BY_MEMORY
+    }
+    policies = {each.uuid for each in said.policies if each.sharing is not None}
+    for statement, gpus in (
+        (declared.policy, others & policies),
+        (declared.sharing_config, (others & shared_gpus(inventory, said)) - policies),
+    ):
+        if statement is not None and gpus:
+            yield Overridden(
+                source="label gpushare=true",
+                by=statement.source,
+                what=f"the sharing of {_named(inventory, gpus)}",
+                advice=f"remove the label, or leave these GPUs out of {statement.source}",
+            )
+
+
+def _differing(inventory: Inventory, alone: NodeSharing, said: NodeSharing) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that are shared otherwise than one source alone would have them shared."""
+    pairs = zip(effective(inventory, alone), effective(inventory, said), strict=True)
+    return frozenset(one.uuid for one, other in pairs if one.sharing != other.sharing)
+
+
+def _named(inventory: Inventory, uuids: Iterable[str]) -> str:
+    """Return GPUs in words: `GPU 3`, `GPUs 0, 1, 2`."""
+    chosen = set(uuids)
+    indices = [str(facts.index) for facts in inventory.gpus if facts.uuid in chosen]
+    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}"

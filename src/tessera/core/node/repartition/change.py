@@ -1,0 +1,136 @@
+"""The cheapest change from one MIG layout to another that keeps every used instance, or why there is none."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.mig import Layout, Placement, is_legal, layouts_with, mask, open_placements, why_illegal
+from tessera.errors import InvalidInput
+
+__all__ = ["Create", "Destroy", "Refusal", "Repartition", "Step", "plan_repartition", "restorable", "steps_between"]
+
+
+class Destroy(msgspec.Struct, frozen=True, tag=True):
+    """Destroy the unused instance at this placement."""
+
+    placement: Placement
+
+
+class Create(msgspec.Struct, frozen=True, tag=True):
+    """Create an instance at this placement."""
+
+    placement: Placement
+
+
+Step = Destroy | Create
+
+
+class Repartition(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of one GPU's layout that touches no used instance."""
+
+    model: GpuModel
+    present: Layout
+    used: Layout
+    """Instances that pods hold; all of them are in `present` and in `target`."""
+    target: Layout
+    steps: tuple[Step, ...]
+    """In this order, one after the other; the layout is legal after each. Empty when nothing must change."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a GPU cannot get the target now."""
+
+    reason: str
+    """One sentence for people, without full stop."""
+    blockers: Layout = ()
+    """The fewest used instances that stand in the way; empty where no user does and the target never fits."""
+
+
+def plan_repartition(
+    model: GpuModel, present: Layout, used: Layout, target: Mapping[str, int] | Layout
+) -> Repartition | Refusal:
+    """Return the change from `present` to `target` that destroys the fewest instances and none of `used`.
+
+    Args:
+        model: the GPU's model.
+        present: the instances that exist.
+        used: those of them that pods hold.
+        target: the layout to reach, or how many instances of each profile it must have in all, used ones included;
+            then placements are chosen so that most present instances stay. Of several equally cheap ones the layout
+            wins that leaves the most placements open, then the first in order.
+
+    Raises:
+        InvalidInput: `present` is no layout of this model, or `used` is not part of it.
+
+    """
+    _check(model, present, used)
+    wanted = (tuple(sorted(target)),) if isinstance(target, tuple) else layouts_with(model, target)
+    possible = [layout for layout in wanted if is_legal(model, layout)]
+    keeping = [layout for layout in possible if set(used).issubset(layout)]
+    if not keeping:
+        return _refuse(model, used, target, possible)
+    held = set(present)
+    best = min(keeping, key=lambda new: (len(held.difference(new)), -len(open_placements(model, new)), new))
+    return Repartition(
+        model=model,
+        present=tuple(sorted(present)),
+        used=tuple(sorted(used)),
+        target=best,
+        steps=steps_between(present, best),
+    )
+
+
+def steps_between(present: Layout, target: Layout) -> tuple[Step, ...]:
+    """Return the steps from one legal layout to another, those that destroy first, so that all between is legal."""
+    gone = (Destroy(each) for each in sorted(set(present).difference(target)))
+    new = (Create(each) for each in sorted(set(target).difference(present)))
+    return (*gone, *new)
+
+
+def restorable(model: GpuModel, former: Layout, used: Layout) -> Layout:
+    """Return the used instances and as much of the former layout as fits beside them."""
+    beside = set(open_placements(model, tuple(sorted(used))))
+    return tuple(sorted((*used, *(each for each in former if each in beside))))
+
+
+def _check(model: GpuModel, present: Layout, used: Layout) -> None:
+    wrong = why_illegal(model, present)
+    if wrong:
+        raise InvalidInput(f"present MIG layout of {model.name}", found=wrong, wanted="instances this GPU can hold")
+    strangers = sorted(set(used).difference(present))
+    if strangers:
+        raise InvalidInput(
+            f"used MIG instances of {model.name}",
+            found=_list(strangers),
+            wanted="instances that exist",
+            accepted=_list(present) or "none, because the GPU has no instance",
+        )
+
+
+def _refuse(model: GpuModel, used: Layout, target: Mapping[str, int] | Layout, possible: list[Layout]) -> Refusal:
+    if not possible:
+        if isinstance(target, tuple):
+            return Refusal(reason=f"the target is no layout: {why_illegal(model, target)}")
+        wanted = ", ".join(f"{count} x {name}" for name, count in target.items() if count > 0)
+        return Refusal(reason=f"no layout of {model.name} has {wanted}")
+    nearest = min(possible, key=lambda new: (len(set(used).difference(new)), new))
+    blockers = tuple(sorted(set(used).difference(nearest)))
+    return Refusal(reason="; ".join(_blocks(model, each, nearest) for each in blockers), blockers=blockers)
+
+
+def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
+    """Return how a used instance stands in the way of a target without it."""
+    in_use = f"{blocker.profile} at {blocker.start} is in use"
+    needed = [each for each in target if each.mask & blocker.mask]
+    if needed:
+        units = [str(unit) for unit in range(model.units) if mask(needed) & blocker.mask & 1 << unit]
+        return f"{in_use} and holds unit{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
+    barred = [each for each in target if each not in open_placements(model, (blocker,))]
+    if barred:
+        return f"{in_use} and holds the media engines, needed for {_list(barred)}"
+    return f"{in_use} and the target has no place for it"
+
+
+def _list(layout: Layout | list[Placement]) -> str:
+    return ", ".join(f"{each.profile} at {each.start}" for each in layout)

@@ -1,0 +1,344 @@
+"""The procedure by which a node changes one GPU's layout: events in, instructions out, and recovery as a transition.
+
+                     Begin           Drained           steps           steps         Observed
+    observed ─────────────► draining ───────► destroying ───► creating ───► verifying ───► done
+                               │ Taken             │ StepFailed  │  TimedOut   │ Observed, not the target
+                               │ TimedOut          └─────────────┴──────┬──────┘
+                               ▼                                        ▼  ◄──── Observed ────┐
+                            restored ◄──────────── steps, Observed ── restoring ── StepFailed ──► failed
+
+A procedure is a value; the node's shell carries out the instructions that `advance` returns and reports each outcome as
+an event. Nothing is remembered elsewhere: after a crash the shell observes the GPU and plans anew from what is there.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.mig import Layout, Placement, why_illegal
+from tessera.core.node.repartition.change import Destroy, Repartition, Step, restorable, steps_between
+from tessera.errors import Conflict
+
+__all__ = [
+    "AwaitUnused",
+    "Begin",
+    "Drained",
+    "Event",
+    "Instruction",
+    "Look",
+    "Observed",
+    "OfferOnly",
+    "Phase",
+    "Procedure",
+    "StepDone",
+    "StepFailed",
+    "Taken",
+    "TimedOut",
+    "advance",
+    "broken_invariants",
+    "start",
+]
+
+
+class Phase(enum.StrEnum):
+    """Where a procedure stands."""
+
+    OBSERVED = "observed"
+    """The plan is made from a fresh observation and nothing has been touched.
+    Leaves when the shell begins; a plan without steps is done at once."""
+    DRAINING = "draining"
+    """Instances that must go are no longer offered to pods; they all still exist.
+    Leaves when the kubelet holds none of them; a pod that was quicker, or the deadline, ends it, nothing changed."""
+    DESTROYING = "destroying"
+    """Unused instances are destroyed one after the other.
+    Leaves when all are gone; any failure leads to restoring."""
+    CREATING = "creating"
+    """New instances are created one after the other; none is offered yet.
+    Leaves when all are there; any failure leads to restoring."""
+    VERIFYING = "verifying"
+    """All steps are said to have worked; the GPU is read again.
+    Leaves for done if it shows the target, else for restoring."""
+    DONE = "done"
+    """The GPU has the target layout and all of it is offered.
+    The end."""
+    RESTORING = "restoring"
+    """A step failed; the GPU is read and the former layout is brought back beside what is in use.
+    Leaves when a reading shows it; a failure or the deadline leads to failed."""
+    RESTORED = "restored"
+    """The GPU has its former layout again, as far as no used instance stands there, and all of it is offered.
+    The end; the plan may be made again from a new observation."""
+    FAILED = "failed"
+    """Restoring failed too, so what exists is not certain and only what pods hold is offered.
+    The end of this attempt; a new observation tries restoring again."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The shell starts the procedure."""
+
+
+class Drained(msgspec.Struct, frozen=True, tag=True):
+    """The kubelet's record shows that no pod holds an instance that must go."""
+
+
+class Taken(msgspec.Struct, frozen=True, tag=True):
+    """A pod was given an instance that must go, before it was withdrawn."""
+
+    placement: Placement
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True):
+    """The driver carried out a step."""
+
+    step: Step
+
+
+class StepFailed(msgspec.Struct, frozen=True, tag=True):
+    """The driver refused a step, or left it half done."""
+
+    step: Step
+    reason: str
+
+
+class TimedOut(msgspec.Struct, frozen=True, tag=True):
+    """The deadline of what was being waited for has passed."""
+
+
+class Observed(msgspec.Struct, frozen=True, tag=True):
+    """What a reading of driver and kubelet shows."""
+
+    layout: Layout
+    used: Layout
+    incomplete: Layout = ()
+    """Instances of the layout without the compute instance that fills them: they serve nobody."""
+
+
+Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | Observed
+
+
+class OfferOnly(msgspec.Struct, frozen=True, tag=True):
+    """Offer exactly these instances to pods from now on; what pods hold already stays theirs."""
+
+    layout: Layout
+
+
+class AwaitUnused(msgspec.Struct, frozen=True, tag=True):
+    """Wait, with a deadline, until no pod holds any of these; report Drained, Taken or TimedOut."""
+
+    placements: Layout
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """Read the layout from the driver and the used instances from the kubelet; report Observed or TimedOut."""
+
+
+Instruction = OfferOnly | AwaitUnused | Step | Look
+"""A step is carried out with a deadline and reported as StepDone, StepFailed or TimedOut."""
+
+
+class Procedure(msgspec.Struct, frozen=True, kw_only=True):
+    """One repartition under way."""
+
+    model: GpuModel
+    former: Layout
+    target: Layout
+    used: Layout
+    """Instances that pods hold, as last observed; never touched."""
+    layout: Layout
+    """What exists, as far as is known."""
+    phase: Phase = Phase.OBSERVED
+    broken: Layout = ()
+    """Instances of the former layout that were incomplete already; it is restored without them, too."""
+    todo: tuple[Step, ...] = ()
+    """Steps that are left in this phase and the next; the first one is being carried out."""
+    story: tuple[str, ...] = ()
+    """What happened so far, a line for each event."""
+
+
+Next = tuple[Procedure, tuple[Instruction, ...]]
+
+
+def start(plan: Repartition, broken: Layout = ()) -> Procedure:
+    """Return the procedure that carries out a plan, not begun yet; `broken` are the instances that are incomplete."""
+    return Procedure(
+        model=plan.model,
+        former=plan.present,
+        target=plan.target,
+        used=plan.used,
+        layout=plan.present,
+        broken=broken,
+        todo=plan.steps,
+    )
+
+
+def advance(procedure: Procedure, event: Event) -> Next:
+    """Return the procedure after an event, and what the shell must do now, in order.
+
+    Raises:
+        Conflict: the event cannot follow what happened so far; tells the story.
+
+    """
+    handle = _HANDLERS.get((procedure.phase, type(event)))
+    if handle is None:
+        raise _unexpected(procedure, event)
+    after, instructions = handle(procedure, event)
+    line = f"{procedure.phase}, {_tell(event)}: {after.phase}"
+    return msgspec.structs.replace(after, story=(*procedure.story, line)), instructions
+
+
+def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
+    """Return what is wrong with a procedure, a sentence for each; nothing, after every legal sequence of events."""
+    doomed = {step.placement for step in procedure.todo if isinstance(step, Destroy)}
+    known = procedure.phase is not Phase.FAILED
+    untouched = procedure.phase in {Phase.OBSERVED, Phase.DRAINING}
+    rules = {
+        "a used instance is to be destroyed": not doomed.intersection(procedure.used),
+        "the layout is not legal": why_illegal(procedure.model, procedure.layout) is None,
+        "a used instance does not exist": not known or set(procedure.used).issubset(procedure.layout),
+        "something changed before it was drained": not untouched or procedure.layout == procedure.former,
+        "something is left to destroy while creating": procedure.phase is not Phase.CREATING or not doomed,
+        "it is done without the target": procedure.phase is not Phase.DONE or procedure.layout == procedure.target,
+        "it is restored without the former layout": procedure.phase is not Phase.RESTORED
+        or procedure.layout == restorable(procedure.model, procedure.former, procedure.used),
+        "it ended with steps left": procedure.phase not in _ENDS or not procedure.todo,
+    }
+    return tuple(sentence for sentence, holds in rules.items() if not holds)
+
+
+_ENDS = frozenset({Phase.DONE, Phase.RESTORED, Phase.FAILED})
+
+
+def _unexpected(procedure: Procedure, event: Event) -> Conflict:
+    expected = [kind.__name__ for phase, kind in _HANDLERS if phase is procedure.phase]
+    return Conflict(
+        f"repartition of {procedure.model.name}, {procedure.phase}",
+        found=_tell(event),
+        wanted=" or ".join(expected) or "nothing more",
+        accepted=f"a new plan from a new observation; so far: {'; '.join(procedure.story) or 'nothing'}",
+    )
+
+
+def _tell(event: Event) -> str:
+    match event:
+        case StepDone(step=step):
+            return f"{_name(step)} done"
+        case StepFailed(step=step, reason=reason):
+            return f"{_name(step)} failed, {reason}"
+        case Taken(placement=placement):
+            return f"{placement.profile} at {placement.start} taken by a pod"
+        case _:
+            return type(event).__name__
+
+
+def _name(step: Step) -> str:
+    return f"{type(step).__name__.lower()} {step.placement.profile} at {step.placement.start}"
+
+
+def _enter(procedure: Procedure, phase: Phase, *instructions: Instruction) -> Next:
+    return msgspec.structs.replace(procedure, phase=phase), instructions
+
+
+def _begin(procedure: Procedure, _event: Event) -> Next:
+    doomed = tuple(step.placement for step in procedure.todo if isinstance(step, Destroy))
+    if doomed:
+        kept = tuple(each for each in procedure.layout if each not in doomed)
+        return _enter(procedure, Phase.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
+    return _continue(procedure) if procedure.todo else _enter(procedure, Phase.DONE, OfferOnly(procedure.layout))
+
+
+def _continue(procedure: Procedure, *_event: Event) -> Next:
+    """Give out the next step, or look whether all of them worked."""
+    if not procedure.todo:
+        return _enter(procedure, Phase.VERIFYING, Look())
+    first = procedure.todo[0]
+    return _enter(procedure, Phase.DESTROYING if isinstance(first, Destroy) else Phase.CREATING, first)
+
+
+def _undrained(procedure: Procedure, event: Event) -> Next:
+    used = procedure.used
+    if isinstance(event, Taken):
+        if event.placement not in procedure.layout:
+            raise _unexpected(procedure, event)
+        used = tuple(sorted({*used, event.placement}))
+    calm = msgspec.structs.replace(procedure, used=used, todo=())
+    return _enter(calm, Phase.RESTORED, OfferOnly(procedure.layout))
+
+
+def _step_done(procedure: Procedure, event: Event) -> Next:
+    return _continue(_take(procedure, event))
+
+
+def _restored_step(procedure: Procedure, event: Event) -> Next:
+    after = _take(procedure, event)
+    return _enter(after, Phase.RESTORING, after.todo[0] if after.todo else Look())
+
+
+def _take(procedure: Procedure, event: Event) -> Procedure:
+    """Return the procedure with its first step carried out."""
+    assert isinstance(event, StepDone)
+    _expect(procedure, event)
+    layout = set(procedure.layout) ^ {event.step.placement}
+    return msgspec.structs.replace(procedure, layout=tuple(sorted(layout)), todo=procedure.todo[1:])
+
+
+def _expect(procedure: Procedure, event: Event) -> None:
+    """Raise if the event reports another step than the one given out."""
+    if isinstance(event, StepDone | StepFailed) and event.step not in procedure.todo[:1]:
+        raise _unexpected(procedure, event)
+
+
+def _break_off(procedure: Procedure, event: Event) -> Next:
+    _expect(procedure, event)
+    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.RESTORING, Look())
+
+
+def _verify(procedure: Procedure, event: Event) -> Next:
+    assert isinstance(event, Observed)
+    if set(event.layout) != set(procedure.target):
+        # What is incomplete is cleared away before the next look.
+        return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
+    seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
+    return _enter(seen, Phase.DONE, OfferOnly(procedure.target))
+
+
+def _restore(procedure: Procedure, event: Event) -> Next:
+    assert isinstance(event, Observed)
+    layout, used = tuple(sorted(event.layout)), tuple(sorted(event.used))
+    lacks = not set(event.incomplete).issubset(procedure.broken)
+    if lacks or why_illegal(procedure.model, layout) or not set(used).issubset(layout):
+        return _give_up(procedure, event)
+    goal = restorable(procedure.model, procedure.former, used)
+    todo = steps_between(layout, goal)
+    seen = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
+    return _enter(seen, Phase.RESTORING, todo[0]) if todo else _enter(seen, Phase.RESTORED, OfferOnly(layout))
+
+
+def _give_up(procedure: Procedure, event: Event) -> Next:
+    _expect(procedure, event)
+    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.FAILED, OfferOnly(procedure.used))
+
+
+_HANDLERS: Mapping[tuple[Phase, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
+    {
+        (Phase.OBSERVED, Begin): _begin,
+        (Phase.DRAINING, Drained): _continue,
+        (Phase.DRAINING, Taken): _undrained,
+        (Phase.DRAINING, TimedOut): _undrained,
+        (Phase.DESTROYING, StepDone): _step_done,
+        (Phase.DESTROYING, StepFailed): _break_off,
+        (Phase.DESTROYING, TimedOut): _break_off,
+        (Phase.CREATING, StepDone): _step_done,
+        (Phase.CREATING, StepFailed): _break_off,
+        (Phase.CREATING, TimedOut): _break_off,
+        (Phase.VERIFYING, Observed): _verify,
+        (Phase.VERIFYING, TimedOut): _break_off,
+        (Phase.RESTORING, Observed): _restore,
+        (Phase.RESTORING, StepDone): _restored_step,
+        (Phase.RESTORING, StepFailed): _give_up,
+        (Phase.RESTORING, TimedOut): _give_up,
+        (Phase.FAILED, Observed): _restore,
+    }
+)
+"""The allowed transitions; whatever is not here raises."""

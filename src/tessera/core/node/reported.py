@@ -1,0 +1,132 @@
+"""What an agent reports of its node: the GPUs as they are shared, what is not well, and how much memory is in use.
+
+And the same in a few words, for a list of nodes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tessera.core.cluster.advertise import NodeOffer
+from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
+from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.inventory import ComputeMode, Inventory
+from tessera.core.gpu.sharing import devices
+from tessera.core.node.health import Health, Phase
+
+__all__ = ["Summary", "reported", "settled", "summary", "withheld_resources"]
+
+_PART = 20
+"""What moves by less than a twentieth of the GPU is not worth a write that wakes every server."""
+_LONGEST = 128
+"""Characters of each part of a summary."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's GPUs in a few words."""
+
+    ready: str
+    """GPUs on which nothing is sick, and all GPUs: `3/4`."""
+    models: str
+    """`A100-40GB`, or `2 A100-40GB, 1 T4`."""
+    sharing: str
+    """`auto` where they are left to Tessera, else how they are shared; with numbers where they differ."""
+    instances: str
+    """MIG instances that exist: `4 1g.5gb, 2 3g.20gb`; empty for none."""
+
+
+def reported(
+    node: str, gpus: Iterable[Gpu], inventory: Inventory, health: Health, *, used: Iterable[Used], unit_mib: int
+) -> GpuNodeState:
+    """Return the state of a node.
+
+    Args:
+        node: its name.
+        gpus: as they are shared, each with the layout that exists, before what is wanted or withheld of it.
+        inventory: what the driver shows.
+        health: what is known against devices.
+        used: memory in use.
+        unit_mib: memory of one unit.
+
+    """
+    return GpuNodeState(
+        name=NodeName(node),
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
+        sick=tuple(_sick(inventory, health)),
+        used=tuple(used),
+        unit_mib=unit_mib,
+        driver=inventory.driver,
+        reported=True,
+    )
+
+
+def withheld_resources(offered: NodeOffer) -> tuple[Impairment, ...]:
+    """Return the resources that are not offered although the configuration says so."""
+    return tuple(
+        Impairment(kind="Withheld", subject=name, message=f"{name} is not offered: {problem}")
+        for name, problem in offered.impossible
+    )
+
+
+def _sick(inventory: Inventory, health: Health) -> Iterator[Sick]:
+    """Yield what is given to nobody for now, by GPU and instance."""
+    states = {key: state for key, state in health.states if state.phase is not Phase.HEALTHY}
+    for facts in inventory.gpus:
+        prohibited = "its compute mode is prohibited" if facts.compute_mode is ComputeMode.PROHIBITED else ""
+        reason = states[facts.uuid].reason if facts.uuid in states else prohibited
+        if reason:
+            yield Sick(gpu=facts.uuid, reason=reason)
+        for placement in facts.layout or ():
+            state = states.get((facts.uuid, placement))
+            if state is not None:
+                yield Sick(gpu=facts.uuid, placement=placement, reason=state.reason)
+
+
+def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
+    """Return the memory in use to report: as measured where it moved by 5 % of its GPU, as before elsewhere."""
+    before = {(each.gpu, each.placement): each for each in former}
+    sizes_mib = {gpu.uuid: gpu.memory_mib for gpu in gpus}
+    return tuple(
+        _settled(before.get((each.gpu, each.placement)), each, sizes_mib.get(each.gpu, 0)) for each in measured
+    )
+
+
+def _settled(before: Used | None, now: Used, size_mib: int) -> Used:
+    if before is None or abs(now.memory_mib - before.memory_mib) * _PART >= size_mib:
+        return now
+    return before
+
+
+def summary(state: GpuNodeState) -> Summary:
+    """Return the GPUs of a node in a few words; where there are very many, their beginning."""
+    sick = {each.gpu for each in state.sick}
+    profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
+    well = sum(gpu.uuid not in sick for gpu in state.gpus)
+    return Summary(
+        ready=f"{well}/{len(state.gpus)}",
+        models=_counted(Counter(gpu.model.name for gpu in state.gpus)),
+        sharing=_counted(Counter(map(_shared, state.gpus))),
+        instances=_short(", ".join(f"{number} {profile}" for profile, number in sorted(profiles.items()))),
+    )
+
+
+def _shared(gpu: Gpu) -> str:
+    """Return how a GPU is shared: as its devices are, or what it may be shared as where it has none yet."""
+    if gpu.sharing.undecided:
+        return "auto"
+    offered = devices(gpu.model, gpu.memory_mib, gpu.sharing)
+    words = [f"{each.mode.value} x{each.clients}" if each.clients > 1 else each.mode.value for each in offered]
+    return " + ".join(dict.fromkeys(words or [mode.value for mode in gpu.sharing.modes])) or "nothing"
+
+
+def _counted(numbers: Counter[str]) -> str:
+    """Return words with how often each is said, the most frequent first; without a number where all say the same."""
+    if len(numbers) == 1:
+        return _short(next(iter(numbers)))
+    order = sorted(numbers.items(), key=lambda each: (-each[1], each[0]))
+    return _short(", ".join(f"{number} {word}" for word, number in order))
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."

@@ -1,0 +1,1 @@
+"""Where do pods go? What fits, which place is best, what is planned, moved or preempted, and why not."""

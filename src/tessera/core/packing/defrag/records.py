@@ -1,0 +1,80 @@
+"""What is asked of a defragmentation and what it proposes."""
+
+import msgspec
+
+from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.workload.need import Need, PodKey
+
+__all__ = ["Asker", "Leave", "Move", "Place", "Placed", "Proposal", "Stuck"]
+
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that shall fit."""
+
+    pod: PodKey
+    need: Need
+    priority: int = 0
+    """Pods of a higher priority are never moved for it."""
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a running pod may be asked to leave, as its object and the PodDisruptionBudgets say."""
+
+    pod: PodKey
+    refused: str = ""
+    """Why it stays where it is, without full stop; empty where it may be moved."""
+    budgets: tuple[str, ...] = ()
+    """The PodDisruptionBudgets that select it."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A node and what is held there."""
+
+    node: NodeName
+    shares: tuple[Share, ...]
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is evicted, whose controller makes another in its stead."""
+
+    pod: PodKey
+    uid: str
+    owner: str
+    """The workload that makes the replacement, `Kind/namespace/name`."""
+    frees: Place
+    """Where it is now."""
+    fits: Place
+    """Where the replacement fits while this pod still holds its place; the scheduler decides where it goes."""
+    budgets: tuple[str, ...] = ()
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that fits once all moves are made."""
+
+    pod: PodKey
+    place: Place
+
+
+class Stuck(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that fits after no moves that may be made."""
+
+    pod: PodKey
+    reasons: tuple[str, ...]
+    """What stands in the way, without full stop each."""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """The moves, one after another, and what fits then."""
+
+    moves: tuple[Move, ...] = ()
+    placed: tuple[Placed, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+    at_least: int = 0
+    """Fewer moves than this were all tried and none is enough to place those that are `placed`."""
+    exhaustive: bool = True
+    """Whether all that could be was tried; else fewer moves may exist, and moves for a pod that is `stuck`."""
+
+    @property
+    def fewest(self) -> bool:
+        """Whether no fewer moves place the same pods."""
+        return self.at_least >= len(self.moves)

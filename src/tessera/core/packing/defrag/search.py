@@ -1,0 +1,301 @@
+"""The search for the fewest moves.
+
+A set of pods to move is tried as a whole on a copy of the cluster (`Room.outcome`). Sets are tried by their number of
+pods, so that the first that is enough has the fewest. For one asker only pods that are in its way are looked at: those
+of one GPU where it asks for one device and the node has cpu and memory for it, else those of one node. Several askers
+are served one after another; then every smaller set is tried for all of them together.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
+from tessera.core.cluster.snapshot import NodeName
+from tessera.core.packing.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
+from tessera.core.packing.defrag.room import Room, free_need, uid_of
+from tessera.core.packing.preempt import victims
+from tessera.core.workload.need import Need, PodKey
+
+__all__ = ["MOST_MOVES", "propose"]
+
+MOST_MOVES: Final = 10
+"""More moves than this are not proposed unless the caller allows them."""
+_MOST_TRIES: Final = 5_000
+"""Sets of pods that are tried on one node; a few tenths of a millisecond each."""
+_MOST_LOOKS: Final = 1_500
+"""Sets of pods that are tried on the whole cluster; some milliseconds each on a large one, of which fewer are tried."""
+_LOOKS_AT_NODES: Final = 30_000
+_FEWEST_LOOKS: Final = 100
+_MOST_WHYS: Final = 24
+"""Nodes of which it is told why their pods do not move, those with the fewest pods first."""
+_MOST_GREEDY: Final = 200
+"""Nodes and GPUs of which one set each is tried where there are too many sets."""
+_MOST_TOGETHER: Final = 6
+"""Askers that are tried all together where one of them found no place after the others."""
+_MOST_TOLD: Final = 3
+_EVERYBODY: Final = 1 << 31
+"""A priority above every pod's."""
+
+_Set = tuple[SeenPod, ...]
+
+
+def propose(
+    cluster: Cluster, askers: Sequence[Asker], leaves: Mapping[PodKey, Leave], *, most: int = MOST_MOVES
+) -> Proposal:
+    """Return the fewest moves after which the askers fit, and where everything would be then.
+
+    Of sets of the same size the one that holds the least goes. Askers that no allowed moves place are `stuck`, and
+    nothing is moved for them. The same values give the same proposal. Cost: seconds at most on a cluster of a thousand
+    GPUs; where the bound on what is tried is met, the proposal says so (`exhaustive`).
+
+    Args:
+        cluster: as it is seen.
+        askers: the pods that shall fit, the most urgent first.
+        leaves: which pods may be asked to leave; a pod that is not in it stays.
+        most: the most moves.
+
+    """
+    search = _Search(cluster, leaves, most)
+    moved: _Set = ()
+    placed: list[Asker] = []
+    stuck: list[Stuck] = []
+    failed: dict[tuple[Need, int], tuple[str, ...]] = {}
+    alone = True  # whether each of them might fit without the others
+    for asker in askers:
+        kind = asker.need, asker.priority
+        more = None if kind in failed else search.extend(moved, placed, asker)
+        if more is None:
+            alone = alone and (kind in failed or bool(placed))
+            failed[kind] = reasons = failed.get(kind) or search.why(asker)
+            stuck.append(Stuck(pod=asker.pod, reasons=reasons))
+        else:
+            moved, placed = (*moved, *more), [*placed, asker]
+    at_least = search.least if len(askers) == 1 else 0
+    if len(askers) > 1 and not stuck:
+        fewer, at_least = search.together(askers, len(moved))
+        moved = moved if fewer is None else fewer
+    elif alone and 1 < len(askers) <= _MOST_TOGETHER and search.each_alone(askers, failed):
+        fewer, tried = search.together(askers, most + 1)
+        if fewer is not None:
+            moved, placed, stuck, at_least = fewer, list(askers), [], tried
+    return search.proposal(moved, placed, stuck, at_least)
+
+
+class _Search:
+    def __init__(self, cluster: Cluster, leaves: Mapping[PodKey, Leave], most: int) -> None:
+        self.room = Room(cluster)
+        self.leaves = leaves
+        self.most = most
+        self.pods = cluster.pods
+        self.least = 0
+        self.exhaustive = True
+        self.staying = {pod.pod.key: why for pod in cluster.pods if (why := _stays(pod, leaves))}
+        self.movable = [pod for pod in cluster.pods if pod.pod.key not in self.staying]
+        self._tries = _MOST_TRIES
+        self._looks = min(_MOST_LOOKS, max(_FEWEST_LOOKS, _LOOKS_AT_NODES // max(len(cluster.nodes), 1)))
+        self._elsewhere: dict[str, bool] = {}
+        self._anywhere: dict[Need, Place | None] = {}
+
+    def extend(self, moved: _Set, placed: Sequence[Asker], asker: Asker) -> _Set | None:
+        """Return the fewest further moves after which one more asker fits beside those placed; None if none help."""
+        needs = [*(each.need for each in placed), asker.need]
+        if self.room.outcome(moved, needs) is not None:
+            return ()
+        groups = list(self._groups(moved, asker))
+        for count in range(1, self.most - len(moved) + 1):
+            self.least = count
+            sets = self._sets(moved, asker, groups, count)
+            if sets is None:
+                return self._greedy(moved, needs, groups)
+            for found in sets:
+                if self._look((*moved, *found), needs):
+                    return found
+            if not self.exhaustive:
+                return self._greedy(moved, needs, groups)
+            if all(len(pods) <= count for _, pods in groups):
+                self.least = self.most
+                break
+        return None
+
+    def each_alone(self, askers: Sequence[Asker], failed: Container[tuple[Need, int]]) -> bool:
+        """Return whether each asker that fitted no more beside the others would fit without them."""
+        kinds = {(asker.need, asker.priority): asker for asker in askers}
+        return all(self.extend((), (), asker) is not None for kind, asker in kinds.items() if kind in failed)
+
+    def together(self, askers: Sequence[Asker], below: int) -> tuple[_Set | None, int]:
+        """Return fewer than `below` moves that place all askers, None where there are none; and how few were tried."""
+        needs = [asker.need for asker in askers]
+        lowest = min(asker.priority for asker in askers)
+        pods = sorted((pod for pod in self.movable if pod.pod.priority <= lowest), key=_holds)
+        pods = pods if below <= 1 else [pod for pod in pods if self._can_go(pod)]
+        for count in range(below):
+            for found in itertools.combinations(pods, count):
+                if self._look(found, needs):
+                    return found, count
+                if self._looks <= 0:
+                    self.exhaustive = False
+                    return None, count
+        return None, below
+
+    def _groups(self, moved: _Set, asker: Asker) -> Iterator[tuple[str, _Set]]:
+        """Yield nodes with pods of which some must go from there so that the asker fits."""
+        for name in self.room.admitting(asker.need):
+            own = [pod for pod in self.movable if pod.node == name and pod not in moved and self._below(pod, asker)]
+            if not own or not self.room.helps((*moved, *own), asker.need, name):
+                continue
+            able = tuple(pod for pod in own if self._can_go(pod))
+            one_device = sum(ask.count for ask in asker.need.asks) == 1
+            if one_device and self.room.roomy(self.room.alone(name), asker.need, name):
+                gpus = sorted({share.gpu for pod in able for share in pod.shares})
+                yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
+            else:
+                yield name, able
+
+    @staticmethod
+    def _below(pod: SeenPod, asker: Asker) -> bool:
+        return pod.pod.priority <= asker.priority
+
+    def _sets(self, moved: _Set, asker: Asker, groups: Iterable[tuple[str, _Set]], count: int) -> list[_Set] | None:
+        """Return the sets of so many pods that are enough for the asker, smallest first; None where too many are."""
+        found: dict[frozenset[str], _Set] = {}
+        for name, pods in groups:
+            for chosen in itertools.combinations(pods, count):
+                self._tries -= 1
+                if self._tries < 0:
+                    self.exhaustive = False
+                    return None
+                if self.room.helps((*moved, *chosen), asker.need, name):
+                    found.setdefault(frozenset(map(uid_of, chosen)), chosen)
+        return sorted(found.values(), key=lambda chosen: tuple(sorted(map(_holds, chosen), reverse=True)))
+
+    def _greedy(self, moved: _Set, needs: Sequence[Need], groups: Iterable[tuple[str, _Set]]) -> _Set | None:
+        """Return moves that are enough and of which none can be left out on their node; None if none are found."""
+        found: list[_Set] = []
+        for name, pods in groups:
+            trial = self.room.ledger.alone(name)
+            for pod in moved:
+                trial.drop_pod(uid_of(pod))
+            gone = victims(trial, needs[-1], _EVERYBODY, name, map(uid_of, pods))
+            if gone and len(gone) + len(moved) <= self.most:
+                found.append(tuple(pod for pod in pods if uid_of(pod) in gone))
+        ordered = sorted(found, key=lambda chosen: (len(chosen), *sorted(map(_holds, chosen), reverse=True)))
+        for chosen in ordered[:_MOST_GREEDY]:
+            if self.room.outcome((*moved, *chosen), needs) is not None:
+                return chosen
+        return None
+
+    def _look(self, moved: _Set, needs: Sequence[Need]) -> bool:
+        """Return whether everything fits after these moves; nothing does any more once the bound is met."""
+        if self._looks <= 0:
+            self.exhaustive = False
+            return False
+        self._looks -= 1
+        return self.room.outcome(moved, needs) is not None
+
+    def _can_go(self, pod: SeenPod) -> bool:
+        """Return whether a replacement fits on other GPUs while nothing else moves."""
+        uid, need = uid_of(pod), free_need(pod.pod.need)
+        if need not in self._anywhere:
+            self._anywhere[need] = self.room.place(need)
+        place = self._anywhere[need]
+        if place is None:
+            return False
+        if place.node != pod.node or not _gpus(pod) & {share.gpu for share in place.shares}:
+            return True
+        if uid not in self._elsewhere:
+            self._elsewhere[uid] = self.room.outcome((pod,), ()) is not None
+        return self._elsewhere[uid]
+
+    def proposal(self, moved: _Set, placed: Sequence[Asker], stuck: Sequence[Stuck], at_least: int) -> Proposal:
+        outcome = self.room.outcome(moved, [asker.need for asker in placed])
+        assert outcome is not None
+        return Proposal(
+            moves=tuple(map(self._move, moved, outcome.replacements)),
+            placed=tuple(Placed(pod=each.pod, place=place) for each, place in zip(placed, outcome.askers, strict=True)),
+            stuck=tuple(stuck),
+            at_least=min(at_least, len(moved)),
+            exhaustive=self.exhaustive,
+        )
+
+    def _move(self, pod: SeenPod, fits: Place) -> Move:
+        assert pod.node is not None
+        return Move(
+            pod=pod.pod.key,
+            uid=pod.uid,
+            owner=pod.pod.owner,
+            frees=Place(node=pod.node, shares=pod.shares),
+            fits=fits,
+            budgets=self.leaves[pod.pod.key].budgets,
+        )
+
+    def why(self, asker: Asker) -> tuple[str, ...]:
+        """Return why no moves that may be made place the asker."""
+        admitting = self.room.admitting(asker.need)
+        if not admitting:
+            return ("no node that is ready admits it: tessera explain says which rule stands in the way",)
+        never = self.room.ledger.filter(asker.need, admitting).hopeless
+        open_nodes = [name for name in admitting if name not in never]
+        if not open_nodes:
+            reasons = Counter(never.values()).most_common(_MOST_TOLD)
+            return tuple(f"no node could ever take it: {reason} ({count} nodes)" for reason, count in reasons)
+        ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
+        told = (self._in_the_way(asker, name) for name in ordered)
+        known = [sentence for _, sentence in sorted(found for found in told if found is not None)[:_MOST_TOLD]]
+        return tuple(known) or ("on no node would it help if pods left: cpu, memory or room for pods is missing",)
+
+    def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
+        """Return how many pods would have to leave a node, and why they do not."""
+        trial = self.room.alone(name)
+        pods = {uid_of(pod): pod for pod in self.pods if pod.node == name}
+        gone = victims(trial, asker.need, _EVERYBODY, name, pods)
+        if not gone:
+            return None
+        found = [pods[uid] for uid in gone]
+        reasons = [f"{pod.pod.key} ({why})" for pod in found if (why := self._bar(pod, asker))]
+        if not reasons:
+            many = f"which takes more than {self.most} moves in all"
+            then = many if len(gone) > self.most else "and then there is not room for all of them"
+            return len(gone), f"on {name} {_named([pod.pod.key for pod in found])} would have to move, {then}"
+        return len(gone), f"on {name} these would have to move and stay: {_named(reasons)}"
+
+    def _bar(self, pod: SeenPod, asker: Asker) -> str:
+        """Return why a pod is not moved; empty where it could be."""
+        if pod.pod.key in self.staying:
+            return self.staying[pod.pod.key]
+        if not self._below(pod, asker):
+            return f"its priority {pod.pod.priority} is above {asker.priority}"
+        return "" if self._can_go(pod) else "its replacement fits nowhere else"
+
+
+def _stays(pod: SeenPod, leaves: Mapping[PodKey, Leave]) -> str:
+    """Return why a pod is moved for nobody; empty where it may be."""
+    leave = leaves.get(pod.pod.key)
+    if pod.ending:
+        return "it is being deleted already"
+    if pod.problem:
+        return pod.problem
+    if pod.phase is not Phase.RUNNING:
+        return "its containers do not run yet"
+    if pod.record is not Record.RECORDED or not pod.shares:
+        return "nobody recorded which devices it holds"
+    return leave.refused if leave else "nothing is known of its controller"
+
+
+def _holds(pod: SeenPod) -> tuple[int, int, str]:
+    """Return how much a pod holds, to move small ones first."""
+    return (
+        sum(share.memory_mib for share in pod.shares),
+        sum(share.compute_percent for share in pod.shares),
+        pod.pod.key,
+    )
+
+
+def _gpus(pod: SeenPod) -> frozenset[int]:
+    return frozenset(share.gpu for share in pod.shares)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_TOLD
+    return ", ".join(names[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,372 @@
+"""The offline optimum: an assignment that places the most pods, or the best found with a proven bound, by HiGHS.
+
+An integer program over counts, not over pods: equal needs are interchangeable, so variables say how many pods of a need
+run on a node and how many of their devices come from each GPU in each way. For small fleets, and as the yardstick in
+tests. Higher priorities are served first, each class exactly; of the best assignments, one that opens the fewest GPUs.
+It improves on assignments that somebody made before, so that it is never worse than they, however soon its time is up.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
+from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
+from tessera.core.gpu.sharing import Mode, Option
+from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.linear import Program, Solution
+from tessera.core.workload.need import Ask, Form, Need, Pod
+
+__all__ = ["Bound", "assign"]
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """What the solver proved."""
+
+    placed: int
+    """Pods placed by the solution returned."""
+    at_most: int
+    """No assignment that serves higher priorities first places more pods than this."""
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proved that no assignment places more pods."""
+        return self.placed == self.at_most
+
+
+class _Key(NamedTuple):
+    """Devices of one ask of one need that come from one GPU in one way."""
+
+    kind: int
+    ask: int
+    node: int
+    gpu: int
+    option: Option
+
+
+def assign(
+    snapshot: Snapshot, start: Sequence[Assignment] = (), *, limit_s: float = math.inf
+) -> tuple[tuple[Assignment, ...], Bound]:
+    """Return assignments of pending pods, in order of arrival, and what was proved about their number.
+
+    Running pods stay where they are. `start` are assignments to improve on: where nothing better is found, they are
+    returned. `limit_s` bounds the solver's time in sum: priority classes share it evenly, highest first, what one
+    leaves goes to the next, and what all leave closes GPUs. Cost grows steeply with nodes times needs: tens of nodes,
+    not thousands.
+    """
+    model = _Model(snapshot)
+    values, at_most = model.improve(start, limit_s)
+    assignments = tuple(start) if values is None else tuple(_read(model, values))
+    return assignments, Bound(placed=len(assignments), at_most=at_most)
+
+
+class _Model:
+    """The program and the meaning of its variables."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.wanted = Counter((pod.priority, pod.need) for pod in snapshot.pending)
+        self.kinds = tuple(self.wanted)
+        self.program = Program()
+        self.pods: dict[tuple[int, int], int] = {}
+        self.serves: dict[_Key, int] = {}
+        self.on_gpu = defaultdict[tuple[int, int], list[_Key]](list)
+        self.cuts: dict[tuple[int, int, Placement], int] = {}
+        self.modes: dict[tuple[int, int, Mode], int] = {}
+        self.opened: list[int] = []
+        self.held = held_shares(snapshot)
+        for n, node in enumerate(snapshot.nodes):
+            self._node(n, node)
+        for k, kind in enumerate(self.kinds):
+            self.program.row(self._sum({k}), high=self.wanted[kind])
+
+    def improve(self, start: Sequence[Assignment], limit_s: float) -> tuple[tuple[float, ...] | None, int]:
+        """Serve one priority class after the other, highest first, then close as many GPUs as possible.
+
+        Return the variables' values, None where nothing is better than `start`, and the most pods that can be placed.
+        """
+        search = _Search(self.program, self._values(start), limit_s)
+        priorities = sorted({priority for priority, _ in self.kinds}, reverse=True)
+        at_most = 0
+        for position, priority in enumerate(priorities):
+            mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
+            asked = sum(count for kind, count in self.wanted.items() if kind[0] == priority)
+            at_most += search.serve(mine, asked, search.left_s / (len(priorities) - position))
+        search.close(self.opened)
+        return search.values if search.better else None, at_most
+
+    def _values(self, assignments: Sequence[Assignment]) -> tuple[float, ...]:
+        """Return the values of all variables for these assignments beside what running pods hold."""
+        values = list(self.program.lows)
+        pending = {pod.key: pod for pod in self.snapshot.pending}
+        kinds = {kind: k for k, kind in enumerate(self.kinds)}
+        index = {node.name: n for n, node in enumerate(self.snapshot.nodes)}
+        for each in assignments:
+            pod, n = pending[each.pod], index[each.node]
+            k = kinds[pod.priority, pod.need]
+            values[self.pods[k, n]] += 1
+            asks = ((a, ask) for a, ask in enumerate(pod.need.asks) for _ in range(ask.count))
+            for (a, ask), share in zip(asks, each.shares, strict=True):
+                for key in self._served_as(k, a, n, ask, share):
+                    values[self.serves[key]] += 1
+                    for v in self._made_for(key, share):
+                        values[v] = 1
+        return tuple(values)
+
+    def _served_as(self, k: int, a: int, n: int, ask: Ask, share: Share) -> list[_Key]:
+        """Return the one way in which an ask got its share; empty where the program does not have it."""
+        ways = [
+            key
+            for key in self.on_gpu[n, share.gpu]
+            if (key.kind, key.ask, key.option.mode, key.option.profile) == (k, a, share.mode, share.profile)
+        ]
+        return sorted(ways, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
+
+    def _made_for(self, key: _Key, share: Share) -> tuple[int, ...]:
+        """Return the variables of what must be made for a share: the GPU's mode, and the instance."""
+        if key.option.exists:
+            return ()
+        mode = self.modes[key.node, key.gpu, share.mode]
+        if share.start is None:
+            return (mode,)
+        gpu = next(gpu for gpu in self.snapshot.nodes[key.node].gpus if gpu.index == key.gpu)
+        return mode, self.cuts[key.node, key.gpu, placement_at(gpu.model, share.profile or "", share.start)]
+
+    def _sum(self, kinds: set[int]) -> dict[int, float]:
+        return {variable: 1.0 for (kind, _), variable in self.pods.items() if kind in kinds}
+
+    def _node(self, n: int, node: Node) -> None:
+        running = [r.pod.need for r in self.snapshot.running if r.assignment.node == node.name]
+        room = (
+            node.cpu_milli - sum(need.cpu_milli for need in running),
+            node.memory_mib - sum(need.memory_mib for need in running),
+            node.max_pods - len(running),
+        )
+        taken: tuple[dict[int, float], ...] = ({}, {}, {})
+        for k, (priority, need) in enumerate(self.kinds):
+            takes = (need.cpu_milli, need.memory_mib, 1)
+            if refusal(need, node) is None and all(take <= free for take, free in zip(takes, room, strict=True)):
+                pods = self.program.variable(high=self.wanted[priority, need], integer=True)
+                self.pods[k, n] = pods
+                for terms, take in zip(taken, takes, strict=True):
+                    terms[pods] = float(take)
+                self._asks(n, node, k)
+        for terms, free in zip(taken, room, strict=True):
+            # Running pods may have more than there is, as where a node shrank: then nobody comes.
+            self.program.row(terms, high=max(0, free))
+        for gpu in node.gpus:
+            self._gpu(n, gpu)
+
+    def _asks(self, n: int, node: Node, k: int) -> None:
+        """Tie the devices served to the pods placed: `count` a pod, shares and needs on distinct GPUs."""
+        need, pods = self.kinds[k][1], self.pods[k, n]
+        for a, ask in enumerate(need.asks):
+            total = {pods: -float(ask.count)}
+            for gpu in node.gpus:
+                keys = [_Key(k, a, n, gpu.index, option) for option in _ways(need, ask, gpu)]
+                self.serves |= {key: self.program.variable(integer=True) for key in keys}
+                self.on_gpu[n, gpu.index] += keys
+                here = {self.serves[key]: 1.0 for key in keys}
+                total |= here
+                if ask.form is not Form.EXACT and ask.count > 1:
+                    self.program.row(here | {pods: -1.0}, high=0)
+            self.program.row(total, low=0, high=0)
+
+    def _gpu(self, n: int, gpu: Gpu) -> None:
+        shares = self.held[n, gpu.index]
+        here = [(key.option, key, self.serves[key]) for key in self.on_gpu[n, gpu.index]]
+        for option, free in free_devices(gpu, shares).items():
+            self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
+        modes = {m: self.program.variable(_holds(shares, m), 1, integer=True) for m in _made(gpu)}
+        self.modes |= {(n, gpu.index, mode): v for mode, v in modes.items()}
+        self.program.row(dict.fromkeys(modes.values(), 1.0), high=1)
+        if not shares:
+            self.opened += modes.values()
+        for mode, used in modes.items():
+            made = [(key, v) for option, key, v in here if option.mode is mode and not option.exists]
+            mine = [share for share in shares if share.mode is mode]
+            if mode is Mode.MIG:
+                self._instances(n, gpu, used, made)
+            elif mode is Mode.WHOLE:
+                self.program.row({v: 1.0 for _, v in made} | {used: -1.0}, high=-len(mine))
+            else:
+                self._amounts(gpu, used, made, mine)
+
+    def _amounts(self, gpu: Gpu, used: int, made: list[tuple[_Key, int]], held: list[Share]) -> None:
+        memory = {v: float(key.option.memory_mib) for key, v in made}
+        compute = {v: float(key.option.compute_percent) for key, v in made}
+        self.program.row(memory | {used: -float(gpu.memory_mib)}, high=-sum(s.memory_mib for s in held))
+        self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in held))
+
+    def _instances(self, n: int, gpu: Gpu, used: int, made: list[tuple[_Key, int]]) -> None:
+        """Cut instances: units and media engines at most once, held instances kept, devices served by what is cut."""
+        shares = self.held[n, gpu.index]
+        kept = {(s.profile, s.start) for s in shares}
+        wanted = {key.option.profile for key, _ in made} | {s.profile for s in shares}
+        cuts = {
+            place: self.program.variable((place.profile, place.start) in kept, 1, integer=True)
+            for place in placements(gpu.model)
+            if place.profile in wanted
+        }
+        self.cuts |= {(n, gpu.index, place): v for place, v in cuts.items()}
+        for unit in range(gpu.model.units):
+            self.program.row({v: 1.0 for p, v in cuts.items() if p.mask >> unit & 1} | {used: -1.0}, high=0)
+        media = {profile.name: profile.media for profile in gpu.model.profiles}
+        for kind in gpu.model.at_most_one:
+            self.program.row({v: 1.0 for p, v in cuts.items() if media[p.profile] == kind}, high=1)
+        if ALL_MEDIA in gpu.model.at_most_one:
+            most = float(gpu.model.units)
+            weights = {"none": 0.0, ALL_MEDIA: most}
+            self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in cuts.items()}, high=most)
+        for profile in wanted:
+            served = {v: 1.0 for key, v in made if key.option.profile == profile}
+            cut = {v: -1.0 for place, v in cuts.items() if place.profile == profile}
+            self.program.row(served | cut, high=-sum(s.profile == profile for s in shares))
+
+
+def held_shares(snapshot: Snapshot) -> dict[tuple[int, int], list[Share]]:
+    """Return the shares running pods hold, by index of the node and of the GPU."""
+    index = {node.name: n for n, node in enumerate(snapshot.nodes)}
+    held = defaultdict[tuple[int, int], list[Share]](list)
+    for running in snapshot.running:
+        for share in running.assignment.shares:
+            held[index[running.assignment.node], share.gpu].append(share)
+    return held
+
+
+def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
+    """Return how many more clients each existing device kind of a GPU takes; nothing where Tessera may recut."""
+    if gpu.sharing.cuttable:
+        return {}
+    free = Counter[Option]()
+    taken = Counter((s.mode, s.profile, s.start) for s in shares)
+    for device in gpu.devices:
+        start = device.placement.start if device.placement else None
+        free[device.option] += device.clients - taken[device.option.mode, device.option.profile, start]
+    return free
+
+
+def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
+    """Return the ways to serve an ask; where Tessera may recut, instances are chosen anew."""
+    if need.models and gpu.model.name not in need.models:
+        return ()
+    ways = gpu.options(ask)
+    if not gpu.sharing.cuttable:
+        return ways
+    made = [way for way in ways if not way.exists]
+    kept = [msgspec.structs.replace(way, exists=False, resource="") for way in ways if way.exists]
+    return tuple({(way.mode, way.profile): way for way in (*kept, *made)}.values())
+
+
+def _made(gpu: Gpu) -> tuple[Mode, ...]:
+    """Return the modes in which devices may be made on a GPU."""
+    sharing = gpu.sharing
+    if not sharing.open or sharing.modes == (Mode.WHOLE,):
+        return ()
+    made = {Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE} | ({Mode.MIG} if sharing.cuttable else set())
+    return tuple(mode for mode in sharing.modes if mode in made)
+
+
+def _holds(shares: Iterable[Share], mode: Mode) -> int:
+    return int(any(share.mode is mode for share in shares))
+
+
+class _Search:
+    """The best point known of a program, and the time left to find a better one."""
+
+    def __init__(self, program: Program, start: tuple[float, ...], limit_s: float) -> None:
+        self.program = program
+        self.values = start
+        self.better = False
+        self.left_s = limit_s
+
+    def serve(self, pods: dict[int, float], asked: int, limit_s: float) -> int:
+        """Place as many of these pods as can be found in time, hold on to them, and return the most there can be."""
+        have, most = self._sum(pods), asked
+        if have < asked and limit_s > 0:
+            found = self._take(self.program.maximise(pods, limit_s=limit_s, start=self.values), pods, 1)
+            have = self._sum(pods)
+            # A bound below what is placed would be one of another problem than this: it proves nothing.
+            most = math.floor(min(found.bound + 1e-6, asked)) if found.bound + 1e-6 >= have else asked
+        self.program.row(pods, low=have)
+        return most
+
+    def close(self, gpus: Iterable[int]) -> None:
+        """Close as many GPUs as can be found in time."""
+        opened = dict.fromkeys(gpus, 1.0)
+        if self.left_s > 0:
+            self._take(self.program.minimise(opened, limit_s=self.left_s, start=self.values), opened, -1)
+
+    def _take(self, found: Solution, terms: dict[int, float], sign: int) -> Solution:
+        """Take what was found where it is better than what is known."""
+        self.left_s -= found.took_s
+        if found.feasible and sign * round(found.objective) > sign * self._sum(terms):
+            self.values, self.better = found.values, True
+        return found
+
+    def _sum(self, terms: Iterable[int]) -> int:
+        return sum(round(self.values[v]) for v in terms)
+
+
+class _Supply:
+    """Devices the solution takes from each GPU, handed out one by one."""
+
+    def __init__(self, model: _Model, values: Sequence[float]) -> None:
+        self.snapshot = model.snapshot
+        self.left = defaultdict[tuple[int, int, int], Counter[_Key]](Counter)
+        for key, v in model.serves.items():
+            self.left[key.kind, key.ask, key.node][key] += round(values[v])
+        self.starts = defaultdict[tuple[int, int, str | None, bool], list[int]](list)
+        for n, node in enumerate(model.snapshot.nodes):
+            for gpu in node.gpus:
+                self._existing(n, gpu, model.held[n, gpu.index])
+        for (n, g, place), v in model.cuts.items():
+            taken = {(s.profile, s.start) for s in model.held[n, g]}
+            if round(values[v]) and (place.profile, place.start) not in taken:
+                self.starts[n, g, place.profile, False].append(place.start)
+        for starts in self.starts.values():
+            starts.sort(reverse=True)
+
+    def _existing(self, n: int, gpu: Gpu, shares: list[Share]) -> None:
+        taken = Counter((s.profile, s.start) for s in shares)
+        for device in gpu.devices:
+            if device.placement and not gpu.sharing.cuttable:
+                place = device.placement
+                free = device.clients - taken[place.profile, place.start]
+                self.starts[n, gpu.index, place.profile, True] += [place.start] * free
+
+    def take(self, k: int, a: int, n: int, ask: Ask) -> Iterator[Share]:
+        """Yield the shares of one pod's ask, from the GPUs with most left for it; shares and needs on distinct GPUs."""
+        left = self.left[k, a, n]
+        taken = set[int]()
+        for _ in range(ask.count):
+            open_keys = (key for key, count in left.items() if count > 0 and key.gpu not in taken)
+            key = max(open_keys, key=lambda key: (self._of(left, key.gpu), -key.gpu))
+            left[key] -= 1
+            taken |= {key.gpu} if ask.form is not Form.EXACT else set()
+            starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
+            yield Share.of(key.gpu, ask, key.option, starts.pop() if key.option.profile else None)
+
+    @staticmethod
+    def _of(left: Counter[_Key], gpu: int) -> int:
+        return sum(count for key, count in left.items() if key.gpu == gpu)
+
+
+def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
+    """Yield one assignment a placed pod: nodes in order take the first pods of each kind."""
+    supply = _Supply(model, values)
+    room = Counter({key: round(values[v]) for key, v in model.pods.items()})
+    for pod in model.snapshot.pending:
+        k = model.kinds.index((pod.priority, pod.need))
+        n = next((n for n in range(len(model.snapshot.nodes)) if room[k, n] > 0), None)
+        if n is not None:
+            room[k, n] -= 1
+            yield _assignment(supply, pod, k, n)
+
+
+def _assignment(supply: _Supply, pod: Pod, k: int, n: int) -> Assignment:
+    shares = (share for a, ask in enumerate(pod.need.asks) for share in supply.take(k, a, n, ask))
+    return Assignment(pod=pod.key, node=supply.snapshot.nodes[n].name, shares=tuple(shares))

@@ -1,0 +1,106 @@
+"""Whether a node admits a pod at all: name, labels, affinity and taints, as kube-scheduler reads them.
+
+Resources and GPUs are not looked at here: everything in this module is fixed for a pair of need and node.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+
+from tessera.core.cluster.snapshot import Node, Taint
+from tessera.core.workload.need import Need, Requirement, SelectorTerm, Toleration
+
+__all__ = ["Refusal", "matches", "refusal"]
+
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""The taint that stands for `spec.unschedulable`. Source: kube-scheduler plugin NodeUnschedulable."""
+
+_SCHEDULER_HEEDS = frozenset({"NoSchedule", "NoExecute"})
+_KUBELET_HEEDS = frozenset({"NoExecute"})
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+class Refusal(enum.StrEnum):
+    """Why a node does not admit a pod, in the order kube-scheduler's plugins look."""
+
+    NODE_NAME = "node-name"
+    UNSCHEDULABLE = "unschedulable"
+    TAINT = "taint"
+    SELECTOR = "node-selector"
+    AFFINITY = "node-affinity"
+
+
+def refusal(need: Need, node: Node) -> tuple[Refusal, str] | None:
+    """Return the first rule by which `node` refuses `need`, with the taint or label at fault; None if it admits it.
+
+    A pod pinned to the node by `spec.nodeName` comes past the scheduler: a cordon and `NoSchedule` taints do not keep
+    it off. The kubelet admits it by its node selector, its affinity and `NoExecute` taints, and by what is left.
+
+    Source: kube-scheduler plugins NodeName, NodeUnschedulable, TaintToleration, NodeAffinity. `PreferNoSchedule`
+    taints do not filter. For pinned pods kubernetes `pkg/kubelet/lifecycle/predicate.go`.
+    """
+    if need.node_name and need.node_name != node.name:
+        return Refusal.NODE_NAME, need.node_name
+    pinned = bool(need.node_name)
+    if node.unschedulable and not pinned and not _tolerated(UNSCHEDULABLE, need.tolerations):
+        return Refusal.UNSCHEDULABLE, ""
+    for taint in node.taints:
+        if taint.effect in (_KUBELET_HEEDS if pinned else _SCHEDULER_HEEDS) and not _tolerated(taint, need.tolerations):
+            return Refusal.TAINT, f"{taint.key}={taint.value}:{taint.effect}"
+    labels = dict(node.labels)
+    for key, value in need.node_selector:
+        if labels.get(key) != value:
+            return Refusal.SELECTOR, f"{key}={value}"
+    if need.affinity is not None and not any(matches(term, labels, node.name) for term in need.affinity):
+        return Refusal.AFFINITY, ""
+    return None
+
+
+def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Source: k8s.io/api core/v1 `ToleratesTaint`; `Gt` and `Lt` compare the taint's value with the toleration's."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    if toleration.operator == "Equal":
+        return toleration.value == taint.value
+    return _compares(toleration.operator, taint.value, toleration.value)
+
+
+def matches(term: SelectorTerm, labels: Mapping[str, str], name: str) -> bool:
+    """Return whether a node of this name with these labels meets a term; one without any condition meets none."""
+    if not term.expressions and not term.fields:
+        return False
+    fields = {"metadata.name": name}
+    return all(_holds(r, labels) for r in term.expressions) and all(_holds(r, fields) for r in term.fields)
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """Source: k8s.io/apimachinery labels.Requirement.Matches: an absent label satisfies NotIn and DoesNotExist only."""
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value in requirement.values
+        case "NotIn":
+            return value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case operator:
+            return (
+                value is not None and len(requirement.values) == 1 and _compares(operator, value, *requirement.values)
+            )
+
+
+def _compares(operator: str, left: str, right: str) -> bool:
+    """Compare as integers; what is no integer never matches."""
+    if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
+        return False
+    return int(left) > int(right) if operator == "Gt" else int(left) < int(right)

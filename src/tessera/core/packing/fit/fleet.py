@@ -1,0 +1,475 @@
+"""The fleet as numpy arrays: what every node and GPU has left, changed in place by taking and giving back shares."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.mig import Placement, placement_at
+from tessera.core.gpu.sharing import Device, Mode, Option
+from tessera.core.packing.fit.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
+from tessera.core.packing.fit.rooms import occupied, starts
+from tessera.core.workload.need import Need
+from tessera.errors import InvalidInput
+
+__all__ = ["AMOUNTS", "CPU", "MEMORY", "PODS", "Fleet"]
+
+CPU: Final = 0
+MEMORY: Final = 1
+PODS: Final = 2
+AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
+"""Modes that grant amounts of a GPU, as `Fleet.amounts` has them."""
+_AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
+
+VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
+"""Stands where no node is."""
+_REWIRED: Final = 1 << 13
+"""Columns that got other GPUs, after which everything that follows them is rather made anew."""
+_LEAST: Final = 64
+"""Columns that are added at least when one more is wanted."""
+
+DeviceClass = tuple[Mode, str | None, str, int, int]
+"""Devices that serve the same: mode, profile, resource, memory and compute of one client."""
+
+
+class Fleet:
+    """Working state of all nodes: arrays with one column a node and one row a GPU, padded to the most GPUs of a node.
+
+    `take` grants a pod its shares and `give` undoes it exactly. GPUs are never granted beyond what they have; cpu and
+    memory of running pods may exceed a node (static pods, shrunk nodes), which leaves it negative and so closed.
+
+    `put` and `remove` change nodes one by one. A column that a node leaves is taken by the next that comes.
+
+    Attributes:
+        nodes: by column, `VACANT` where none is; at first in the order given.
+        index: the column of each node.
+        gpu_index: by column, the index of each GPU in its node.
+        size: what nodes have: cpu (milli), memory (MiB), pods, in rows CPU, MEMORY, PODS; `(3, nodes) int64`.
+        room: what nodes have left of it.
+        types: distinct GPU configurations; 0 is the absent GPU, and a type whose last GPU is gone stays.
+        shape: how often types were added or arrays made anew; what was compiled for another shape is of no use.
+        rewired: columns that got other GPUs, in the order in which they did; see `fit.spread`.
+        kind: index into `types`; `(gpus, nodes) int64`, as are all that follow.
+        serves: modes in which something new can be made, bits of `MODE_BIT`. A GPU that holds nothing serves all its
+            modes, one that holds something only the mode it is committed to.
+        compute_left: percent of the GPU that amounts may still take.
+        memory_left: MiB that amounts may still take.
+        amounts: `compute_left` where amounts are served in the modes of `AMOUNTS`, -1 elsewhere; `(2, gpus, nodes)`.
+        used: MIG state, see `rooms`.
+        left: percent of the GPU that is idle in any mode, rounded down: for amounts the scarcer of compute and memory,
+            for MIG the free units, for fixed devices the free clients.
+        clients: how many shares are held.
+        classes: distinct existing devices.
+        offers: free clients of existing devices, `(classes, gpus, nodes)`.
+
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = list(nodes)
+        self.index: dict[str, int] = {node.name: i for i, node in enumerate(self.nodes)}
+        gpus = [tuple(sorted(node.gpus, key=lambda gpu: gpu.index)) for node in self.nodes]
+        self._column = [{gpu.index: column for column, gpu in enumerate(row)} for row in gpus]
+        self.gpu_index = [tuple(gpu.index for gpu in row) for row in gpus]
+        sizes = [_size(node) for node in self.nodes]
+        self.size: Ints = np.array(sizes, dtype=np.int64).reshape(-1, 3).T.copy()
+        self.room: Ints = self.size.copy()
+        self.shape = 0
+        self.rewired: list[int] = []
+        self._vacant: list[int] = []
+        self._types = GpuTypes()
+        self.types = self._types.found
+        self._held: dict[tuple[int, int], list[int]] = {}
+        self._cuts: dict[tuple[int, int], tuple[Placement, ...]] = {}
+        self.classes: dict[DeviceClass, int] = {}
+        self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
+        self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
+        self.left, self.used, self.clients = (np.zeros_like(self.kind) for _ in range(3))
+        self.amounts: Ints = np.zeros((len(AMOUNTS), *self.kind.shape), dtype=np.int64)
+        self._number_classes()
+        self.offers: Ints = np.zeros((len(self.classes), *self.kind.shape), dtype=np.int64)
+        self._reset(slice(None))
+
+    @property
+    def widest(self) -> int:
+        """The most GPUs that any node has."""
+        return int(np.count_nonzero(np.logical_or.reduce(self.kind > 0, axis=1)))
+
+    @property
+    def census(self) -> Ints:
+        """How many GPUs of each type there are, `(types,)`, the absent one 0."""
+        counts = np.bincount(self.kind.ravel(), minlength=len(self.types)).astype(np.int64)
+        counts[0] = 0
+        return counts
+
+    def put(self, node: Node) -> bool:
+        """Take a node in place of the one of its name, or as a new one; return whether its GPUs are free.
+
+        They are where any of them changed. Otherwise all is as it was, but that `room` has grown as the node did.
+        """
+        gpus = tuple(sorted(node.gpus, key=lambda gpu: gpu.index))
+        kinds = self._kinds(gpus)
+        column = self.index.get(node.name)
+        if column is None:
+            column = self.index[node.name] = self._vacant.pop() if self._vacant else self._widened()
+            self.room[:, column] = self.size[:, column] = 0
+        if len(gpus) > len(self.kind):
+            self._resize(len(gpus), len(self.nodes))
+        size: Ints = np.array(_size(node), dtype=np.int64)
+        self.room[:, column] += size - self.size[:, column]
+        self.size[:, column] = size
+        self.nodes[column] = node
+        kinds += [0] * (len(self.kind) - len(kinds))
+        index = tuple(gpu.index for gpu in gpus)
+        if self.gpu_index[column] == index and self.kind[:, column].tolist() == kinds:
+            return not index
+        self._rewire(column, index, kinds)
+        return True
+
+    def remove(self, name: str) -> int:
+        """Take a node away with all it held, and return the column that it had."""
+        column = self.index.pop(name)
+        self.nodes[column] = VACANT
+        self.room[:, column] = self.size[:, column] = 0
+        self._rewire(column, (), [0] * len(self.kind))
+        self._vacant.append(column)
+        return column
+
+    def _kinds(self, gpus: Sequence[Gpu]) -> list[int]:
+        """Return the types of GPUs, new ones added."""
+        known = len(self.types)
+        kinds = [self._types.of(gpu) for gpu in gpus]
+        if len(self.types) > known:
+            self._number_classes()
+            self._resize(*self.kind.shape)
+        return kinds
+
+    def _number_classes(self) -> None:
+        """Give numbers to the classes of existing devices that have none."""
+        for gpu_type in self.types:
+            for device in gpu_type.devices:
+                self.classes.setdefault(class_of(device), len(self.classes))
+
+    def _widened(self) -> int:
+        """Return a new column; others are made along with it, for nodes to come."""
+        column = len(self.nodes)
+        more = max(column, _LEAST)
+        self._resize(len(self.kind), column + more)
+        self.nodes += [VACANT] * more
+        self._column += [{} for _ in range(more)]
+        self.gpu_index += [()] * more
+        self._vacant += range(column + more - 1, column, -1)
+        return column
+
+    def _resize(self, rows: int, columns: int) -> None:
+        """Make the arrays as large as that, for all classes of devices there are."""
+        self.shape += 1
+        self.rewired = []
+        for name in ("kind", "serves", "memory_left", "compute_left", "left", "used", "clients", "room", "size"):
+            array = getattr(self, name)
+            setattr(self, name, _padded(array, (len(array) if name in {"room", "size"} else rows, columns), 0))
+        self.amounts = _padded(self.amounts, (len(AMOUNTS), rows, columns), -1)
+        self.offers = _padded(self.offers, (len(self.classes), rows, columns), 0)
+
+    def _rewire(self, column: int, index: tuple[int, ...], kinds: Sequence[int]) -> None:
+        """Give a column other GPUs, all free."""
+        self.gpu_index[column] = index
+        self._column[column] = {gpu: row for row, gpu in enumerate(index)}
+        self.kind[:, column] = kinds
+        self.rewired.append(column)
+        if len(self.rewired) > _REWIRED:
+            self.rewired = []
+            self.shape += 1
+        for row in range(len(kinds)):
+            self._held.pop((row, column), None)
+            self._cuts.pop((row, column), None)
+        self._reset(slice(column, column + 1))
+
+    def _reset(self, nodes: slice) -> None:
+        """Make the GPUs of nodes free."""
+        kind = self.kind[:, nodes]
+        self.serves[:, nodes] = np.array([t.serves for t in self.types], dtype=np.int64)[kind]
+        self.memory_left[:, nodes] = np.array([t.memory_mib for t in self.types], dtype=np.int64)[kind]
+        self.compute_left[:, nodes] = self.left[:, nodes] = np.where(kind > 0, 100, 0)
+        self.used[:, nodes] = self.clients[:, nodes] = 0
+        for each, bit in enumerate(_AMOUNT_BITS):
+            self.amounts[each, :, nodes] = np.where(self.serves[:, nodes] & bit, self.compute_left[:, nodes], -1)
+        self.offers[:, :, nodes] = 0
+        has_devices = np.array([bool(t.devices) for t in self.types])[kind]
+        for row, column in np.argwhere(has_devices).tolist():
+            node = column + (nodes.start or 0)
+            self._held[row, node] = [0] * len(self.types[self.kind[row, node]].devices)
+            self._offer(row, node)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Fleet":
+        """Return the fleet with the shares of running pods taken.
+
+        Raises:
+            InvalidInput: two nodes of one name, or a running pod holds what its node does not have.
+
+        """
+        fleet = cls(snapshot.nodes)
+        if len(fleet.index) < len(fleet.nodes):
+            names = [node.name for node in fleet.nodes]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput(f"node {twice}", found="two nodes of this name", wanted="one node a name")
+        for running in snapshot.running:
+            fleet._resume(running)
+        return fleet
+
+    def copy(self) -> "Fleet":
+        """Return an independent copy, for pods to come and go; nodes stay as they are."""
+        twin = object.__new__(Fleet)
+        for name, value in vars(self).items():
+            match value:
+                case np.ndarray() | list() | dict():
+                    setattr(twin, name, value.copy())
+                case _:
+                    setattr(twin, name, value)
+        twin._held = {place: list(held) for place, held in self._held.items()}
+        return twin
+
+    def take(self, node: int, need: Need, shares: Sequence[Share]) -> None:
+        """Grant a pod its cpu, memory and shares. They must fit: `Demand` and `serve` see to that."""
+        self.room[CPU, node] -= need.cpu_milli
+        self.room[MEMORY, node] -= need.memory_mib
+        self.room[PODS, node] -= 1
+        for share in shares:
+            self.hold(node, share)
+
+    def give(self, node: int, need: Need, shares: Sequence[Share]) -> None:
+        """Take back what `take` granted; the arrays are as they were before it."""
+        self.room[:, node] += (need.cpu_milli, need.memory_mib, 1)
+        for share in shares:
+            self.drop(node, share)
+
+    def hold(self, node: int, share: Share) -> None:
+        """Grant one share."""
+        self._change(node, share, 1)
+
+    def drop(self, node: int, share: Share) -> None:
+        """Take one share back."""
+        self._change(node, share, -1)
+
+    def clear(self, node: int, row: int) -> None:
+        """Take back all that is held on one GPU; it is as it was at first."""
+        gpu_type = self.types[self.kind[row, node]]
+        self.used[row, node] = self.clients[row, node] = 0
+        self._cuts.pop((row, node), None)
+        if gpu_type.devices:
+            self._held[row, node] = [0] * len(gpu_type.devices)
+        self._change_whole(row, node, gpu_type, -1)
+
+    def close(self, node: int, row: int) -> None:
+        """Let one GPU serve nothing new until it is cleared; nothing may be held or dropped on it meanwhile."""
+        self.clear(node, row)
+        self.clients[row, node] = 1
+        for array in (self.serves, self.compute_left, self.memory_left, self.left):
+            array[row, node] = 0
+        self.amounts[:, row, node] = -1
+        self.offers[:, row, node] = 0
+
+    def row_of(self, node: int, gpu: int) -> int | None:
+        """Return the row of the GPU of that index; None where the node has none."""
+        return self._column[node].get(gpu)
+
+    def state(self, node: int) -> bytes:
+        """Return all that decides what the GPUs of one node can still serve; equal states are interchangeable."""
+        columns = self.serves, self.compute_left, self.memory_left, self.used, self.offers
+        return b"".join(array[..., node].tobytes() for array in columns)
+
+    def free_start(self, node: int, row: int, option: Option) -> int | None:
+        """Return the start of the first device of the option's class on a GPU with a free client.
+
+        None where the device is the whole GPU. Raises: StopIteration where no client is free.
+        """
+        devices = zip(self.types[self.kind[row, node]].devices, self._free(row, node), strict=True)
+        wanted = class_of(option)
+        device = next(device for device, free in devices if free and class_of(device) == wanted)
+        return device.placement.start if device.placement else None
+
+    def layouts(self) -> tuple[tuple[tuple[Placement, ...], ...], ...]:
+        """Return for every node and GPU the MIG instances: those cut for a pod, and those that exist beside them."""
+        return tuple(
+            tuple(self._layout(row, node) for row in range(len(index))) for node, index in enumerate(self.gpu_index)
+        )
+
+    def _change(self, node: int, share: Share, sign: int) -> None:
+        row = self._column[node][share.gpu]
+        gpu_type = self.types[self.kind[row, node]]
+        self.clients[row, node] += sign
+        device = _device(gpu_type, share)
+        if share.mode is Mode.WHOLE:
+            self._change_whole(row, node, gpu_type, sign)
+        elif device is not None:
+            self._change_device(row, node, device, sign)
+        elif share.mode is Mode.MIG:
+            self._change_cut(row, node, _placement(gpu_type, share), sign)
+        else:
+            self._change_amount(row, node, share, sign)
+
+    def _change_amount(self, row: int, node: int, share: Share, sign: int) -> None:
+        total = self.types[self.kind[row, node]].memory_mib
+        compute = self.compute_left[row, node] - sign * share.compute_percent
+        memory = self.memory_left[row, node] - sign * share.memory_mib
+        self.compute_left[row, node] = compute
+        self.memory_left[row, node] = memory
+        self.left[row, node] = min(compute, 100 * memory // total) if total else compute
+        self._commit(row, node, MODE_BIT[share.mode])
+
+    def _change_whole(self, row: int, node: int, gpu_type: GpuType, sign: int) -> None:
+        taken = sign > 0
+        self.compute_left[row, node] = self.left[row, node] = 0 if taken else 100
+        self.memory_left[row, node] = 0 if taken else gpu_type.memory_mib
+        self._commit(row, node, 0)
+
+    def _change_cut(self, row: int, node: int, placement: Placement, sign: int) -> None:
+        cuts = self._cuts.get((row, node), ())
+        if sign > 0:
+            self._cuts[row, node] = (*cuts, placement)
+        else:
+            self._cuts[row, node] = tuple(p for p in cuts if p != placement)
+        self._recount(row, node)
+        self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _change_device(self, row: int, node: int, device: int, sign: int) -> None:
+        held = self._held[row, node]
+        held[device] += sign
+        if held[device] == (sign > 0):  # the first client came or the last one left
+            self._recount(row, node)
+        self._commit(row, node, MODE_BIT[Mode.MIG])
+
+    def _recount(self, row: int, node: int) -> None:
+        """Set the MIG state of a GPU to what its instances in use take together; they may share the media bits."""
+        gpu_type = self.types[self.kind[row, node]]
+        used = 0
+        for placement in self._cuts.get((row, node), ()):
+            used |= occupied(gpu_type.model, placement)
+        for bits, held in zip(gpu_type.bits, self._held.get((row, node), ()), strict=False):
+            used |= bits if held else 0
+        self.used[row, node] = used
+
+    def _commit(self, row: int, node: int, mode: int) -> None:
+        """Bind a GPU that holds something to its mode, and set free one that holds nothing any more."""
+        gpu_type = self.types[self.kind[row, node]]
+        serves = gpu_type.serves & mode if self.clients[row, node] else gpu_type.serves
+        self.serves[row, node] = serves
+        for each, bit in enumerate(_AMOUNT_BITS):
+            self.amounts[each, row, node] = self.compute_left[row, node] if serves & bit else -1
+        if gpu_type.devices:
+            self._offer(row, node)
+        if gpu_type.kept:
+            clients = [device.clients for device in gpu_type.devices]
+            self.left[row, node] = 100 - 100 * sum(self._held[row, node]) // sum(clients)
+        elif mode == MODE_BIT[Mode.MIG]:
+            units = gpu_type.model.units
+            free = units - (int(self.used[row, node]) & ((1 << units) - 1)).bit_count()
+            self.left[row, node] = 100 * free // units
+
+    def _offer(self, row: int, node: int) -> None:
+        """Recount the free clients of one GPU's devices."""
+        gpu_type = self.types[self.kind[row, node]]
+        self.offers[:, row, node] = 0
+        for device, free in zip(gpu_type.devices, self._free(row, node), strict=True):
+            self.offers[self.classes[class_of(device)], row, node] += free
+
+    def _free(self, row: int, node: int) -> list[int]:
+        """Return the free clients of each device of a GPU; none where its units are used or the GPU is shared."""
+        gpu_type = self.types[self.kind[row, node]]
+        held = self._held[row, node]
+        used = int(self.used[row, node])
+        alive = gpu_type.kept or used or not self.clients[row, node]  # else it is taken whole or by amounts
+        return [
+            device.clients - count if alive and (count or not used & bits) else 0
+            for device, bits, count in zip(gpu_type.devices, gpu_type.bits, held, strict=True)
+        ]
+
+    def _layout(self, row: int, node: int) -> tuple[Placement, ...]:
+        gpu_type = self.types[self.kind[row, node]]
+        cuts = self._cuts.get((row, node), ())
+        if not gpu_type.devices:
+            return tuple(sorted(cuts))
+        standing = zip(gpu_type.devices, self._free(row, node), self._held[row, node], strict=True)
+        return tuple(sorted((*cuts, *(d.placement for d, free, held in standing if d.placement and free + held))))
+
+    def _resume(self, running: Running) -> None:
+        """Grant a running pod what it holds. Raises: InvalidInput where that is not there."""
+        assignment = running.assignment
+        node = self.index.get(assignment.node)
+        if node is None:
+            raise InvalidInput(f"pod {assignment.pod}", found=f"node {assignment.node}", wanted="a node of the fleet")
+        self.take(node, running.pod.need, ())
+        for share in assignment.shares:
+            if not self._can_hold(node, share):
+                raise InvalidInput(
+                    f"pod {assignment.pod} on node {assignment.node}",
+                    found=f"a share of GPU {share.gpu}: {describe(share)}",
+                    wanted="a share that the GPU can give beside what other running pods hold",
+                )
+            self.hold(node, share)
+
+    def _can_hold(self, node: int, share: Share) -> bool:
+        row = self._column[node].get(share.gpu)
+        if row is None:
+            return False
+        gpu_type = self.types[self.kind[row, node]]
+        device = _device(gpu_type, share)
+        if share.mode is Mode.WHOLE:
+            return not self.clients[row, node]
+        if device is not None:
+            return self._free(row, node)[device] > 0
+        if not self.serves[row, node] & MODE_BIT.get(share.mode, 0):
+            return False
+        if share.mode is Mode.MIG:
+            return any(
+                share.start in starts(gpu_type.model, profile, int(self.used[row, node]))
+                for profile in gpu_type.model.profiles
+                if profile.name == share.profile
+            )
+        left = self.compute_left[row, node], self.memory_left[row, node]
+        return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+
+def _size(node: Node) -> tuple[int, int, int]:
+    return node.cpu_milli, node.memory_mib, node.max_pods
+
+
+def _padded(array: Ints, shape: tuple[int, ...], fill: int) -> Ints:
+    """Return an array of a larger shape that begins with this one."""
+    larger = np.full(shape, fill, dtype=np.int64)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
+
+
+def class_of(device: Device | Option) -> DeviceClass:
+    """Return the class of a device, or of the devices that an option uses."""
+    return device.mode, _profile(device), device.resource, device.memory_mib, device.compute_percent
+
+
+def describe(share: Share) -> str:
+    """Return what a share is of its GPU, in words."""
+    if share.profile is not None:
+        return f"{share.profile} at {share.start} ({share.mode})"
+    return f"{share.memory_mib} MiB, {share.compute_percent} % compute ({share.mode})"
+
+
+def _profile(device: Device | Option) -> str | None:
+    if isinstance(device, Option):
+        return device.profile
+    return device.placement.profile if device.placement else None
+
+
+def _device(gpu_type: GpuType, share: Share) -> int | None:
+    """Return which existing device a share is a part of; None where it is cut or an amount."""
+    for i, device in enumerate(gpu_type.devices):
+        start = device.placement.start if device.placement else None
+        if device.mode is share.mode and start == share.start and _profile(device) == share.profile:
+            return i
+    return None
+
+
+def _placement(gpu_type: GpuType, share: Share) -> Placement:
+    assert share.profile is not None
+    assert share.start is not None
+    return placement_at(gpu_type.model, share.profile, share.start)

@@ -1,0 +1,97 @@
+"""GPU types: GPUs of one model, memory and configuration can do the same, so what they offer is worked out once."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.sharing import Device, Mode, Option, Sharing, devices, options
+from tessera.core.packing.fit.rooms import occupied
+from tessera.core.workload.need import Ask
+
+__all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "GpuTypes", "Ints"]
+
+Ints = NDArray[np.int64]
+Counts = NDArray[np.int64] | NDArray[np.int8]
+"""Small whole numbers; sums of them are int64."""
+
+MODE_BIT: Final = {Mode.WHOLE: 1, Mode.MIG: 2, Mode.MPS: 4, Mode.MEMORY_SHARE: 8}
+"""Bits of `Fleet.serves`: the modes in which something new can be made on a GPU."""
+
+
+class GpuType(msgspec.Struct, frozen=True, kw_only=True):
+    """What GPUs of one model, memory and configuration can do."""
+
+    model: GpuModel
+    memory_mib: int
+    sharing: Sharing
+    devices: tuple[Device, ...] = ()
+    """Devices that exist and are not the whole GPU to itself, in order of start."""
+    bits: tuple[int, ...] = ()
+    """For each device what it takes of the MIG state; 0 for the whole GPU."""
+    kept: bool = False
+    """Whether the administrator fixed the devices, so that nothing new is made."""
+    serves: int = 0
+    """Modes in which something can be made while nobody holds anything, as bits of `MODE_BIT`."""
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> "GpuType":
+        """Return the type of one GPU."""
+        sharing = gpu.sharing
+        offered = tuple(d for d in devices(gpu.model, gpu.memory_mib, sharing) if d.mode is not Mode.WHOLE)
+        kept = bool(offered) and (sharing.layout is None or not sharing.recut)
+        return cls(
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            sharing=sharing,
+            devices=offered,
+            bits=tuple(occupied(gpu.model, d.placement) if d.placement else 0 for d in offered),
+            kept=kept,
+            serves=0 if kept else sum(MODE_BIT.get(mode, 0) for mode in sharing.modes),
+        )
+
+    def options(self, ask: Ask) -> tuple[Option, ...]:
+        """Return the ways one device of `ask` may be served here, the preferred first."""
+        return options(ask, self.model, self.memory_mib, self.sharing)
+
+
+ABSENT: Final = GpuType(
+    model=GpuModel(name="", arch="", memory_mib=0), memory_mib=0, sharing=Sharing(modes=(), replicas=(("", 0),))
+)
+"""Pads nodes that have fewer GPUs than the largest; serves nothing."""
+
+
+class GpuTypes:
+    """The distinct types of a fleet, in the order in which they were first seen; 0 is the absent GPU.
+
+    Attributes:
+        found: the types; types are added, never taken away.
+
+    """
+
+    def __init__(self) -> None:
+        self.found = [ABSENT]
+        self._numbers: dict[tuple[GpuModel, int, Sharing], int] = {}
+
+    def of(self, gpu: Gpu) -> int:
+        """Return the number of a GPU's type."""
+        number = self._numbers.setdefault((gpu.model, gpu.memory_mib, gpu.sharing), len(self.found))
+        if number == len(self.found):
+            self.found.append(GpuType.of(gpu))
+        return number
+
+    def all_of(self, gpus: Sequence[Sequence[Gpu]], most: int) -> Ints:
+        """Return the type of each GPU of nodes with at most that many, `(most, len(gpus))`."""
+        seen: dict[tuple[int, int, int], int] = {}  # by identity, which is sooner known than the value
+        kinds = np.zeros((most, len(gpus)), dtype=np.int64)
+        for node, row in enumerate(gpus):
+            for column, gpu in enumerate(row):
+                same = (id(gpu.model), gpu.memory_mib, id(gpu.sharing))
+                if same not in seen:
+                    seen[same] = self.of(gpu)
+                kinds[column, node] = seen[same]
+        return kinds

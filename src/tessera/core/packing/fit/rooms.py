@@ -1,0 +1,79 @@
+"""How many instances of a MIG profile still fit on one GPU, as a table over every set of used units.
+
+A GPU's MIG state is an int: bit `u` is set when placement unit `u` is used, and above the units one bit for each media
+kind of which the GPU holds at most one instance (`GpuModel.at_most_one`), set when that instance is in use. Where one
+such kind takes all media engines, a last bit is set when an instance with any media engine is in use.
+"""
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.mig import ALL_MEDIA, Placement
+
+__all__ = ["occupied", "profile_of", "rooms", "starts", "state_bits"]
+
+
+def profile_of(model: GpuModel, name: str) -> Profile:
+    """Return the model's profile of that name. Raises: StopIteration where the model has none."""
+    return next(p for p in model.profiles if p.name == name)
+
+
+def state_bits(model: GpuModel) -> int:
+    """Return how many bits the MIG state of this model has."""
+    return model.units + len(model.at_most_one) + (ALL_MEDIA in model.at_most_one)
+
+
+def occupied(model: GpuModel, placement: Placement) -> int:
+    """Return the bits of the MIG state that an instance sets: its units and what it holds of the media engines."""
+    profile = profile_of(model, placement.profile)
+    return placement.mask | _kind_bit(model, profile.media) | (profile.media != "none" and _any_bit(model))
+
+
+def starts(model: GpuModel, profile: Profile, used: int) -> tuple[int, ...]:
+    """Return the starts at which an instance of `profile` fits beside what is `used`, lowest first."""
+    if used & _bars(model, profile):
+        return ()
+    return tuple(s for s in profile.starts if not used & _units(profile, s))
+
+
+@functools.cache
+def rooms(model: GpuModel, profile: Profile) -> NDArray[np.int8]:
+    """Return how many more instances of `profile` fit, by MIG state; shape `(2 ** bits,)`.
+
+    Instances of one profile are intervals of one length, so taking the lowest free start each time is optimal.
+    """
+    states = np.arange(1 << state_bits(model), dtype=np.int32)
+    free = ~states
+    room = np.zeros(len(states), dtype=np.int8)
+    for start in profile.starts:
+        units = np.int32(_units(profile, start))
+        fits = (free & units) == units
+        room += fits
+        free = np.where(fits, free & ~units, free)
+    if profile.media in model.at_most_one:
+        room = np.minimum(room, 1)
+    return np.where(states & _bars(model, profile), 0, room).astype(np.int8)
+
+
+def _units(profile: Profile, start: int) -> int:
+    return Placement(start, profile.size, profile.name).mask
+
+
+def _bars(model: GpuModel, profile: Profile) -> int:
+    """Return the media bits of which none may be set where an instance of `profile` is to fit."""
+    if profile.media == "none":
+        return 0
+    all_media = _any_bit(model) if profile.media == ALL_MEDIA else _kind_bit(model, ALL_MEDIA)
+    return all_media | _kind_bit(model, profile.media)
+
+
+def _kind_bit(model: GpuModel, media: str) -> int:
+    return 1 << (model.units + model.at_most_one.index(media)) if media in model.at_most_one else 0
+
+
+def _any_bit(model: GpuModel) -> int:
+    """Return the bit of media engines in use; 0 where no profile takes all of them."""
+    return 1 << (state_bits(model) - 1) if ALL_MEDIA in model.at_most_one else 0

@@ -1,0 +1,439 @@
+"""The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, repeat
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tessera.core.cluster.snapshot import Node, NodeName, Share
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
+from tessera.core.packing.fit.gputypes import Ints
+from tessera.core.packing.ledger.clashes import problem
+from tessera.core.packing.ledger.obstacles import Obstacles
+from tessera.core.packing.ledger.records import Clash, Filtered, Holder
+from tessera.core.packing.pack import UNFIT, Mix
+from tessera.core.packing.pack.policies import make_policy
+from tessera.core.packing.pack.scores import Scores
+from tessera.core.workload.need import Need
+
+__all__ = ["Ledger"]
+
+_BEST: Final = 10
+_MOST: Final = 1 << 40
+"""More cpu or memory than this is counted as this: no node has it."""
+_LEARNED_DEVICES: Final = 64
+"""Needs for more devices are not learned from: no node has them."""
+_REMEMBERED: Final = 1 << 16
+"""Pods whose arrival is remembered, the latest."""
+_RESERVED: Final = "\0reserved "
+"""Stands before the number of a reservation; no uid begins so."""
+_MOST_WRITTEN: Final = 1 << 13
+"""Needs that are known as pods wrote them, with selectors and tolerations."""
+_MOST_WHYS: Final = 256
+"""Needs whose obstacles are kept."""
+_NO_CODE: Final = -1
+"""Stands for the obstacle that a node is not known."""
+_UNKNOWN: Final = "the node is not known here yet"
+
+
+class _Reserved(msgspec.Struct, frozen=True):
+    """A node with what is reserved on it."""
+
+    node: Node
+    shares: tuple[Share, ...]
+
+
+class _Why:
+    """The obstacles of one need, by node, with the length of the log of changes when each was looked at."""
+
+    def __init__(self, obstacles: Obstacles, nodes: int) -> None:
+        self.obstacles = obstacles
+        self.codes: Ints = np.zeros(nodes, dtype=np.int64)
+        self.fresh: Ints = np.full(nodes, -1)
+
+
+class Ledger:
+    """The working state of a live cluster: what nodes have, what pods hold, and where the next pod goes.
+
+    Objects are put as they are observed and dropped when they are gone, in any order; the answers depend on the objects
+    alone, and on the mix of needs learned from arrivals. Cpu, memory and the number of pods are counted, because
+    policies look at them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
+
+    What pods hold is taken as true. What cannot be: more memory than there is, overlapping instances, a GPU that is not
+    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` tells.
+
+    Args:
+        policy: a name of `core.packing.pack.POLICIES`, except `random`.
+        mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
+
+    """
+
+    def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
+        self._policy = policy
+        self._nodes: dict[str, _Reserved] = {}
+        self._pods: dict[str, Holder] = {}
+        self._on: dict[str, dict[str, Holder]] = {}
+        self._held: dict[str, dict[int, dict[str, tuple[Share, ...]]]] = {}  # by node, GPU and uid
+        self._clashes: dict[tuple[str, int], Clash] = {}
+        self._arrived: dict[str, None] = {}
+        self._kinds: dict[Need, int] = {}
+        self._whys: dict[int, _Why] = {}
+        self._fleet = Fleet(())
+        self._place: Ints = np.zeros(0, dtype=np.int64)  # by column: smaller for what was put sooner
+        self._puts = 0
+        self._changed = False  # whether nodes did since scores were looked at
+        self._scores = Scores(self._fleet, make_policy(policy, self._fleet, None), mix=mix, devices_only=True)
+
+    @property
+    def conflicts(self) -> tuple[Clash, ...]:
+        """What is recorded as held on known nodes and cannot be, by node and GPU."""
+        return tuple(sorted(self._clashes.values()))
+
+    def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
+        """Take a node as it is now, with what is reserved on it (see `seen`); a new one comes last in ties.
+
+        Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
+        Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
+        """
+        node = _bounded(node)
+        known = self._nodes.get(node.name)
+        if known == _Reserved(node, reserved):
+            return
+        self._nodes[node.name] = _Reserved(node, reserved)
+        self._changed = True
+        free = self._fleet.put(node)
+        column = self._fleet.index[node.name]
+        if known is None:
+            self._come(node.name, column)
+        if free:
+            self._settle_all(node.name, column)
+        elif known is not None and known.shares != reserved:
+            for gpu in {share.gpu for share in (*known.shares, *reserved)}:
+                self._settle(node.name, column, gpu)
+        self._touch(column)
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node; pods on it are kept until they are dropped."""
+        if self._nodes.pop(name, None) is None:
+            return
+        self._changed = True
+        for key in [key for key in self._clashes if key[0] == name]:
+            del self._clashes[key]
+        column = self._fleet.remove(name)
+        for pod in self.pods_on(name):
+            self._note(pod.need, column, -1)
+        self._touch(column)
+
+    def put_pod(self, pod: Holder) -> None:
+        """Take a pod on a node as it is now, in place of what was known under its uid."""
+        known = self._pods.get(pod.uid)
+        if known == pod:
+            return
+        if known is not None:
+            self._remove(known)
+        self._pods[pod.uid] = pod
+        self._on.setdefault(pod.node, {})[pod.uid] = pod
+        added: dict[int, list[Share]] = {}
+        for share in pod.shares:
+            added.setdefault(share.gpu, []).append(share)
+        for gpu, shares in added.items():
+            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.uid] = tuple(shares)
+        self._count(pod, 1, added)
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod; what it held is free."""
+        if uid in self._arrived:
+            del self._arrived[uid]
+            self._scores.leave()
+        known = self._pods.get(uid)
+        if known is not None:
+            self._remove(known)
+
+    def arrive(self, uid: str, need: Need) -> None:
+        """Count the arrival of a pod for the mix that is learned, once a uid."""
+        if uid in self._arrived or sum(ask.count for ask in need.asks) > _LEARNED_DEVICES:
+            return
+        self._refresh()
+        if len(self._arrived) >= _REMEMBERED:
+            del self._arrived[next(iter(self._arrived))]
+        self._arrived[uid] = None
+        self._scores.arrive(self._kind(need))
+
+    def filter(self, need: Need, names: Iterable[str]) -> Filtered:
+        """Return which of the named nodes have devices for a pod, and why the others have not.
+
+        Cost for a need asked for before: the nodes that changed since then, and a microsecond a name.
+        """
+        self._refresh()
+        asked = tuple(names)
+        columns = self._columns(asked)
+        kind = self._kind(need)
+        row = self._scores.row(kind)
+        fits = (row.take(columns) != UNFIT) & (columns >= 0) if len(row) else columns >= 0
+        fitting = tuple(compress(asked, fits.tolist()))
+        if len(fitting) == len(asked):
+            return Filtered(fitting, {}, {})
+        unfit = ~fits
+        return Filtered(fitting, *self._reasons(kind, list(compress(asked, unfit.tolist())), columns[unfit]))
+
+    def scores(self, need: Need, names: Sequence[str]) -> tuple[int, ...]:
+        """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
+
+        Nodes of one score have one number, except that of the best only the one that was put first has 10. Where the
+        pod does not fit there is 0.
+        """
+        self._refresh()
+        columns = self._columns(names)
+        row = self._scores.row(self._kind(need))
+        if not len(row) or not len(columns):
+            return (0,) * len(columns)
+        found = np.where(columns >= 0, row.take(columns), UNFIT)
+        best = int(found.max())
+        if best == UNFIT:
+            return (0,) * len(columns)
+        values, place = np.unique(found[found != UNFIT], return_inverse=True)
+        answer = np.zeros(len(columns), dtype=np.int64)
+        answer[found != UNFIT] = 9 * (place + 1) // len(values) if len(values) > 1 else 9
+        ties = (found == best).nonzero()[0]
+        answer[ties[self._place.take(columns.take(ties)).argmin()]] = _BEST
+        return tuple(answer.tolist())
+
+    def best(self, need: Need, names: Sequence[str]) -> str | None:
+        """Return the node that the packer would choose of these, to which `scores` gives 10; None if it fits nowhere.
+
+        Cost: as that of `filter`, without telling reasons.
+        """
+        self._refresh()
+        columns = self._columns(names)
+        row = self._scores.row(self._kind(need))
+        if not len(row) or not len(columns):
+            return None
+        found = np.where(columns >= 0, row.take(columns), UNFIT)
+        best = int(found.max())
+        if best == UNFIT:
+            return None
+        ties = (found == best).nonzero()[0]
+        return names[int(ties[self._place.take(columns.take(ties)).argmin()])]
+
+    def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
+        """Return the shares that a pod gets on a node, one for each device in the order of its asks, or why none."""
+        self._refresh()
+        column = self._fleet.index.get(node)
+        if column is None:
+            return _UNKNOWN
+        kind = self._kind(need)
+        shares = self._scores.shares(kind, column) if self._scores.row(kind)[column] != UNFIT else None
+        if shares is None:
+            return self._why(kind, np.array([column])).obstacles.tell(int(self._whys[kind].codes[column])).text
+        return shares
+
+    def knows(self, node: str) -> bool:
+        """Return whether a node was put."""
+        return node in self._nodes
+
+    def fits(self, need: Need, node: str) -> bool:
+        """Return whether a node has devices for a pod."""
+        self._refresh()
+        column = self._fleet.index.get(node)
+        return column is not None and bool(self._scores.row(self._kind(need))[column] != UNFIT)
+
+    def left(self, node: str) -> tuple[int, int, int]:
+        """Return what a known node has left: cpu (milli), memory (MiB), pods; negative where more runs than it has."""
+        cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
+        return cpu_milli, memory_mib, pods
+
+    def pods_on(self, node: str) -> tuple[Holder, ...]:
+        """Return the pods on a node."""
+        return tuple(self._on.get(node, {}).values())
+
+    def alone(self, node: str) -> "Ledger":
+        """Return a ledger of one known node and its pods alone, to try what would be if they were others."""
+        trial = Ledger("first-fit")
+        known = self._nodes[node]
+        trial.put_node(known.node, reserved=known.shares)
+        for pod in self.pods_on(node):
+            trial.put_pod(pod)
+        return trial
+
+    def _refresh(self) -> None:
+        """Renew all scores where nodes came, went or changed so that all did."""
+        if self._changed:
+            self._changed = False
+            if self._scores.outdated:
+                self._scores.renew(make_policy(self._policy, self._fleet, None))
+                self._whys.clear()
+                for name, column in self._fleet.index.items():
+                    for pod in self.pods_on(name):
+                        self._scores.policy.changed(pod.need, column, 1)
+
+    def _come(self, name: str, column: int) -> None:
+        """Take note of a node that was not there."""
+        if column >= len(self._place):
+            self._place = np.concatenate((self._place, np.zeros(len(self._fleet.nodes) - column, dtype=np.int64)))
+        self._place[column] = self._puts
+        self._puts += 1
+        for pod in self.pods_on(name):
+            self._count_room(column, pod, 1)
+            self._note(pod.need, column, 1)
+
+    def _note(self, need: Need, column: int, pods: int) -> None:
+        """Tell the policy of pods; where it is to be made anew there is no need."""
+        if self._fleet.shape == self._scores.shape:
+            self._scores.note(need, column, pods)
+
+    def _touch(self, column: int) -> None:
+        """Take note of a change; where all scores are to be renewed there is no need."""
+        if self._fleet.shape == self._scores.shape:
+            self._scores.touch(column)
+
+    def _settle_all(self, name: str, column: int) -> None:
+        for key in [key for key in self._clashes if key[0] == name]:
+            del self._clashes[key]
+        for gpu in {*self._held.get(name, {}), *(share.gpu for share in self._nodes[name].shares)}:
+            self._settle(name, column, gpu)
+
+    def _remove(self, pod: Holder) -> None:
+        """Take a pod out of all records."""
+        del self._pods[pod.uid]
+        del self._on[pod.node][pod.uid]
+        if not self._on[pod.node]:
+            del self._on[pod.node]
+        gone: dict[int, list[Share]] = {}
+        for share in pod.shares:
+            gone.setdefault(share.gpu, []).append(share)
+        for gpu in gone:
+            held = self._held[pod.node][gpu]
+            del held[pod.uid]
+            if not held:
+                del self._held[pod.node][gpu]
+        if gone and not self._held[pod.node]:
+            del self._held[pod.node]
+        self._count(pod, -1, gone)
+
+    def _count(self, pod: Holder, sign: int, shares: Mapping[int, Sequence[Share]]) -> None:
+        """Bring the node of a pod up to date, whose records have changed already."""
+        column = self._fleet.index.get(pod.node)
+        if column is None:
+            return
+        self._count_room(column, pod, sign)
+        reserved = {share.gpu for share in self._nodes[pod.node].shares}
+        for gpu, own in shares.items():
+            if gpu in reserved or not self._step(pod.node, column, gpu, own, sign):
+                self._settle(pod.node, column, gpu)
+        self._note(pod.need, column, sign)
+
+    def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
+        """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
+        row = self._fleet.row_of(column, gpu)
+        if row is None or (name, gpu) in self._clashes:
+            return False
+        if sign > 0 and problem(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu]) is not None:
+            return False
+        for share in shares:
+            (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
+        return True
+
+    def _settle(self, name: str, column: int, gpu: int) -> None:
+        """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
+        self._clashes.pop((name, gpu), None)
+        held = self._held.get(name, {}).get(gpu, {})
+        row = self._fleet.row_of(column, gpu)
+        if row is None:
+            if held:
+                self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
+            return
+        gpu_type = self._fleet.types[self._fleet.kind[row, column]]
+        found = problem(gpu_type, held)
+        if found is not None:
+            self._clash(name, gpu, found.uids, found.text)
+        reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
+        if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
+            self._fleet.close(column, row)
+            return
+        self._fleet.clear(column, row)
+        taken = dict(held)
+        for i, share in enumerate(reserved):
+            # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+            beside = taken if gpu_type.kept else held
+            if problem(gpu_type, {**beside, f"{_RESERVED}{i}": (share,)}) is None:
+                taken[f"{_RESERVED}{i}"] = (share,)
+        for shares in taken.values():
+            for share in shares:
+                self._fleet.hold(column, share)
+
+    def _clash(self, name: str, gpu: int, uids: Iterable[str], text: str) -> None:
+        pods = tuple(sorted({self._pods[uid].key for uid in uids}))
+        self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+
+    def _count_room(self, column: int, pod: Holder, sign: int) -> None:
+        self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
+        self._fleet.room[MEMORY, column] -= sign * min(max(pod.need.memory_mib, 0), _MOST)
+        self._fleet.room[PODS, column] -= sign
+
+    def _columns(self, names: Sequence[str]) -> Ints:
+        """Return the column of each name in the fleet, -1 where it is not known."""
+        return np.fromiter(map(self._fleet.index.get, names, repeat(-1)), np.int64, len(names))
+
+    def _kind(self, need: Need) -> int:
+        """Return the number of a need without what kube-scheduler decides."""
+        kind = self._kinds.get(need)
+        if kind is None:
+            if self._scores.crowded or len(self._kinds) >= _MOST_WRITTEN:
+                self._forget()
+            bare = Need(
+                cpu_milli=min(need.cpu_milli, _MOST),
+                memory_mib=min(need.memory_mib, _MOST),
+                asks=need.asks,
+                models=need.models,
+            )
+            kind = self._kinds[need] = self._scores.intern(bare)
+        return kind
+
+    def _reasons(self, kind: int, names: Sequence[str], columns: Ints) -> tuple[dict[str, str], dict[str, str]]:
+        """Return why a need does not fit nodes: those where it does not now, and those where it never will."""
+        known = columns >= 0
+        why = self._why(kind, columns[known])
+        codes = np.full(len(columns), _NO_CODE)
+        codes[known] = why.codes.take(columns[known])
+        told = {code: why.obstacles.tell(code) for code in np.unique(codes[known]).tolist()}
+        texts = {code: obstacle.text for code, obstacle in told.items()} | {_NO_CODE: _UNKNOWN}
+        never = np.isin(codes, [code for code, obstacle in told.items() if obstacle.hopeless])
+        reasons = [texts[code] for code in codes.tolist()]
+        failed = dict(compress(zip(names, reasons, strict=True), (~never).tolist()))
+        return failed, dict(compress(zip(names, reasons, strict=True), never.tolist()))
+
+    def _forget(self) -> None:
+        """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""
+        self._kinds.clear()
+        self._whys.clear()
+        if self._scores.crowded:
+            self._scores.thin()
+
+    def _why(self, kind: int, columns: Ints) -> _Why:
+        """Return the obstacles of a need, up to date for `columns`, on which it does not fit."""
+        why = self._whys.get(kind)
+        if why is None:
+            if len(self._whys) >= _MOST_WHYS:
+                del self._whys[next(iter(self._whys))]
+            obstacles = Obstacles(self._fleet, self._scores.demand(kind))
+            why = self._whys[kind] = _Why(obstacles, len(self._place))
+        old = columns[why.fresh.take(columns) < self._scores.stamp.take(columns)]
+        if len(old):
+            why.codes[old] = why.obstacles.codes(old)
+            why.fresh[old] = self._scores.changes
+        return why
+
+
+def _bounded(node: Node) -> Node:
+    """Return the node with amounts that can be counted, and each GPU once."""
+    if len({gpu.index for gpu in node.gpus}) == len(node.gpus) and max(node.cpu_milli, node.memory_mib) <= _MOST:
+        return node
+    return msgspec.structs.replace(
+        node,
+        cpu_milli=min(node.cpu_milli, _MOST),
+        memory_mib=min(node.memory_mib, _MOST),
+        gpus=tuple({gpu.index: gpu for gpu in node.gpus}.values()),
+    )

@@ -1,0 +1,48 @@
+"""The packing policies by name."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack.fgd import Fgd
+from tessera.core.packing.pack.policy import Policy, Uniform
+from tessera.core.packing.pack.published import BestFit, Clustering, DotProduct, Packing
+from tessera.core.packing.pack.slicescores import Cutting
+from tessera.core.packing.pack.tessera import Tessera
+from tessera.errors import InvalidInput
+
+__all__ = ["POLICIES", "make_policy"]
+
+Maker = Callable[[Fleet, random.Random | None], Policy]
+
+
+def _uniform(fleet: Fleet, rng: random.Random | None) -> Policy:
+    if rng is None:
+        raise InvalidInput("policy random", found="no generator", wanted="a generator of random numbers to draw from")
+    return Uniform(fleet, rng)
+
+
+def _plain(policy: Callable[[Fleet], Policy]) -> Maker:
+    return lambda fleet, _: policy(fleet)
+
+
+POLICIES: Final[Mapping[str, Maker]] = {
+    "random": _uniform,
+    "first-fit": _plain(Policy),
+    "best-fit": _plain(BestFit),
+    "dot-product": _plain(DotProduct),
+    "gpu-packing": _plain(Packing),
+    "gpu-clustering": _plain(Clustering),
+    "fgd": _plain(Fgd),
+    "fragmentation-min": _plain(Cutting),
+    "tessera": _plain(Tessera.fastest),
+}
+"""Makers of policies by name, each of a fleet and a generator, which `random` alone draws from."""
+
+
+def make_policy(name: str, fleet: Fleet, rng: random.Random | None) -> Policy:
+    """Return the policy of that name for a fleet. Raises: InvalidInput naming the known policies."""
+    if name not in POLICIES:
+        raise InvalidInput("policy", found=name, wanted="the name of a policy", accepted=", ".join(POLICIES))
+    return POLICIES[name](fleet, rng)

@@ -1,0 +1,321 @@
+"""Scores of all nodes for every kind of need, kept for nodes that did not change; the mix is learned from arrivals."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tessera.core.cluster.snapshot import Share
+from tessera.core.packing.fit import Demand, Fleet, Tightest, serve
+from tessera.core.packing.fit.gputypes import Ints
+from tessera.core.packing.pack.policy import UNFIT, Mix, Policy, Room
+from tessera.core.workload.need import Need
+
+__all__ = ["Scores"]
+
+_TIER: Final = 1 << 40
+"""What a tier weighs: more than any difference of scores."""
+_LEARN_FIRST: Final = 20
+_LEARN_EVERY: Final = 500
+"""Arrivals after which the mix is looked at: 20, 40, 80, ..., then every 500."""
+_MOVED_PERCENT: Final = 5
+_FEW: Final = 12
+"""Changes that are sooner rescored, with nodes that come twice, than looked through."""
+_LOG: Final = 1024
+"""Changes that are remembered one by one at most."""
+_SMALL: Final = 64
+"""Nodes that are sooner scored together than parted into those that fit and those that do not."""
+_STATES: Final = 1 << 12
+"""States of nodes that are remembered for a need."""
+_MOST_KEPT: Final = 256
+"""Needs whose scores are kept where needs come without end; about 0.4 MB each on 5,000 nodes."""
+_MOST_NEEDS: Final = 2048
+"""Needs that are told apart where they come without end; then those asked for most, a quarter of them, are kept."""
+_LEAVING_STEP: Final = 200
+"""Permille by which the pods that leave must differ from what was learned."""
+
+
+class _Kept:
+    """What is kept of one kind of need.
+
+    Attributes:
+        demand: the need on this fleet.
+        row: the score of every node in rank order.
+        gpus: the GPU to take there, where the policy names it.
+        fresh: length of the log of changes when the row was last brought up to date; -1 for never.
+        full: number of releases when nothing fitted any more; -1 where something may.
+        served: by state of a node whether the need can be served there, where only trying tells.
+
+    """
+
+    __slots__ = ("demand", "fresh", "full", "gpus", "row", "served")
+
+    def __init__(self, demand: Demand, nodes: int, *, named: bool) -> None:
+        self.demand = demand
+        self.row: Ints = np.full(nodes, UNFIT)
+        self.gpus: Ints | None = np.zeros(nodes, dtype=np.int64) if named else None
+        self.fresh = -1
+        self.full = -1
+        self.served: dict[bytes, bool] = {}
+
+
+class Scores:
+    """The scores of a fleet's nodes by a policy.
+
+    Among the nodes that fit, those that serve the pod in the weakest sufficient mode stand first, then those with the
+    highest score of the policy.
+
+    Args:
+        fleet: the working state; every change of it is told by `note` or `touch`.
+        policy: made for this fleet.
+        rank: the place of each node in the order in which ties go, 0 first; the order of the nodes by default.
+        mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
+        keep_scores: False scores every node each time; the scores are the same.
+        devices_only: whether cpu, memory, pods and admission are judged elsewhere. Then a node that fits can serve the
+            pod; otherwise several devices may turn out not to go together.
+
+    Attributes:
+        shape: that of the fleet for which all is compiled.
+        changes: length of the log of changes.
+        stamp: its length after the last change of each node, `(nodes,)`.
+
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        *,
+        rank: Sequence[int] | None = None,
+        mix: Mix | None = None,
+        keep_scores: bool = True,
+        devices_only: bool = False,
+    ) -> None:
+        self.fleet = fleet
+        self.policy = policy
+        self._keep = keep_scores
+        self._devices_only = devices_only
+        self._ids: dict[Need, int] = {}
+        self._needs: list[Need] = []
+        self._kept: list[_Kept | None] = []
+        self._opened: dict[int, _Kept] = {}
+        self._shares: dict[tuple[int, int, int], tuple[Share]] = {}  # by kind, type and index of the GPU
+        self._released = 0
+        self._nodes: Ints = np.arange(len(fleet.nodes))
+        self._place: Ints = self._nodes if rank is None else np.array(rank, dtype=np.int64)
+        self._order: Ints = np.argsort(self._place)
+        self._changed: Ints = np.zeros(_LOG, dtype=np.int64)
+        self._before = 0  # length of the log where `_changed` begins
+        self.changes = 0
+        self.stamp: Ints = np.zeros_like(self._nodes)
+        self._arrived: list[int] = []  # arrivals of each kind
+        self._arrivals = 0
+        self._learned: list[int] = []  # arrivals of each kind when the mix was learned last
+        self._leaving = 0  # pods that left per thousand that came, then
+        self._looked = 0, 0  # arrivals and releases when it was looked at last
+        self._learn_at = 0 if mix is None else -1
+        self._mix: Mix = mix or ()
+        if mix is not None:
+            self.policy.learn(mix)
+        self._look()
+
+    def intern(self, need: Need) -> int:
+        """Return the id of a need; equal needs share one."""
+        kind = self._ids.setdefault(need, len(self._ids))
+        if kind == len(self._needs):
+            self._needs.append(need)
+            self._kept.append(None)
+            self._arrived.append(0)
+        return kind
+
+    def demand(self, kind: int) -> Demand:
+        """Return what the fleet knows of an interned need."""
+        return self._of(kind).demand
+
+    def row(self, kind: int) -> Ints:
+        """Return the scores of all nodes for a need, in rank order; `UNFIT` where it does not fit."""
+        kept = self._of(kind)
+        stale = self.changes - kept.fresh
+        if not self._keep or kept.fresh < 0 or stale > len(self._nodes):
+            self._renew(kept, self._nodes)
+        elif stale:
+            self._renew(kept, self._since(kept.fresh))
+        kept.fresh = self.changes
+        return kept.row
+
+    def scores(self, kind: int, nodes: Ints) -> Ints:
+        """Return the scores of `nodes` for a need, computed anew; `UNFIT` where it does not fit."""
+        return self._choices(self._of(kind), nodes)[0]
+
+    def shares(self, kind: int, node: int) -> tuple[Share, ...] | None:
+        """Return the shares that a pod gets on a node that fits by its row; None if they do not go together."""
+        return self._shares_at(kind, int(self._place[node]), node)
+
+    def _shares_at(self, kind: int, at: int, node: int) -> tuple[Share, ...] | None:
+        """Return `shares` of the node at that place of the row."""
+        kept = self._of(kind)
+        demand = kept.demand
+        if kept.gpus is None or demand.sole is None:
+            return serve(self.fleet, demand, node, self.policy)
+        row = int(kept.gpus[at])
+        gpu_type, gpu = int(self.fleet.kind[row, node]), self.fleet.gpu_index[node][row]
+        known = kind, gpu_type, gpu
+        if known not in self._shares:
+            self._shares[known] = (Share.of(gpu, demand.devices[0].ask, demand.sole.by_type[gpu_type]),)
+        return self._shares[known]
+
+    def arrive(self, kind: int) -> None:
+        """Count an arrival; learn anew when arrivals have doubled, the mix has moved, or pods leave as they did not."""
+        if self._arrivals == self._learn_at:
+            came = self._arrivals - self._looked[0]
+            leaving = min(1000 * (self._released - self._looked[1]) // came, 1000) if came else 0
+            self._looked = self._arrivals, self._released
+            self._learn_at += min(max(self._arrivals, _LEARN_FIRST), _LEARN_EVERY)
+            if (
+                self._arrivals >= 2 * sum(self._learned)
+                or self._moved()
+                or abs(leaving - self._leaving) > _LEAVING_STEP
+            ):
+                self._learn(leaving)
+        self._arrived[kind] += 1
+        self._arrivals += 1
+
+    def leave(self) -> None:
+        """Count a pod that left, which is learned as well."""
+        self._released += 1
+
+    def note(self, need: Need, node: int, pods: int) -> None:
+        """Take note that the fleet changed: so many pods of this need came to a node, or left it if negative."""
+        self.policy.changed(need, node, pods)
+        self.touch(node)
+
+    def touch(self, node: int) -> None:
+        """Take note that a node changed."""
+        at = self.changes - self._before
+        if at == _LOG:
+            self._changed[:_FEW] = self._changed[-_FEW:]
+            self._before, at = self.changes - _FEW, _FEW
+        self._changed[at] = node
+        self.changes += 1
+        self.stamp[node] = self.changes
+
+    def renew(self, policy: Policy) -> None:
+        """Start anew with a policy made for the fleet as it is now, with what was learned; every score is stale."""
+        self.policy = policy
+        self._kept = [None] * len(self._needs)
+        self._opened.clear()
+        self._shares.clear()
+        self._nodes = self._place = self._order = np.arange(len(self.fleet.nodes))
+        stamp = np.full(len(self._nodes), self.changes)
+        stamp[: len(self.stamp)] = self.stamp
+        self.stamp = stamp
+        if self._mix:
+            policy.learn(self._mix, self._leaving)
+        self._look()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more needs than it pays to tell apart, and `thin` is due."""
+        return len(self._needs) > _MOST_NEEDS
+
+    def thin(self) -> None:
+        """Forget the needs that were asked for least; those that are left have new ids."""
+        left = sorted(range(len(self._needs)), key=lambda kind: -self._arrived[kind])[: _MOST_NEEDS // 4]
+        learned = self._learned + [0] * (len(self._needs) - len(self._learned))
+        self._needs = [self._needs[kind] for kind in left]
+        self._ids = {need: kind for kind, need in enumerate(self._needs)}
+        self._arrived = [self._arrived[kind] for kind in left]
+        self._learned = [learned[kind] for kind in left]
+        self._arrivals = sum(self._arrived)
+        self._looked = self._arrivals, self._released
+        self._learn_at = self._arrivals + _LEARN_EVERY if self._learn_at >= 0 else -1
+        self.renew(self.policy)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether nodes came, went or changed so that all scores did, and `renew` is due."""
+        return self.fleet.shape != self.shape or self.policy.outlook() != self._outlook
+
+    def _look(self) -> None:
+        self.shape = self.fleet.shape
+        self._outlook = self.policy.outlook()
+
+    def _of(self, kind: int) -> _Kept:
+        return self._kept[kind] or self._open(kind)
+
+    def _open(self, kind: int) -> _Kept:
+        demand = Demand(self._needs[kind], self.fleet, devices_only=self._devices_only)
+        if self._devices_only and len(self._opened) >= _MOST_KEPT:
+            self._close_oldest()
+        kept = _Kept(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
+        self._kept[kind] = self._opened[kind] = kept
+        return kept
+
+    def _close_oldest(self) -> None:
+        """Let go what is kept of the need that was asked for the longest time ago."""
+        kind = min(self._opened, key=lambda kind: self._opened[kind].fresh)
+        self.policy.forget(self._opened.pop(kind).demand)
+        self._kept[kind] = None
+
+    def _renew(self, kept: _Kept, nodes: Ints) -> None:
+        """Bring the row of a need up to date for `nodes`."""
+        at = self._place.take(nodes)
+        kept.row[at], named = self._choices(kept, nodes)
+        if kept.gpus is not None:
+            kept.gpus[at] = named
+
+    def _since(self, fresh: int) -> Ints:
+        """Return the nodes that changed since the log had that length; each once where that is worth the look."""
+        if self.changes - fresh < _FEW:
+            return self._changed[fresh - self._before : self.changes - self._before]
+        return (self.stamp > fresh).nonzero()[0]
+
+    def _choices(self, kept: _Kept, nodes: Ints) -> tuple[Ints, Ints]:
+        """Return `scores` and, where the policy names it, the GPU to take on each node."""
+        demand = kept.demand
+        room = demand.room(self.fleet, nodes)
+        fits = demand.fits(self.fleet, nodes, room)
+        if self._devices_only and not demand.exact:
+            for at in fits.nonzero()[0].tolist():
+                fits[at] = self._served(kept, int(nodes[at]))
+        fitting = np.count_nonzero(fits)
+        if not fitting:
+            scores = np.full(len(nodes), UNFIT)
+            return scores, scores
+        if len(nodes) < _SMALL or 2 * fitting > len(nodes):
+            found, gpus = self._of_fitting(demand, nodes, room)
+            return np.where(fits, found, UNFIT), gpus
+        room = tuple(each.compress(fits, 1) for each in room)
+        scores, named = np.full(len(nodes), UNFIT), np.zeros_like(nodes)
+        scores[fits], named[fits] = self._of_fitting(demand, nodes[fits], room)
+        return scores, named
+
+    def _of_fitting(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
+        """Return the policy's choices for a demand, scores of no meaning on nodes where it does not fit."""
+        found, gpus = self.policy.choices(demand, nodes, room)
+        tiers = demand.tiers(self.fleet, nodes)
+        return found if tiers is None else found - _TIER * tiers, gpus
+
+    def _served(self, kept: _Kept, node: int) -> bool:
+        """Return whether all devices of a need go together on a node; nodes of one state are tried once."""
+        state = self.fleet.kind[:, node].tobytes() + self.fleet.state(node)
+        if state not in kept.served:
+            if len(kept.served) >= _STATES:
+                kept.served.clear()
+            kept.served[state] = serve(self.fleet, kept.demand, node, Tightest()) is not None
+        return kept.served[state]
+
+    def _learn(self, leaving: int) -> None:
+        self._learned, self._leaving = list(self._arrived), leaving
+        self._mix = tuple((need, n) for need, n in zip(self._needs, self._arrived, strict=True) if n)
+        if self.policy.learn(self._mix, leaving):
+            for kept in self._opened.values():
+                kept.fresh = -1
+        self._look()
+
+    def _moved(self) -> bool:
+        """Return whether more than `_MOVED_PERCENT` of the pods are of other kinds than in the mix learned last."""
+        before = self._learned + [0] * (len(self._arrived) - len(self._learned))
+        then, now = sum(before), self._arrivals
+        moved = sum(abs(a * now - b * then) for a, b in zip(before, self._arrived, strict=True))
+        return 100 * moved > 2 * _MOVED_PERCENT * then * now

@@ -1,0 +1,194 @@
+"""GPUs left to Tessera as partitioning sees them: what is wanted, what is held, what agrees with what."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.core.cluster.byname import named_share
+from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.snapshot import Gpu, NodeName, Running, Share
+from tessera.core.gpu.mig import Placement, is_legal, placement_at, placements
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.partitioning.records import Device, Observed
+from tessera.core.workload.need import Form
+
+__all__ = ["Card", "cards_of", "device_of", "devices_of", "is_open", "reserved", "shown", "wanted_of", "with_guesses"]
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU left to Tessera."""
+
+    node: NodeName
+    gpu: Gpu
+    """With the layout that exists."""
+    present: frozenset[Device]
+    """What is wanted now."""
+    offered: frozenset[Device] = frozenset()
+    """What the kubelet may give away, wanted or not any more; of a fixed GPU, which is always its own, nothing."""
+    held: frozenset[Device] = frozenset()
+    """Devices that pods hold for exact requests."""
+    other: tuple[Share, ...] = ()
+    """Shares that pods hold otherwise: amounts, and slices cut for their needs."""
+
+    @property
+    def idle(self) -> frozenset[Device]:
+        """What is wanted and held by nobody."""
+        return self.present - self.held
+
+    @property
+    def disputed(self) -> bool:
+        """Whether something is wanted that lies across what pods hold, or a server claims for them."""
+        return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
+
+    @property
+    def leaving(self) -> frozenset[Device]:
+        """What is wanted no more and may still be given away: its agent is taking it back."""
+        return self.offered - self.present - self.held
+
+    @property
+    def lacking(self) -> frozenset[Device]:
+        """What is wanted and is not there; the whole GPU is there where MIG is off."""
+        layout = self.gpu.sharing.layout
+        there: set[Placement | None] = {None} if layout is None else set(layout)
+        return frozenset(device for device in self.present if device[1] not in there)
+
+    def agrees(self, devices: Iterable[Device], shares: Iterable[Share]) -> bool:
+        """Return whether the GPU can have these devices beside these shares of pods."""
+        places = [place for _, place in devices]
+        cut = [_placement(self.gpu, share) for share in shares if share.profile is not None]
+        amounts = any(share.profile is None for share in shares)
+        instances = [*(place for place in places if place is not None), *cut]
+        if None in places:
+            return len(places) == 1 and not instances and not amounts
+        return not (amounts and instances) and is_legal(self.gpu.model, tuple(sorted(instances)))
+
+
+def cards_of(observed: Observed) -> Iterator[Card]:
+    """Yield the GPUs that may be repartitioned, in order of node and index."""
+    states = {state.name: state for state in observed.states}
+    shares: dict[tuple[NodeName, int], list[Share]] = defaultdict(list)
+    for running in observed.running:
+        for share in running.assignment.shares:
+            shares[running.assignment.node, share.gpu].append(share)
+    for node in observed.nodes:
+        state = states.get(node.name)
+        if state is None or node.name in observed.fixed:
+            continue
+        wanted = {each.gpu: each for each in state.wanted}
+        offered = {each.gpu: each for each in state.offered}
+        for gpu in filter(is_open, node.gpus):
+            by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.undecided else frozenset()
+            card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
+            held = shares.get((node.name, gpu.index))
+            yield _held(card, held) if held else card
+
+
+def _held(card: Card, shares: Iterable[Share]) -> Card:
+    """Return the card with what pods hold of it.
+
+    A record is what somebody wrote on a pod: an instance that the GPU cannot have, or not beside the others, is no
+    device, and must not become wanted.
+    """
+    possible = {None, *placements(card.gpu.model)}
+    held = [share for share in shares if device_of(card.gpu, share)[1] in possible]
+    devices: list[Device] = []
+    for device in sorted({device_of(card.gpu, share) for share in held if _is_exact(share)}, key=_order):
+        if card.agrees((*devices, device), ()):
+            devices.append(device)
+    other = tuple(share for share in held if not _is_exact(share))
+    return msgspec.structs.replace(card, held=frozenset(devices), other=other)
+
+
+def is_open(gpu: Gpu) -> bool:
+    """Return whether devices may be made on a GPU for exact requests."""
+    sharing = gpu.sharing
+    return sharing.open and (sharing.cuttable or (Mode.WHOLE in sharing.modes and sharing.allocator == "kubelet"))
+
+
+def device_of(gpu: Gpu, share: Share) -> Device:
+    """Return the device that a share is, or lies on."""
+    return gpu.uuid, None if share.profile is None else _placement(gpu, share)
+
+
+def devices_of(wanted: Wanted | None) -> frozenset[Device]:
+    """Return wanted devices one by one."""
+    if wanted is None:
+        return frozenset()
+    whole: tuple[Device, ...] = ((wanted.gpu, None),) if wanted.whole else ()
+    return frozenset((*whole, *((wanted.gpu, each) for each in wanted.instances)))
+
+
+def wanted_of(gpu: str, devices: Iterable[Device]) -> Wanted:
+    """Return the devices of one GPU together."""
+    places = [place for _, place in devices]
+    instances = tuple(sorted(place for place in places if place is not None))
+    return Wanted(gpu=gpu, whole=None in places, instances=instances)
+
+
+def reserved(card: Card) -> tuple[Share, ...]:
+    """Return the idle wanted devices of a GPU as shares, where they agree with what pods hold."""
+    return _beside(card, card.idle)
+
+
+def _beside(card: Card, devices: Iterable[Device]) -> tuple[Share, ...]:
+    return tuple(
+        named_share(card.gpu, place)
+        for _, place in sorted(devices, key=_order)
+        if card.agrees((*card.held, (card.gpu.uuid, place)), card.other)
+    )
+
+
+def with_guesses(observed: Observed) -> Observed:
+    """Return what was observed, pods whose devices are not recorded yet holding idle devices of their nodes.
+
+    The kubelet gave them what is wanted, or what is being taken back from it at the same time.
+    """
+    idle: dict[tuple[NodeName, str], list[Share]] = defaultdict(list)
+    cards = tuple(cards_of(observed))
+    for shares in (reserved, _leaving):
+        for card in cards:
+            for share in shares(card):
+                idle[card.node, share.resource].append(share)
+    running = tuple(each if each.assignment.shares else _guessed(each, idle) for each in observed.running)
+    return msgspec.structs.replace(observed, running=running)
+
+
+def _leaving(card: Card) -> tuple[Share, ...]:
+    """Return the devices that are being taken back, where they agree with what pods hold."""
+    return _beside(card, card.leaving)
+
+
+def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:
+    """Return a pod with idle devices of the names it asks; what is taken is idle no more."""
+    node = running.assignment.node
+    shares = []
+    for ask in (ask for ask in running.pod.need.asks if ask.form is Form.EXACT):
+        there = idle.get((node, ask.resource), [])
+        shares += there[: ask.count]
+        del there[: ask.count]
+    return msgspec.structs.replace(
+        running, assignment=msgspec.structs.replace(running.assignment, shares=tuple(shares))
+    )
+
+
+def shown(devices: Iterable[Device]) -> str:
+    """Return devices of one GPU in words."""
+    return ", ".join(
+        "the whole GPU" if place is None else f"{place.profile} at {place.start}"
+        for _, place in sorted(devices, key=_order)
+    )
+
+
+def _is_exact(share: Share) -> bool:
+    """Return whether a share was handed out by the kubelet under a name of NVIDIA's device plugin."""
+    return share.resource.startswith("nvidia.com/")
+
+
+def _placement(gpu: Gpu, share: Share) -> Placement:
+    return placement_at(gpu.model, share.profile or "", share.start or 0)
+
+
+def _order(device: Device) -> tuple[str, Placement]:
+    gpu, place = device
+    return gpu, place or Placement(-1, 0, "")

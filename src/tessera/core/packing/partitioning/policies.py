@@ -1,0 +1,92 @@
+"""Several policies, each about its own nodes: which applies where, and what is decided for all of them together."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Node, NodeName
+from tessera.core.packing.fit.admission import matches, refusal
+from tessera.core.packing.partitioning.look import advance
+from tessera.core.packing.partitioning.records import Decision, Limits, Memory, Observed
+from tessera.core.workload.need import Need, Pod, SelectorTerm
+
+__all__ = ["Budget", "Policy", "advance_all", "applying"]
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """How many GPUs may be under change at once."""
+
+    gpus: int = 0
+    """A number; 0 where `percent` says it."""
+    percent: int = 100
+    """Percent of all GPUs, rounded up."""
+
+    def of(self, gpus: int) -> int:
+        """Return the number for a policy with so many GPUs, at least one."""
+        return self.gpus or max(1, math.ceil(gpus * self.percent / 100))
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides about partitioning on the nodes that a policy applies to."""
+
+    name: str
+    term: SelectorTerm | None = None
+    """Conditions on a node's labels; None for every node."""
+    priority: int = 0
+    allowed: bool = True
+    """Whether GPUs left to Tessera may be repartitioned."""
+    limits: Limits = Limits()
+    budget: Budget = Budget()
+
+
+def applying(policies: Iterable[Policy], node: Node) -> Policy | None:
+    """Return the policy that applies to a node: of those that select it the one of highest priority, then by name."""
+    labels = dict(node.labels)
+    found = (each for each in policies if each.term is None or matches(each.term, labels, node.name))
+    return min(found, key=lambda each: (-each.priority, each.name), default=None)
+
+
+def advance_all(
+    memories: Mapping[str, Memory], policies: Iterable[Policy], observed: Observed, now_s: float
+) -> tuple[dict[str, Memory], dict[str, Decision]]:
+    """Return by policy what is to be remembered and done; nodes without policy go by the policy named empty.
+
+    The policy of highest priority places pods first; the others see those that it could not place.
+    """
+    known = {each.name: each for each in (*policies, Policy(name="", priority=-(1 << 62)))}
+    group_of = {node.name: applying(known.values(), node) or known[""] for node in observed.nodes}
+    pending = observed.pending
+    after: dict[str, Memory] = {}
+    decisions: dict[str, Decision] = {}
+    for policy in sorted(known.values(), key=lambda each: (-each.priority, each.name)):
+        own = _own(observed, policy, {name for name, each in group_of.items() if each is policy})
+        here, elsewhere = _admitted(pending, own.nodes)
+        limits = msgspec.structs.replace(
+            policy.limits, most_changing=policy.budget.of(sum(len(node.gpus) for node in own.nodes))
+        )
+        group = msgspec.structs.replace(own, pending=here)
+        after[policy.name], decisions[policy.name] = advance(memories.get(policy.name, Memory()), group, now_s, limits)
+        left = after[policy.name].left
+        passed_on = {*(pod.key for pod in elsewhere), *left}
+        pending = tuple(pod for pod in pending if pod.key in passed_on)
+    return after, decisions
+
+
+def _own(observed: Observed, policy: Policy, names: set[NodeName]) -> Observed:
+    """Return what was observed of some nodes."""
+    return Observed(
+        nodes=tuple(node for node in observed.nodes if node.name in names),
+        states=tuple(state for state in observed.states if state.name in names),
+        running=tuple(each for each in observed.running if each.assignment.node in names),
+        fixed=observed.fixed & names if policy.allowed else frozenset(names),
+    )
+
+
+def _admitted(pending: tuple[Pod, ...], nodes: tuple[Node, ...]) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+    """Return the pods that some of these nodes admit, and the others."""
+    known: dict[Need, bool] = {}
+    for pod in pending:
+        if pod.need not in known:
+            known[pod.need] = any(refusal(pod.need, node) is None for node in nodes)
+    return tuple(pod for pod in pending if known[pod.need]), tuple(pod for pod in pending if not known[pod.need])

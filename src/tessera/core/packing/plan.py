@@ -1,0 +1,316 @@
+"""The plan: where every pending pod goes, what each GPU is cut into, what waits and why."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.occupancy import Occupancy, occupancy
+from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Device, Mode
+from tessera.core.packing.exact import Bound, assign
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack import POLICIES, Packer
+from tessera.core.packing.reasons import reason
+from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
+
+__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Progress", "Slice", "Waiting", "applied", "plan"]
+
+PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
+"""The policies a plan may use: not `random`, because equal snapshots have equal plans."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that fits nowhere now, and why."""
+
+    pod: PodKey
+    reason: str
+    """One sentence for people: what is needed, what stands in the way and where."""
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a planned GPU: the whole GPU or one MIG instance, and the pods that hold it."""
+
+    placement: Placement | None
+    """None where the device is the whole GPU."""
+    mode: Mode
+    memory_mib: int
+    """Memory of the device."""
+    clients: int
+    """How many pods may hold it at once; 0 where amounts decide."""
+    pods: tuple[PodKey, ...] = ()
+    exists: bool = False
+    """Whether the instance is there already, so that nothing must be cut."""
+
+
+class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU after the plan."""
+
+    node: NodeName
+    gpu: int
+    model: str
+    memory_mib: int
+    units: int
+    """Length of the MIG placement axis; 0 without MIG."""
+    granted_mib: int
+    mig: bool
+    """Whether the GPU is in MIG mode after the plan."""
+    slices: tuple[Slice, ...] = ()
+    """Sorted by start; empty for a GPU nothing was decided about."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All decisions for one snapshot, with the reasons."""
+
+    policy: str
+    assignments: tuple[Assignment, ...] = ()
+    """Pods placed by this plan, in order of arrival; running pods are not repeated."""
+    waiting: tuple[Waiting, ...] = ()
+    layouts: tuple[GpuLayout, ...] = ()
+    """Every GPU of the fleet, in order of node and index."""
+    warnings: tuple[str, ...] = ()
+    """What an administrator should know: isolation that is not in force, memory that can be exhausted."""
+    bound: Bound | None = None
+    """Set by the exact solver."""
+
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is called now and then with the step under way, how much of it is done, and of how much; 0 where nobody knows."""
+
+_PROGRESS_EVERY: Final = 256
+_FIRST: Final = (-math.inf,)
+"""Before all others, as `_ease` orders needs."""
+_PUT_FIRST: Final = 4
+
+
+def plan(
+    snapshot: Snapshot,
+    *,
+    policy: str = "tessera",
+    exact: bool = False,
+    limit_s: float = math.inf,
+    progress: Progress = lambda _step, _done, _total: None,
+) -> Plan:
+    """Return where every pending pod goes; running pods stay where they are, with what they hold.
+
+    Pods are placed by priority. All are known, so among equals the largest come first, or, where that places more,
+    those that the fewest GPUs can serve, or the smallest; then in order of arrival. `exact` improves on that by the
+    integer program, which takes at most `limit_s` seconds in sum.
+    """
+    assignments, bound = _packed(snapshot, policy, progress), None
+    if exact:
+        progress("solving", 0, 0)
+        assignments, bound = _improved(snapshot, policy, assignments, limit_s, progress)
+    held = occupancy(snapshot, assignments)
+    placed = {assignment.pod for assignment in assignments}
+    left = [pod for pod in snapshot.pending if pod.key not in placed]
+    running = {each.pod.key for each in snapshot.running}
+    return Plan(
+        policy="exact" if exact else policy,
+        assignments=assignments,
+        waiting=tuple(_waiting(snapshot, assignments, left, progress)),
+        layouts=tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus),
+        warnings=tuple(_warnings(held)),
+        bound=bound,
+    )
+
+
+def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
+    """Return the snapshot after the plan was carried out: placed pods run, the others are still pending."""
+    placed = {assignment.pod: assignment for assignment in made.assignments}
+    ran = (Running(pod=pod, assignment=placed[pod.key]) for pod in snapshot.pending if pod.key in placed)
+    pending = tuple(pod for pod in snapshot.pending if pod.key not in placed)
+    return Snapshot(nodes=snapshot.nodes, running=(*snapshot.running, *ran), pending=pending)
+
+
+def _improved(
+    snapshot: Snapshot, policy: str, start: tuple[Assignment, ...], limit_s: float, progress: Progress
+) -> tuple[tuple[Assignment, ...], Bound]:
+    """Return what the integer program makes of a plan; what it left open when its time was up is packed around it."""
+    found, bound = assign(snapshot, start, limit_s=limit_s)
+    if bound.optimal:
+        return found, bound
+    placed = {each.pod for each in found}
+    rest = tuple(pod for pod in snapshot.pending if pod.key not in placed)
+    around = Snapshot(nodes=snapshot.nodes, running=_all_running(snapshot, found), pending=rest)
+    made = {each.pod: each for each in (*found, *_packed(around, policy, progress))}
+    assignments = tuple(made[pod.key] for pod in snapshot.pending if pod.key in made)
+    return assignments, Bound(placed=len(assignments), at_most=bound.at_most)
+
+
+def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assignment, ...]:
+    """Return the best of some plans: the largest pods first, those that the fewest GPUs can serve, the smallest.
+
+    The first alone where it places all. On 112 random overloaded fleets of up to four nodes it placed 83 % of the
+    optimum, the best of the first two 88 %, the best of three 97 %. Then the best is made again with one of the needs
+    that wait in it before all others, for at most `_PUT_FIRST` of them: on 40 such fleets of mixed models that placed
+    98 % of the optimum instead of 95 %.
+    """
+    mix = Counter(pod.need for pod in snapshot.pending)
+    kinds = Counter(
+        Gpu(index=0, model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing)
+        for node in snapshot.nodes
+        for gpu in node.gpus
+    )
+    large = {need: _ease(need, tuple(kinds)) for need in mix}
+    count = len(snapshot.pending)
+    best = _in_order(snapshot, policy, large, lambda done: progress("placing pods", done, count))
+    if len(best) < count:
+        tries = itertools.count()
+
+        def again(ease: Mapping[Need, tuple[float, ...]]) -> tuple[Assignment, ...]:
+            before = next(tries) * count
+            total = (2 + _PUT_FIRST) * count
+            return _in_order(snapshot, policy, ease, lambda done: progress("trying other orders", before + done, total))
+
+        scarce = {need: (float(_able(need, kinds)), *large[need]) for need in mix}
+        small = {need: tuple(-each for each in large[need]) for need in mix}
+        made = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
+        best, ease = max(made, key=lambda found: _worth(snapshot, found[0]))
+        others = (again({**ease, need: _FIRST}) for need in _waiting_needs(snapshot, best))
+        best = max((best, *others), key=lambda found: _worth(snapshot, found))
+    return best
+
+
+def _waiting_needs(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Need, ...]:
+    """Return the first needs, at most `_PUT_FIRST`, of which pods wait."""
+    placed = {assignment.pod for assignment in assignments}
+    waiting = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
+    return tuple(waiting)[:_PUT_FIRST]
+
+
+def _in_order(
+    snapshot: Snapshot, policy: str, ease: Mapping[Need, tuple[float, ...]], progress: Callable[[int], None]
+) -> tuple[Assignment, ...]:
+    """Return the assignments the packer makes when the needs that are least easy come first."""
+    mix = Counter(pod.need for pod in snapshot.pending)
+    packer = Packer(Fleet.of(snapshot), policy, mix=tuple(mix.items()))
+    chosen: dict[PodKey, Assignment] = {}
+    for done, pod in enumerate(sorted(snapshot.pending, key=lambda pod: (-pod.priority, ease[pod.need]))):
+        if done % _PROGRESS_EVERY == 0:
+            progress(done)
+        choice = packer.place(packer.intern(pod.need))
+        if choice is not None:
+            node = snapshot.nodes[choice.node].name
+            chosen[pod.key] = Assignment(pod=pod.key, node=node, shares=choice.shares)
+    return tuple(chosen[pod.key] for pod in snapshot.pending if pod.key in chosen)
+
+
+def _worth(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[tuple[int, ...], int]:
+    """Order plans: most pods of the highest priority, then of the next; then fewest GPUs."""
+    placed = {assignment.pod for assignment in assignments}
+    by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in placed)
+    priorities = sorted({pod.priority for pod in snapshot.pending}, reverse=True)
+    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
+    return tuple(by_priority[priority] for priority in priorities), -len(gpus)
+
+
+def _able(need: Need, kinds: Mapping[Gpu, int]) -> int:
+    """Return how many GPUs of the fleet could serve each ask of a need."""
+    asks = (sum(count for gpu, count in kinds.items() if _allows(need, gpu) and gpu.options(ask)) for ask in need.asks)
+    return min(asks, default=sum(kinds.values()) + 1)
+
+
+def _allows(need: Need, gpu: Gpu) -> bool:
+    return not need.models or gpu.model.name in need.models
+
+
+def _ease(need: Need, gpus: Sequence[Gpu]) -> tuple[float, float, float]:
+    """Order needs for planning: the largest single device first, then most in sum, then most cpu."""
+    allowed = [gpu for gpu in gpus if _allows(need, gpu)]
+    parts = [(ask.count, min((_part(ask, gpu) for gpu in allowed), default=0.0)) for ask in need.asks]
+    return -max((part for _, part in parts), default=0.0), -sum(n * part for n, part in parts), -need.cpu_milli
+
+
+def _part(ask: Ask, gpu: Gpu) -> float:
+    """Return the part of a GPU that the preferred way to serve an ask takes; none where it cannot be served."""
+    ways = gpu.options(ask)
+    return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
+
+
+def _waiting(
+    snapshot: Snapshot, assignments: Sequence[Assignment], left: Sequence[Pod], progress: Progress
+) -> Iterator[Waiting]:
+    after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
+    needs = len({pod.need for pod in left})
+    known: dict[Need, str] = {}
+    for pod in left:
+        if pod.need not in known:
+            progress("finding reasons", len(known), needs)
+            known[pod.need] = reason(after, pod.need)
+        yield Waiting(pod=pod.key, reason=known[pod.need])
+
+
+def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Running, ...]:
+    pods = {pod.key: pod for pod in snapshot.pending}
+    return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
+
+
+def _layout(node: NodeName, held: Occupancy, running: set[PodKey]) -> GpuLayout:
+    gpu = held.gpu
+    slices = tuple(_slices(held, running))
+    return GpuLayout(
+        node=node,
+        gpu=gpu.index,
+        model=gpu.model.name,
+        memory_mib=gpu.memory_mib,
+        units=gpu.model.units,
+        granted_mib=held.granted_mib,
+        mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
+        slices=slices,
+    )
+
+
+def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
+    offered = {device.placement: device for device in held.gpu.devices}
+    memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
+    for place in held.instances:
+        device = offered.get(place)
+        pods = held.clients(place)
+        yield Slice(
+            placement=place,
+            mode=device.mode if device else Mode.MIG,
+            memory_mib=memory[place.profile],
+            clients=device.clients if device else 1,
+            pods=pods,
+            exists=device is not None or not running.isdisjoint(pods),
+        )
+    whole = held.clients(None)
+    if whole or None in offered:
+        yield _whole(held, offered.get(None), whole)
+
+
+def _whole(held: Occupancy, device: Device | None, pods: tuple[PodKey, ...]) -> Slice:
+    mode = device.mode if device else held.holdings[0].share.mode
+    clients = device.clients if device else int(mode is Mode.WHOLE)
+    return Slice(
+        placement=None,
+        mode=mode,
+        memory_mib=held.gpu.memory_mib,
+        clients=clients,
+        pods=pods,
+        exists=device is not None,
+    )
+
+
+def _warnings(held: Mapping[NodeName, tuple[Occupancy, ...]]) -> Iterator[str]:
+    for node, gpus in held.items():
+        for gpu in gpus:
+            pieces = [p for p in _slices(gpu, set()) if p.mode.isolation is Isolation.NONE and len(p.pods) > 1]
+            if pieces:
+                yield f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name}): {_shared(pieces)}"
+
+
+def _shared(pieces: Sequence[Slice]) -> str:
+    pods = [pod for piece in pieces for pod in piece.pods]
+    instances = [f"{p.placement.profile} at unit {p.placement.start}" for p in pieces if p.placement]
+    where = f"on {', '.join(instances)}" if instances else f"in {pieces[0].memory_mib} MiB"
+    whom = "its neighbours on the instance" if instances else "all"
+    return (
+        f"{len(pods)} pods share memory that {pieces[0].mode} does not isolate, {where}; "
+        f"any of them can exhaust it for {whom}: {', '.join(pods)}"
+    )

@@ -1,0 +1,127 @@
+"""Which pods would have to go so that another fits on a node: the cheapest set, and never more than that."""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.workload.need import Need
+
+__all__ = ["victims"]
+
+_LOOKS: Final = 128
+"""Sets of pods that are tried before the search is content with one of which none can be left out."""
+_LOWEST: Final = 1 << 31
+"""Added to each priority before sums are compared, as kube-scheduler does, so that fewer pods are cheaper.
+
+Source: kubernetes `pkg/scheduler/framework/preemption/preemption.go`, `pickOneNodeForPreemption`.
+"""
+
+
+def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Iterable[str]) -> tuple[str, ...] | None:
+    """Return the uids of the pods that must go from a node so that a pod fits; empty where it fits, None if none help.
+
+    Of all sets the one with the lowest highest priority, then the lowest sum of priorities, then the fewest pods; none
+    of them can be left out. Only pods of a lower priority than `priority` go. Cpu, memory and the number of pods are
+    looked at as well as devices. Cost: a tenth of a millisecond a pod that may go; where many unlike pods share what is
+    needed some 20 milliseconds more, and then a cheaper set may exist.
+    """
+    wanted = frozenset(removable)
+    if not ledger.knows(node):
+        return None
+    pods = [pod for pod in ledger.pods_on(node) if pod.uid in wanted and pod.priority < priority]
+    trial = _Trial(ledger.alone(node), need, node)
+    found = _cheapest(trial, sorted(pods, key=lambda pod: (pod.priority, _gpus(pod)[:1], pod.uid)))
+    return None if found is None else tuple(sorted(pod.uid for pod in found))
+
+
+class _Trial:
+    """One node, from which pods are taken to see whether another fits then."""
+
+    def __init__(self, ledger: Ledger, need: Need, node: str) -> None:
+        self.need = need
+        self._ledger = ledger
+        self._node = node
+        self._gone: dict[str, Holder] = {}
+
+    def fits(self, without: Iterable[Holder]) -> bool:
+        """Return whether the pod fits without these."""
+        gone = {pod.uid: pod for pod in without}
+        for uid in [uid for uid in self._gone if uid not in gone]:
+            self._ledger.put_pod(self._gone.pop(uid))
+        for uid, pod in gone.items():
+            if uid not in self._gone:
+                self._gone[uid] = pod
+                self._ledger.drop_pod(uid)
+        return self.roomy() and self._ledger.fits(self.need, self._node)
+
+    def roomy(self) -> bool:
+        """Return whether cpu, memory and the number of pods are enough without those last taken."""
+        asked = self.need.cpu_milli, self.need.memory_mib, 1
+        return all(left >= want for left, want in zip(self._ledger.left(self._node), asked, strict=True))
+
+
+def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | None:
+    """Return the cheapest of these pods, by priority, without which the pod fits; None if it fits without none."""
+    if trial.fits(()):
+        return ()
+    roomy = trial.roomy()
+    for highest in sorted({pod.priority for pod in pods}):
+        able = [pod for pod in pods if pod.priority <= highest]
+        if trial.fits(able):
+            break
+    else:
+        return None
+    if not roomy or sum(ask.count for ask in trial.need.asks) != 1:
+        return _of_group(trial, able)
+    gpus = sorted({gpu for pod in able for gpu in _gpus(pod)})
+    groups = ([pod for pod in able if gpu in _gpus(pod)] for gpu in gpus)
+    return min((_of_group(trial, group) for group in groups if trial.fits(group)), key=_cost)
+
+
+def _of_group(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
+    """Return the cheapest of pods without all of which it fits, or a set of which none can be left out."""
+    needed = tuple(pod for pod in pods if not trial.fits(other for other in pods if other is not pod))
+    if trial.fits(needed):
+        return needed
+    rest = [pod for pod in pods if pod not in needed]
+    heap: list[tuple[tuple[int, int], tuple[int, ...]]] = [((0, 0), ())]
+    for _ in range(_LOOKS):
+        _, chosen = heapq.heappop(heap)
+        found = (*needed, *(rest[i] for i in chosen))
+        if trial.fits(found):
+            return found
+        for i in range(chosen[-1] + 1 if chosen else 0, len(rest)):
+            more = (*chosen, i)
+            heapq.heappush(heap, (_cost([rest[i] for i in more]), more))
+    return _spared(trial, pods)
+
+
+def _spared(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...]:
+    """Return pods of which none can be left out, sparing the highest priorities and the costliest GPUs first."""
+    on_gpu: dict[int, list[Holder]] = {}
+    for pod in pods:
+        for gpu in _gpus(pod):
+            on_gpu.setdefault(gpu, []).append(pod)
+    costs = {gpu: _cost(own) for gpu, own in on_gpu.items()}
+
+    def order(pod: Holder) -> tuple[int, tuple[int, int], int]:
+        dearest = max(((costs[gpu], gpu) for gpu in _gpus(pod)), default=((0, 0), 0))
+        return pod.priority, *dearest
+
+    left = list(pods)
+    for pod in sorted(pods, key=order, reverse=True):
+        others = [other for other in left if other is not pod]
+        if trial.fits(others):
+            left = others
+    return tuple(left)
+
+
+def _cost(pods: Iterable[Holder]) -> tuple[int, int]:
+    """Return the sum of priorities and the number of pods."""
+    priorities = [pod.priority + _LOWEST for pod in pods]
+    return sum(priorities), len(priorities)
+
+
+def _gpus(pod: Holder) -> list[int]:
+    return sorted({share.gpu for share in pod.shares})

@@ -1,0 +1,103 @@
+"""Stranded capacity: how much of what is free on each GPU the pods of the cluster cannot use.
+
+The pods of the cluster, running and waiting, are what one expects to come. Of the devices they ask for that a GPU
+could serve if it were empty, the part that it cannot serve beside what is held on it is its fragmentation: 0 for an
+empty GPU, 100 where what is left is of no use to anybody. It is fragmentation as in Weng et al. (see `core.packing.fit.
+fragmentation`), for one device at a time, with the exact answer whether a device fits in place of its size.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.packing.fit import Demand, Fleet
+from tessera.core.packing.fit.gputypes import Ints
+from tessera.core.workload.need import Ask, Need, Pod, PodKey
+from tessera.errors import InvalidInput
+
+__all__ = ["Stranded", "stranded"]
+
+_MOST_KINDS = 64
+"""Kinds of devices looked at, the most frequent first; clusters ask for a dozen."""
+_ENDLESS = 1 << 40
+
+
+class Stranded(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU's free part."""
+
+    free_percent: int = 0
+    """Percent of the GPU that nobody holds; for amounts the scarcer of compute and memory."""
+    fragmentation_percent: int | None = None
+    """See the module; None where nothing is free, or nobody asks for anything that this GPU could serve."""
+
+
+def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need]) -> tuple[Stranded, ...]:
+    """Return the free part of each GPU, of which so many shares are held, under the mix of these needs.
+
+    GPUs that cannot have given what is held have nothing free. Cost: kinds of devices times GPUs, in numpy.
+    """
+    nodes = [
+        Node(name=NodeName(str(n)), cpu_milli=_ENDLESS, memory_mib=_ENDLESS, gpus=(gpu,), max_pods=_ENDLESS)
+        for n, (gpu, _) in enumerate(gpus)
+    ]
+    running = [_running(n, shares) for n, (_, shares) in enumerate(gpus)]
+    broken = set(_broken(nodes, running))
+    now = Fleet.of(_snapshot(nodes, [each for n, each in enumerate(running) if n not in broken]))
+    could, lost = _weights(_kinds(needs), nodes, now)
+    free = now.left[0] if len(now.left) else np.zeros(len(nodes), dtype=np.int64)
+    return tuple(
+        Stranded()
+        if n in broken
+        else Stranded(
+            free_percent=int(free[n]),
+            fragmentation_percent=round(100 * int(lost[n]) / int(could[n])) if free[n] > 0 and could[n] else None,
+        )
+        for n in range(len(nodes))
+    )
+
+
+def _running(n: int, shares: tuple[Share, ...]) -> Running:
+    key = PodKey(str(n))
+    pod = Pod(key=key, need=Need())
+    return Running(pod=pod, assignment=Assignment(pod=key, node=NodeName(str(n)), shares=shares))
+
+
+def _snapshot(nodes: Sequence[Node], running: Sequence[Running]) -> Snapshot:
+    return Snapshot(nodes=tuple(nodes), running=tuple(running))
+
+
+def _broken(nodes: Sequence[Node], running: Sequence[Running], first: int = 0) -> Iterable[int]:
+    """Yield which GPUs cannot have given what is held, by halving; one look where all could."""
+    try:
+        Fleet.of(_snapshot(nodes, running))
+    except InvalidInput:
+        if len(nodes) == 1:
+            yield first
+            return
+        half = len(nodes) // 2
+        yield from _broken(nodes[:half], running[:half], first)
+        yield from _broken(nodes[half:], running[half:], first + half)
+
+
+def _kinds(needs: Iterable[Need]) -> list[tuple[Need, int]]:
+    """Return one device of each kind that is asked for, with how many are, most frequent first."""
+    counts: Counter[tuple[Ask, tuple[str, ...]]] = Counter()
+    for need in needs:
+        for ask in need.asks:
+            counts[msgspec.structs.replace(ask, count=1, container=""), need.models] += ask.count
+    return [(Need(asks=(ask,), models=models), count) for (ask, models), count in counts.most_common(_MOST_KINDS)]
+
+
+def _weights(kinds: Iterable[tuple[Need, int]], nodes: Sequence[Node], now: Fleet) -> tuple[Ints, Ints]:
+    """Return for each GPU how many of the devices asked for it could serve if empty, and how many of them not now."""
+    empty = Fleet(nodes)
+    every = np.arange(len(nodes), dtype=np.int64)
+    could, lost = np.zeros_like(every), np.zeros_like(every)
+    for need, count in kinds:
+        able = Demand(need, empty).fits(empty, every)
+        could += count * able
+        lost += count * (able & ~Demand(need, now).fits(now, every))
+    return could, lost

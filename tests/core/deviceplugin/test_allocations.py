@@ -1,0 +1,205 @@
+"""What may not be allocated beside what: by ids, by silicon, by memory."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunodes import facts, sevenths
+from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import (
+    Allocation,
+    Clash,
+    Sharer,
+    Use,
+    clashes,
+    conflicts,
+    uses_of_devices,
+    uses_of_ids,
+    uses_of_shares,
+    uuids_of_uses,
+)
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+
+GPU, OTHER, SLICE, UNITS = "GPU-0", "GPU-1", "nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"
+FIRST, SECOND, PAIR = Placement(0, 1, "1g.5gb"), Placement(1, 1, "1g.5gb"), Placement(0, 2, "2g.10gb")
+
+
+def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
+    return Use(gpu=gpu, placement=placement)
+
+
+def amount(memory_mib: int, gpu: str = GPU) -> Use:
+    return Use(gpu=gpu, sharer=Sharer.MEMORY, memory_mib=memory_mib)
+
+
+def client(gpu: str = GPU) -> Use:
+    return Use(gpu=gpu, sharer=Sharer.REPLICA)
+
+
+def entry(
+    pod: str, *uses: Use, ids: str = "", container: str = "main", at: int = 0, initial: bool = False
+) -> Allocation:
+    return Allocation(
+        resource=UNITS,
+        ids=tuple(ids or pod),
+        uses=uses,
+        uid=pod,
+        pod=f"default/{pod}",
+        container=container,
+        initial=initial,
+        at_ns=at,
+    )
+
+
+# sentence: (record, the new one, what both would have; empty where it may be)
+BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
+    "the same GPU": ([entry("a", whole())], entry("b", whole()), "GPU GPU-0"),
+    "two GPUs": ([entry("a", whole())], entry("b", whole(OTHER)), ""),
+    "the same instance": (
+        [entry("a", whole(placement=FIRST))],
+        entry("b", whole(placement=FIRST)),
+        "1g.5gb at 0 of GPU GPU-0",
+    ),
+    "instances beside each other": ([entry("a", whole(placement=FIRST))], entry("b", whole(placement=SECOND)), ""),
+    "instances that overlap": (
+        [entry("a", whole(placement=SECOND))],
+        entry("b", whole(placement=PAIR)),
+        "2g.10gb at 0 of GPU GPU-0",
+    ),
+    "a GPU and an instance of it": ([entry("a", whole())], entry("b", whole(placement=FIRST)), "1g.5gb at 0"),
+    "a GPU and an amount of it": ([entry("a", whole())], entry("b", amount(5)), "GPU GPU-0"),
+    "replicas of one GPU": ([entry("a", client())], entry("b", client()), ""),
+    "a replica and an amount": ([entry("a", client())], entry("b", amount(5)), "GPU GPU-0"),
+    "amounts that fit": ([entry("a", amount(60))], entry("b", amount(40)), ""),
+    "amounts beyond what there is": ([entry("a", amount(60))], entry("b", amount(41)), "more memory than the 100 MiB"),
+    "an amount that is too large alone": ([], entry("b", amount(101)), "more memory than the 100 MiB"),
+    "amounts of a GPU that is lost": ([entry("a", amount(60, OTHER))], entry("b", amount(99, OTHER)), ""),
+    "the same ids": ([entry("a", whole(), ids="x")], entry("b", whole(OTHER), ids="x"), f"device x of {UNITS}"),
+    "the same pod again": ([entry("a", whole())], entry("a", whole()), ""),
+    "containers of one pod side by side": (
+        [entry("a", amount(60), container="one")],
+        entry("a", amount(41), ids="z", container="two"),
+        "more memory than the 100 MiB",
+    ),
+    "an init container and who comes after it": (
+        [entry("a", amount(60), ids="xy", container="init", initial=True)],
+        entry("a", amount(60), ids="x"),
+        "",
+    ),
+    "what only Allocate was answered for": (
+        [Allocation(resource=UNITS, ids=("x",), uses=(whole(),))],
+        entry("a", whole(), ids="x"),
+        "",
+    ),
+    "what only Allocate was answered for, and other ids": (
+        [Allocation(resource=UNITS, ids=("y",), uses=(whole(),))],
+        entry("a", whole(), ids="x"),
+        "GPU GPU-0",
+    ),
+    "two answers to Allocate": (
+        [Allocation(resource=UNITS, ids=("x",))],
+        Allocation(resource=UNITS, ids=("x", "y")),
+        "device x",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_may_be_allocated_beside_what(case: str) -> None:
+    record, new, want = BESIDE[case]
+    found = [each.text for each in clashes(record, new, {GPU: 100}, ids=True)]
+    assert [text[: len(want)] for text in found] == ([want] if want else [])
+
+
+def test_ids_of_units_are_the_kubelet_s_to_count() -> None:
+    assert not list(clashes([entry("a", ids="x")], entry("b", ids="x"), {}, ids=False))
+
+
+def test_who_holds_is_named() -> None:
+    assert entry("a").holder == "pod default/a, container main"
+    assert Allocation(resource=UNITS, ids=("x",)).holder == "a pod that was just admitted"
+
+
+USES = st.one_of(
+    st.builds(whole, st.sampled_from([GPU, OTHER]), st.sampled_from([None, FIRST, SECOND, PAIR])),
+    st.builds(client),
+    st.builds(amount, st.integers(1, 60)),
+)
+
+
+@given(USES, USES)
+def test_whoever_excludes_is_excluded(one: Use, other: Use) -> None:
+    assert one.excludes(other) == other.excludes(one)
+    assert one.overlaps(other) == other.overlaps(one)
+
+
+@given(st.lists(USES, max_size=6))
+def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None:
+    """And what does not is one, with the later pod as the one that gives way."""
+    record: list[Allocation] = []
+    refused: list[Allocation] = []
+    for at, use in enumerate(uses):
+        new = entry(f"{at}", use, at=at)
+        clash = next(clashes(record, new, {GPU: 100}, ids=True), None)
+        (refused if clash else record).append(new)
+    assert conflicts(record, {GPU: 100}) == ()
+    for new in refused:
+        ((later, clash),) = conflicts([*record, new], {GPU: 100})[-1:]
+        assert isinstance(clash, Clash)
+        assert later.at_ns >= new.at_ns
+    for a, b in itertools.combinations(record, 2):
+        assert not a.uses[0].excludes(b.uses[0])
+
+
+def test_answers_of_no_pod_are_no_conflict() -> None:
+    assert conflicts([entry("a", whole()), Allocation(resource=UNITS, ids=("x",), uses=(whole(),))], {}) == ()
+
+
+def device(name: str, mode: Mode, placement: Placement | None = None) -> PluginDevice:
+    return PluginDevice(id=name, gpu_uuid=GPU, uuid=name.partition("::")[0], mode=mode, placement=placement)
+
+
+def test_devices_by_name_and_their_replicas() -> None:
+    assert uses_of_devices([device("GPU-0", Mode.WHOLE)]) == (whole(),)
+    assert uses_of_devices([device("MIG-1", Mode.MIG, FIRST)]) == (whole(placement=FIRST),)
+    for mode in (Mode.TIME_SLICING, Mode.MPS):
+        assert uses_of_devices([device("GPU-0::1", mode), device("GPU-0::2", mode)]) == (client(),)
+
+
+def test_ids_are_read_back_by_what_the_driver_shows() -> None:
+    cut = facts(0, layout=sevenths()[:1])
+    inventory = Inventory(gpus=(cut, facts(1, "T4")))
+    ids = (cut.instances[0].uuid, f"{facts(1).uuid}::3", "GPU-gone")
+    assert uses_of_ids(ids, inventory) == (whole(cut.uuid, sevenths()[0]), client(facts(1).uuid))
+
+
+def test_shares_name_devices_that_are_there_or_will_be() -> None:
+    inventory = Inventory(gpus=(facts(0), facts(1, "T4")))
+    share = Share(
+        gpu=0,
+        mode=Mode.MIG,
+        profile="2g.10gb",
+        start=0,
+        memory_mib=9856,
+        compute_percent=28,
+        isolation=Mode.MIG.isolation,
+        resource=UNITS,
+    )
+    part = Share(gpu=1, mode=Mode.MPS, memory_mib=7, compute_percent=0, isolation=Mode.MPS.isolation, resource=UNITS)
+    lost = Share(gpu=5, mode=Mode.MPS, memory_mib=7, compute_percent=0, isolation=Mode.MPS.isolation, resource=UNITS)
+    assert uses_of_shares((share, part, lost), inventory) == (
+        Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
+        amount(7, facts(1).uuid),
+    )
+
+
+def test_uses_name_what_the_driver_shows() -> None:
+    cut = facts(0, layout=sevenths()[:1])
+    inventory = Inventory(gpus=(cut, facts(1, "T4")))
+    uses = (whole(cut.uuid, sevenths()[0]), whole(cut.uuid), whole(facts(1).uuid), client(facts(1).uuid))
+    assert uuids_of_uses(uses, inventory) == (cut.instances[0].uuid, facts(1).uuid)

@@ -1,0 +1,143 @@
+"""What containers get for their shares."""
+
+import msgspec
+import pytest
+
+from nodefacts import gpu
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, Mount, Place, ShareEdits, edits
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
+from tessera.errors import Unsupported
+
+GPUS = {0: gpu(0), 1: gpu(1, "A100-40GB", "all-3g.20gb", minor=5)}
+PLACE = Place(
+    mps_root="/run/mps", caps={("GPU-1", 4): ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")}
+)
+COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+def share(index: int, mode: Mode, memory_mib: int = 4096, compute_percent: int = 0, start: int | None = None) -> Share:
+    return Share(
+        gpu=index,
+        mode=mode,
+        profile=None if start is None else "3g.20gb",
+        start=start,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        isolation=Isolation.NONE,
+        resource="r",
+        container="main",
+    )
+
+
+def own(memory: str, compute: str, mode: str) -> tuple[tuple[str, str], ...]:
+    return (
+        ("TESSERA_GPU_MEMORY_MIB", memory),
+        ("TESSERA_GPU_COMPUTE_PERCENT", compute),
+        ("TESSERA_GPU_MODE", mode),
+    )
+
+
+def gpushare(gpus: str, units: str, of_gpu: str) -> tuple[tuple[str, str], ...]:
+    return (
+        ("ALIYUN_COM_GPU_MEM_IDX", gpus),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", units),
+        ("ALIYUN_COM_GPU_MEM_POD", units),
+        ("ALIYUN_COM_GPU_MEM_DEV", of_gpu),
+    )
+
+
+def mps(memory: str, *percent: str) -> tuple[tuple[str, str], ...]:
+    return (
+        ("CUDA_MPS_PIPE_DIRECTORY", CONTAINER_PIPE),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", memory),
+        *(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", each) for each in percent),
+    )
+
+
+def pipes(key: str) -> tuple[Mount, Mount]:
+    return (
+        Mount(host_path=f"/run/mps/{key}/pipe", container_path=CONTAINER_PIPE),
+        Mount(host_path=SHARED_MEMORY, container_path=SHARED_MEMORY),
+    )
+
+
+CASES = {
+    "nothing": ([], ShareEdits(env=own("", "", ""))),
+    "a whole GPU": (
+        [share(0, Mode.WHOLE, 15360, 100)],
+        ShareEdits(env=own("15360", "100", "whole"), device_nodes=("/dev/nvidia0", *COMMON)),
+    ),
+    "an instance": (
+        [share(1, Mode.MIG, 19968, 42, start=4)],
+        ShareEdits(
+            env=own("19968", "42", "mig"),
+            device_nodes=(
+                "/dev/nvidia5",
+                "/dev/nvidia-caps/nvidia-cap30",
+                "/dev/nvidia-caps/nvidia-cap31",
+                *COMMON,
+            ),
+        ),
+    ),
+    "an amount by MPS": (
+        [share(0, Mode.MPS, 4096, 30)],
+        ShareEdits(
+            env=own("4096", "30", "mps") + mps("0=4096M", "30"),
+            mounts=pipes("GPU-0"),
+            device_nodes=("/dev/nvidia0", *COMMON),
+        ),
+    ),
+    "an amount that was asked in gpushare's words, by MPS": (
+        [msgspec.structs.replace(share(0, Mode.MPS, 4096, 30), resource="aliyun.com/gpu-mem")],
+        ShareEdits(
+            env=own("4096", "30", "mps") + gpushare("0", "4", "15") + mps("0=4096M", "30"),
+            mounts=pipes("GPU-0"),
+            device_nodes=("/dev/nvidia0", *COMMON),
+        ),
+    ),
+    "two replicas of one GPU add up, and without a claim to compute there is no limit": (
+        [share(0, Mode.MPS), share(0, Mode.MPS)],
+        ShareEdits(
+            env=own("4096,4096", "0,0", "mps,mps") + mps("0=8192M"),
+            mounts=pipes("GPU-0"),
+            device_nodes=("/dev/nvidia0", *COMMON),
+        ),
+    ),
+    "compute on an instance is counted in percent of the instance": (
+        [share(1, Mode.MIG_MPS, 9984, 21, start=0)],
+        ShareEdits(
+            env=own("9984", "21", "mig-mps") + mps("0=9984M", "50"),
+            mounts=pipes("GPU-1-0-4"),
+            device_nodes=("/dev/nvidia5", *COMMON),
+        ),
+    ),
+    "memory shares of two GPUs, in gpushare's words": (
+        [share(0, Mode.MEMORY_SHARE), share(1, Mode.MEMORY_SHARE, 1024)],
+        ShareEdits(
+            env=(
+                *own("4096,1024", "0,0", "memory-share,memory-share"),
+                *gpushare("0,1", "5", "15"),
+            ),
+            device_nodes=("/dev/nvidia0", "/dev/nvidia5", *COMMON),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("shares", "want"), CASES.values(), ids=CASES)
+def test_what_a_container_gets(shares: list[Share], want: ShareEdits) -> None:
+    assert edits(shares, GPUS, PLACE) == want
+
+
+@pytest.mark.parametrize("clients", range(1, 8))
+def test_replicas_of_an_instance_have_no_more_than_its_compute_divided(clients: int) -> None:
+    percent = (100 * 3 // 7) // clients
+    env = dict(edits([share(1, Mode.MIG_MPS, 1024, percent, start=0)], GPUS, PLACE).env)
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == str(100 // clients)
+
+
+def test_a_container_is_a_client_of_one_daemon() -> None:
+    with pytest.raises(Unsupported, match="container main: found MPS shares of 2 GPUs, wanted MPS shares of one GPU"):
+        edits([share(0, Mode.MPS), share(1, Mode.MIG_MPS, start=0)], GPUS, PLACE)

@@ -1,0 +1,85 @@
+"""How devices are handed to a container."""
+
+import pytest
+
+from tessera.core.deviceplugin.edits import Mount, ShareEdits
+from tessera.core.deviceplugin.grant import DeviceNode, Grant
+from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant, share_name
+from tessera.core.node.liststrategies import Handover
+
+EDITS = ShareEdits(
+    env=(("A", "1"),),
+    mounts=(Mount(host_path="/h", container_path="/c"),),
+    device_nodes=("/dev/nvidia0", "/dev/nvidiactl"),
+)
+TWO = ("GPU-a", "MIG-b")
+KEY = f"cdi.k8s.io/tessera_{share_name(GPU_KIND, TWO)}"
+NAMES = ("tessera.dev/gpu=GPU-a", "tessera.dev/gpu=MIG-b")
+
+# sentence: (how, NVIDIA_VISIBLE_DEVICES, container paths of mounts, annotations, CDI devices, device nodes)
+HOW = {
+    "by environment": (Handover(), "GPU-a,MIG-b", ["/c"], (), (), []),
+    "by mounts": (
+        Handover(strategies=("volume-mounts",)),
+        "/var/run/nvidia-container-devices",
+        ["/var/run/nvidia-container-devices/GPU-a", "/var/run/nvidia-container-devices/MIG-b", "/c"],
+        (),
+        (),
+        [],
+    ),
+    "by CDI annotations": (
+        Handover(strategies=("cdi-annotations",)),
+        None,
+        ["/c"],
+        ((KEY, ",".join(NAMES)),),
+        (),
+        [],
+    ),
+    "by CDI names": (Handover(strategies=("cdi-cri",)), None, ["/c"], (), NAMES, []),
+    "by environment and CDI names": (
+        Handover(strategies=("envvar", "cdi-cri")),
+        "GPU-a,MIG-b",
+        ["/c"],
+        (),
+        NAMES,
+        [],
+    ),
+    "with device nodes": (
+        Handover(pass_device_specs=True),
+        "GPU-a,MIG-b",
+        ["/c"],
+        (),
+        (),
+        [
+            DeviceNode(host_path="/dev/nvidia0", container_path="/dev/nvidia0"),
+            DeviceNode(host_path="/dev/nvidiactl", container_path="/dev/nvidiactl"),
+        ],
+    ),
+    "with device nodes of a driver elsewhere": (
+        Handover(pass_device_specs=True, dev_root="/run/nvidia/driver/"),
+        "GPU-a,MIG-b",
+        ["/c"],
+        (),
+        (),
+        [
+            DeviceNode(host_path="/run/nvidia/driver/dev/nvidia0", container_path="/dev/nvidia0"),
+            DeviceNode(host_path="/run/nvidia/driver/dev/nvidiactl", container_path="/dev/nvidiactl"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOW)
+def test_what_a_container_gets(case: str) -> None:
+    how, visible, mounts, annotations, names, nodes = HOW[case]
+    got = grant(how, by_cdi(how, GPU_KIND, TWO), TWO, EDITS)
+    assert dict(got.env) == ({"A": "1"} if visible is None else {"NVIDIA_VISIBLE_DEVICES": visible, "A": "1"})
+    assert [mount.container_path for mount in got.mounts] == mounts
+    assert (got.annotations, got.cdi_devices, list(got.device_nodes)) == (annotations, names, nodes)
+
+
+def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
+    assert share_name("r", ["a", "b"]) == share_name("r", ["b", "a"])
+    assert len({share_name("r", ["a", "b"]), share_name("r", ["ab"]), share_name("r2", ["a", "b"])}) == 3
+    assert share_name("r/../x", ["../../etc"]).isalnum()
+    assert by_cdi(Handover(), GPU_KIND, TWO) == Grant()

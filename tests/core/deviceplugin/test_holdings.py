@@ -1,0 +1,145 @@
+"""What pods hold."""
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from nodefacts import gpu, node
+from tessera.core.cluster.instances import placement_of
+from tessera.core.cluster.mps import mps_key
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.holdings import PodDevices, assigned, given, held_by_name, holdings, used_keys
+from tessera.core.deviceplugin.matching import Due, DueKey, Held
+from tessera.core.gpu.inventory import GpuFacts, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput
+
+NEED = "tessera.dev/gpu-memory"
+T4, CUT, EMPTY = (
+    gpu(0),
+    gpu(1, "A100-40GB", "all-3g.20gb"),
+    gpu(2, "A100-40GB", mig=MigMode(current=True, pending=True)),
+)
+NODE = node(T4, CUT, EMPTY)
+MADE = Placement(4, 4, "3g.20gb")
+
+
+def share(index: int, profile: str | None = None, start: int | None = None) -> Share:
+    return Share(
+        gpu=index,
+        mode=Mode.MIG if profile else Mode.MEMORY_SHARE,
+        profile=profile,
+        start=start,
+        memory_mib=1024,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource=NEED,
+    )
+
+
+def due(pod: str, *shares: Share) -> Due:
+    return Due(key=DueKey("default", pod, "main", NEED), units=1, shares=shares)
+
+
+def held(pod: str, resource: str, *ids: str) -> Held:
+    return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=ids)
+
+
+@for_all(
+    st.sampled_from([T4, CUT, EMPTY]),
+    st.none() | st.sampled_from([each.name for each in CUT.model.profiles]) | st.text(max_size=5),
+    st.none() | st.integers(-1, 9),
+)
+def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, start: int | None) -> None:
+    asked = share(facts.index, profile, start)
+    try:
+        place = placement_of(asked, facts)
+    except InvalidInput:
+        place = None
+        assert given([due("p", asked)], NODE) <= {
+            (facts.uuid, each.placement) for each in facts.instances if each.placement.start == start
+        }
+    else:
+        assert (place is None) == (profile is None and start is None)
+    if place is not None:
+        assert (place.profile, place.start) == (profile, start)
+        assert (facts.uuid, place) in given([due("p", asked)], NODE)
+
+
+GIVEN = {
+    "nothing": ([], set()),
+    "memory of a whole GPU": ([due("p", share(0))], set()),
+    "an instance that is there": ([due("p", share(1, "3g.20gb", 4))], {("GPU-1", MADE)}),
+    "an instance that is not made yet": ([due("p", share(2, "1g.5gb", 6))], {("GPU-2", Placement(6, 1, "1g.5gb"))}),
+    "an instance that goes by another name here": ([due("p", share(1, "3g.19gb", 4))], {("GPU-1", MADE)}),
+    "an instance that cannot be, beside one that can": (
+        [due("p", share(1, "9g.1gb", 7)), due("q", share(1, "3g.20gb", 4))],
+        {("GPU-1", MADE)},
+    ),
+    "a GPU that is not there": ([due("p", share(7, "3g.20gb", 4))], set()),
+}
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_what_pods_were_given_by_assignment(case: str) -> None:
+    dues, want = GIVEN[case]
+    assert given(dues, NODE) == want
+
+
+def test_assignments_name_instances_and_gpus() -> None:
+    dues = [due("p", share(0), share(2, "1g.5gb", 6)), due("q", share(1, "3g.20gb", 4)), due("r", share(9))]
+    want = {"GPU-0", ("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
+    assert assigned(dues, NODE) == want
+
+
+def test_devices_that_pods_asked_for_by_name() -> None:
+    record = [
+        held("a", "nvidia.com/gpu", "GPU-0::3", "GPU-gone"),
+        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
+        held("c", NEED, "GPU-2-_-0"),
+    ]
+    assert held_by_name(record, NODE) == {"GPU-0", ("GPU-1", MADE)}
+
+
+def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
+    record = [
+        held("a", "nvidia.com/gpu", "GPU-0", "GPU-0"),
+        held("b", NEED, "GPU-0-_-0", "GPU-0-_-1"),
+        held("b", "nvidia.com/mig-3g.20gb", "MIG-1-0"),
+        held("c", NEED, "GPU-0-_-2"),
+        held("d", NEED, "GPU-0-_-3"),
+    ]
+    record += [held("e", NEED, "GPU-0-_-4"), held("f", NEED, "GPU-0-_-5")]
+    dues = [due("b", share(1, "3g.20gb", 4)), due("c", share(1, "1g.5gb", 6)), due("nobody", share(2))]
+    dues += [due("e", share(0)), due("f", share(1))]
+    assert holdings(record, dues, NODE) == (
+        PodDevices(pod="default/a", devices=("GPU-0",)),
+        PodDevices(pod="default/b", devices=("MIG-1-1", "MIG-1-0")),
+        PodDevices(pod="default/c", devices=()),
+        PodDevices(pod="default/d", devices=("GPU-0-_-3",)),
+        PodDevices(pod="default/e", devices=("GPU-0",)),
+        PodDevices(pod="default/f", devices=()),
+    )
+
+
+def test_an_instance_in_the_place_of_another_is_not_held() -> None:
+    """It is in the way of what the pod was assigned, and may be destroyed for it."""
+    record = [held("a", NEED, "GPU-0-_-0")]
+    assert holdings(record, [due("a", share(1, "1g.5gb", 4))], NODE) == (PodDevices(pod="default/a", devices=()),)
+
+
+def test_units_without_an_assignment_are_a_guess_at_best() -> None:
+    record = [held("a", NEED, "GPU-0-_-0"), held("a", "nvidia.com/gpu", "GPU-1")]
+    assert holdings(record, [], NODE) == (PodDevices(pod="default/a", devices=("GPU-0-_-0", "GPU-1")),)
+    assert holdings(record, [], NODE, guess=False) == (PodDevices(pod="default/a", devices=("GPU-1",)),)
+
+
+def test_devices_are_used_by_whoever_holds_them_or_a_part_of_them() -> None:
+    pods = [
+        PodDevices(pod="a", devices=("GPU-0-_-3", "GPU-gone")),
+        PodDevices(pod="b", devices=("MIG-1-1::2",)),
+    ]
+    assert used_keys(pods, NODE) == {mps_key("GPU-0"), mps_key("GPU-1", MADE)}
+    assert used_keys((), NODE) == frozenset()

@@ -1,0 +1,201 @@
+"""Who may be allocated a device, and start with it, by what is seen of the pods."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.deviceplugin.allocations import Allocation, Sharer, Use
+from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, admit, holders, release, start
+
+GPU, OTHER = "GPU-0", "GPU-1"
+NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
+
+
+def whole(*gpus: str) -> tuple[Use, ...]:
+    return tuple(Use(gpu=gpu) for gpu in gpus)
+
+
+def amount(memory_mib: int) -> tuple[Use, ...]:
+    return (Use(gpu=GPU, sharer=Sharer.MEMORY, memory_mib=memory_mib),)
+
+
+def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:
+    """Return an entry; without a pod the answer to `Allocate`."""
+    answered = Allocation(resource=resource, ids=tuple(ids), uses=uses or whole(GPU))
+    return msgspec.structs.replace(answered, uid=pod, pod=f"ns/{pod}", container=container) if pod else answered
+
+
+def shown(*containers: str, resource: str = NAMED, **more: bool) -> PodEvidence:
+    """Return a pod whose containers ask for one resource; of these `init` ends before the others start."""
+    asks = frozenset((each, resource) for each in containers or ("main",))
+    return PodEvidence(name="ns/a", asks=asks, lasting=frozenset(containers or ("main",)) - {"init"}, **more)
+
+
+def recorded(pod: str, ids: str, container: str = "main", resource: str = NAMED) -> Checkpointed:
+    return Checkpointed(uid=pod, container=container, resource=resource, device_ids=tuple(ids))
+
+
+def seen(
+    pods: dict[str, PodEvidence] | None = None, *record: Checkpointed, running: str = "", blind: bool = False
+) -> Evidence:
+    return Evidence(pods=pods or {}, recorded=record, running=frozenset(running), blind=blind)
+
+
+A = {"a": shown()}
+ENDING = {"a": shown(ending=True)}
+ENDED = {"a": shown(ended=True, ending=True)}
+PREPARING = {"a": shown("init", "main")}
+
+# sentence: what is seen of pod `a`, which has the device; whether Allocate is refused it, and whether a start is
+HELD: dict[str, tuple[Evidence, bool, bool]] = {
+    "it runs": (seen(A, recorded("a", "x"), running="a"), True, True),
+    "the kubelet has forgotten it while it runs": (seen(A, running="a"), True, True),
+    "it was admitted, and has no process yet": (seen(A, recorded("a", "x")), True, True),
+    "it is being deleted, and runs": (seen(ENDING, recorded("a", "x"), running="a"), False, True),
+    "it was deleted by force, and a process is left": (seen({}, running="a"), False, True),
+    "it has ended, and the kubelet's record is old": (seen(ENDED, recorded("a", "x")), False, False),
+    "it has ended, and a process is left": (seen(ENDED, running="a"), False, True),
+    "it is gone": (seen(), False, False),
+    "the kubelet let go of it, and the API server is late": (seen(A), False, False),
+    "the same, where no processes can be seen": (seen(A, blind=True), True, True),
+    "it is gone, where no processes can be seen": (seen(blind=True), False, False),
+    "its other container is being allocated for": (seen(PREPARING, recorded("a", "x", "init")), False, True),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_who_has_a_device_is_in_the_way_as_long_as_it_may_use_it(case: str) -> None:
+    evidence, allocate, starts = HELD[case]
+    record = (entry("a", "x"),)
+    assert (admit(record, entry("", "x"), evidence, {}).refused is not None) is allocate
+    verdict = start(record, entry("b", "x"), evidence, {}, ids=True)
+    assert (verdict.refused is not None) is starts
+    assert verdict.wait is (starts and evidence.ending("a"))
+    assert {each.uid for each in verdict.record} == ({"a"} if starts else {"b"})
+
+
+# sentence: what is seen once `Allocate` was answered for a device, and whether it is refused to the next
+ANSWERED: dict[str, tuple[Evidence, bool]] = {
+    "a pod has it": (seen(A, recorded("a", "x")), True),
+    "nobody has it": (seen(A), False),
+    "a pod has it that has ended": (seen(ENDED, recorded("a", "x")), False),
+    "a pod has it that is not shown": (seen({}, recorded("a", "x")), False),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_an_answer_to_allocate_counts_when_a_pod_has_it(case: str) -> None:
+    evidence, refused = ANSWERED[case]
+    verdict = admit((entry("", "x"),), entry("", "x"), evidence, {})
+    assert (verdict.refused is not None) is refused
+    verdict = start((entry("", "x"),), entry("b", "y"), evidence, {}, ids=True)
+    assert (verdict.refused is not None) is refused
+    assert [each.uid for each in verdict.record] == (["a"] if refused else ["b"]), "it is known whose it is"
+
+
+@pytest.mark.parametrize(("first", "then"), [("x", "xy"), ("xy", "x"), ("x", "x")])
+def test_an_init_container_and_the_next_are_allocated_and_start_in_turn(first: str, then: str) -> None:
+    gpus = {"x": whole(GPU), "xy": whole(GPU, OTHER)}
+    record = admit((), entry("", first, gpus[first]), seen(), {}).record
+    during = seen(PREPARING, recorded("a", first, "init"))
+    verdict = admit(record, entry("", then, gpus[then]), during, {})
+    assert verdict.refused is None
+    after = seen(PREPARING, recorded("a", first, "init"), recorded("a", then))
+    record = verdict.record
+    for container, ids in (("init", first), ("main", then)):
+        verdict = start(record, entry("a", ids, gpus[ids], container), after, {}, ids=True)
+        assert verdict.refused is None
+        record = verdict.record
+    assert {each.uid for each in record} == {"a"}
+    other = seen({**PREPARING, "b": shown()}, *after.recorded, recorded("b", "x"), running="a")
+    assert start(record, entry("b", "x"), other, {}, ids=True).refused is not None
+
+
+def units(
+    pod: str, ids: str, memory_mib: int, container: str = "main", *, initial: bool = False, at: int = 0
+) -> Allocation:
+    made = entry(pod, ids, amount(memory_mib), container, UNITS)
+    return msgspec.structs.replace(made, initial=initial, at_ns=at)
+
+
+def most_beside(record: Iterable[Allocation], evidence: Evidence) -> int:
+    """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
+    capacity: dict[DeviceKey, int] = {GPU: 15}
+    fits = (
+        start(tuple(record), units("z", "z", mib), evidence, capacity, ids=False).refused is None for mib in range(16)
+    )
+    return sum(fits) - 1
+
+
+LIVES = seen({"a": shown("init", "main", resource=UNITS)}, recorded("a", "wxyz", resource=UNITS), running="a")
+
+# sentence: what a pod's containers were allocated, and what is left of 15 GiB
+LEFT: dict[str, tuple[list[Allocation], int]] = {
+    "one container": ([units("a", "x", 8)], 7),
+    "an init container that had as much before": ([units("a", "x", 8, "init", initial=True), units("a", "xy", 8)], 7),
+    "an init container that had more": ([units("a", "xy", 10, "init", initial=True), units("a", "x", 4)], 5),
+    "two containers": ([units("a", "x", 8), units("a", "y", 4, "second")], 3),
+    "two and an init container": (
+        [units("a", "x", 4), units("a", "y", 4, "second"), units("a", "x", 9, "init", initial=True)],
+        6,
+    ),
+    "an init container, and the next is being allocated for": (
+        [units("a", "x", 8, "init", initial=True), units("", "xy", 8)],
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_a_pod_uses_the_most_that_its_containers_use_at_once(case: str) -> None:
+    record, left = LEFT[case]
+    assert most_beside(record, LIVES) == left
+
+
+def test_memory_of_pods_that_have_ended_is_free_whoever_came_last() -> None:
+    record = (units("gone", "x", 10, at=1), units("a", "y", 4, at=2))
+    assert most_beside(record, LIVES) == 11
+
+
+def test_a_pod_that_asks_more_than_there_is_is_in_its_own_way() -> None:
+    verdict = start((), units("a", "x", 16), LIVES, {GPU: 15}, ids=False)
+    assert verdict.refused is not None
+    assert (verdict.refused.other, verdict.wait) == (None, False)
+
+
+def test_who_holds_ids_lasts_and_lives() -> None:
+    pods = {"a": shown("init", "main"), "b": shown(ended=True)}
+    record = (
+        recorded("a", "x", "init"),
+        recorded("a", "x"),
+        recorded("b", "x"),
+        recorded("c", "x"),
+        recorded("a", "y"),
+    )
+    found = holders(NAMED, ("x",), seen(pods, *record))
+    assert [(each.uid, each.container, each.initial) for each in found] == [("a", "main", False), ("a", "init", True)]
+
+
+# sentence: what is seen of pod `a`, and whether its entry is let go of
+LET_GO = {
+    "it lives": (seen(A), False),
+    "it has ended": (seen(ENDED), True),
+    "it has ended, and a process is left": (seen(ENDED, running="a"), False),
+    "it is gone": (seen(), True),
+    "it is not shown, and no processes can be seen": (seen(blind=True), False),
+    "it has ended, and no processes can be seen": (seen(ENDED, blind=True), True),
+}
+
+
+@pytest.mark.parametrize("case", LET_GO)
+def test_what_a_pod_had_is_let_go_of_when_it_cannot_use_it_any_more(case: str) -> None:
+    evidence, gone = LET_GO[case]
+    answered = entry("", "y")
+    assert release((entry("a", "x"), answered), evidence) == ((answered,) if gone else (entry("a", "x"), answered))
+
+
+def test_who_sees_no_processes_lets_go_of_what_the_api_server_has_not_got_any_more() -> None:
+    assert release((entry("a", "x"),), seen(blind=True), complete=True) == ()
+    assert release((entry("a", "x"),), seen(A, blind=True), complete=True) == (entry("a", "x"),)

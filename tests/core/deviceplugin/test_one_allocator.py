@@ -1,0 +1,458 @@
+"""Two pods never have one device, in any order of events, whatever the kubelet forgets: every state of a small node.
+
+The model has one MIG instance that the controller wants now and then, a device that overlaps it, pods that ask for the
+instance by name and come by the default scheduler, pods with needs that a server places, and the kubelet as it is,
+with its races (docs/kubelet-races.md). What is handed over, what overlaps, and what may be allocated and started is
+decided by the code that agents run (`core.cluster.allocators`, `core.deviceplugin.lastgate`); the order of their calls,
+and the server, are modelled.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.cluster.allocators import handover, overlapping
+from tessera.core.deviceplugin import lastgate
+from tessera.core.deviceplugin.allocations import Allocation, Use
+from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement
+
+A100 = model("A100-40GB")
+GPU = "GPU-0"
+SLICE: DeviceKey = (GPU, Placement(0, 1, "1g.5gb"))
+PAIR: DeviceKey = (GPU, Placement(0, 2, "2g.10gb"))
+OTHER: DeviceKey = (GPU, Placement(4, 1, "1g.5gb"))
+MODELS = {GPU: A100}
+NOBODY = frozenset[DeviceKey]()
+
+
+class Pod(NamedTuple):
+    """A pod, and how far it has come."""
+
+    state: str = "new"
+    """new, claimed (needs), bound, starting (by name: the kubelet has inserted it), running, dying, gone, failed.
+
+    One that dies is gone for the API server and has a process left.
+    """
+    device: DeviceKey | None = None
+
+
+Pods: TypeAlias = tuple[tuple[str, Pod], ...]
+Inserted: TypeAlias = frozenset[tuple[str, DeviceKey]]
+
+
+class Object(NamedTuple):
+    """The GPUNode."""
+
+    wanted: frozenset[DeviceKey] = NOBODY
+    offered: frozenset[DeviceKey] = NOBODY
+    claims: frozenset[tuple[str, DeviceKey]] = frozenset()
+
+
+class State(NamedTuple):
+    """The whole node."""
+
+    pods: Pods
+    stored: Object = Object()
+    seen: Object = Object()
+    """The object as the agent's watch shows it."""
+    read: tuple[Object, frozenset[DeviceKey] | None] | None = None
+    """The object as the agent read it to write on its version, and what pods had then; None after any other write."""
+    server: Object | None = None
+    """The object as the server verified it; None after any other write."""
+    listed: frozenset[DeviceKey] = NOBODY
+    """What the agent advertises."""
+    leaving: frozenset[DeviceKey] = NOBODY
+    """What it has taken back and would still allocate."""
+    checked: frozenset[DeviceKey] = NOBODY
+    """What the kubelet has let go of and nobody had when the agent looked."""
+    letting_go: frozenset[DeviceKey] = NOBODY
+    """What it refuses by now, and has not written yet."""
+    healthy: frozenset[DeviceKey] = NOBODY
+    """What the kubelet knows to be healthy."""
+    taken: frozenset[DeviceKey] = NOBODY
+    """The kubelet's `allocatedDevices`."""
+    inserted: Inserted = frozenset()
+    """The kubelet's `podDevices`."""
+    flight: tuple[str, DeviceKey, bool] | None = None
+    """The call of Allocate that is under way: pod, device, whether the agent has answered."""
+    record: frozenset[Allocation] = frozenset()
+    """The agent's."""
+    faults: int = 0
+
+
+class Model(NamedTuple):
+    """What may happen."""
+
+    pods: tuple[str, ...]
+    """Those named `need` have needs, the others ask for `by_name` by name."""
+    by_name: frozenset[DeviceKey]
+    for_needs: tuple[DeviceKey, ...] = ()
+    """The devices that serve a need."""
+    changing: bool = True
+    """Whether the controller wants the devices by name now and then, or they are fixed."""
+    gate: bool = True
+    """Whether the agent keeps its record; without it only the handshake stands between the allocators."""
+    faults: int = 0
+    """How often the kubelet forgets a pod that runs (race B), or the agent is killed."""
+    races: bool = True
+    """Whether somebody lists while the kubelet allocates (race A)."""
+    counted: bool = True
+    """Whether what `Allocate` was answered counts as held before the kubelet shows it."""
+    versioned: bool = True
+    """Whether the agent writes on the version that it decided on."""
+    rechecked: bool = True
+    """Whether the agent looks again who has a device after it refuses it, before it gives it to the scheduler."""
+
+
+@cache
+def overlap(a: DeviceKey, b: DeviceKey) -> bool:
+    return overlapping(MODELS, a, b)
+
+
+@cache
+def entry(device: DeviceKey, name: str = "") -> Allocation:
+    """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
+    assert isinstance(device, tuple)
+    gpu, placement = device
+    asked = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
+    uses = (Use(gpu=gpu, placement=placement),)
+    return Allocation(resource=asked[0], ids=asked[1], uses=uses, uid=name, pod=name, container="main" * bool(name))
+
+
+def device_of(known: Allocation) -> DeviceKey:
+    (only,) = known.uses
+    return only.key
+
+
+@cache
+def seen(pods: Pods, inserted: Inserted) -> Evidence:
+    """Return what the agent sees: the API server's pods, their processes, the kubelet's record."""
+    there = {
+        name: PodEvidence(
+            name=name,
+            ended=pod.state == "failed",
+            ending=pod.state == "failed",
+            asks=frozenset({("main", "need" if is_need(name) else "named")}),
+            lasting=frozenset({"main"}),
+        )
+        for name, pod in pods
+        if pod.state not in {"new", "dying", "gone"}
+    }
+    recorded = tuple(
+        Checkpointed(uid=name, container="main", resource=known.resource, device_ids=known.ids)
+        for name, device in sorted(inserted, key=str)
+        for known in (entry(device, name),)
+    )
+    processes = frozenset(name for name, pod in pods if pod.state in {"running", "dying"})
+    return Evidence(pods=there, running=processes, recorded=recorded)
+
+
+@cache
+def allocated(record: frozenset[Allocation], device: DeviceKey, pods: Pods, inserted: Inserted) -> Verdict:
+    """Return what `Allocate` is answered for a device by name."""
+    return lastgate.admit(in_order(record), entry(device), seen(pods, inserted), {})
+
+
+@cache
+def started(record: frozenset[Allocation], device: DeviceKey, name: str, pods: Pods, inserted: Inserted) -> Verdict:
+    """Return what `PreStartContainer` is answered."""
+    return lastgate.start(in_order(record), entry(device, name), seen(pods, inserted), {}, ids=not is_need(name))
+
+
+def in_order(record: frozenset[Allocation]) -> tuple[Allocation, ...]:
+    return tuple(sorted(record, key=lambda each: (each.uid, each.ids)))
+
+
+def is_need(name: str) -> bool:
+    return name.startswith("need")
+
+
+def alter(state: State, name: str, pod: Pod, **more: object) -> State:
+    pods = tuple((each, pod if each == name else known) for each, known in state.pods)
+    return state._replace(pods=pods, **more)  # type: ignore[arg-type]
+
+
+def store(state: State, stored: Object, model: Model, **more: object) -> State:
+    """Write the object: whoever read it before has another version."""
+    read = None if model.versioned else state.read
+    return state._replace(stored=stored, **{"read": read, "server": None, **more})  # type: ignore[arg-type]
+
+
+def assigned(state: State) -> frozenset[DeviceKey]:
+    """Return what pods with needs were assigned, by the API server."""
+    return frozenset(
+        pod.device for name, pod in state.pods if is_need(name) and pod.device and pod.state in {"bound", "running"}
+    )
+
+
+def steps(state: State, model: Model) -> Iterator[State]:
+    yield from controller_and_server(state, model)
+    yield from agent_s_handshake(state, model)
+    yield from kubelet(state, model)
+    yield from pods_end(state)
+    if state.faults < model.faults:
+        yield from faults(state._replace(faults=state.faults + 1), model)
+
+
+def controller_and_server(state: State, model: Model) -> Iterator[State]:
+    old = state.stored
+    if model.changing or not old.wanted:
+        yield store(state, old._replace(wanted=old.wanted ^ model.by_name), model)
+    if state.server is None and model.for_needs:
+        yield state._replace(server=old)
+    for name, pod in state.pods:
+        if not is_need(name):
+            continue
+        if pod.state == "new" and state.server is not None:
+            kept = (
+                state.server.wanted
+                | state.server.offered
+                | {device for _, device in state.server.claims}
+                | assigned(state)
+            )
+            for device in model.for_needs:
+                if not any(overlap(device, each) for each in kept):
+                    claimed = old._replace(claims=old.claims | {(name, device)})
+                    yield alter(store(state, claimed, model), name, Pod("claimed", device))
+        if pod.state == "claimed":
+            yield alter(state, name, pod._replace(state="bound"))
+        if pod.state not in {"new", "claimed"} and any(each == name for each, _ in old.claims):
+            settled = frozenset(each for each in old.claims if each[0] != name)
+            yield store(state, old._replace(claims=settled), model)
+
+
+def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
+    shown = frozenset(name for name, _ in state.inserted)
+    named = (each for each in state.record if each.resource == "named" and (model.counted or each.uid in shown))
+    held = frozenset(map(device_of, named)) & model.by_name
+    desired = state.seen.wanted | held
+    taken = frozenset(each for each in desired for other in assigned(state) if overlap(each, other))
+    if state.seen != state.stored:
+        yield state._replace(seen=state.stored)
+    # to the kubelet: read the object, then the pods, then write on that version, then advertise
+    if state.read is None:
+        yield state._replace(read=(state.stored, None))
+    elif state.read[1] is None:
+        yield state._replace(read=(state.read[0], assigned(state)))
+    elif state.read[0] == state.stored or not model.versioned:
+        read, pods = state.read[0], state.read[1]
+        others = pods | {device for _, device in read.claims}
+        foreign = frozenset(each for each in desired for other in others if overlap(each, other))
+        add = handover(desired, read.offered, held, foreign, None).add
+        if add:
+            yield store(state, state.stored._replace(offered=read.offered | add), model, read=None)
+    plan = handover(desired, state.seen.offered & state.stored.offered, held, taken, None)
+    if plan.advertise != state.listed:
+        gone = (state.listed | state.leaving) - plan.advertise
+        listed = plan.advertise
+        yield state._replace(
+            listed=listed, leaving=gone & plan.withdrawing, letting_go=state.letting_go - listed, checked=NOBODY
+        )
+    # to the scheduler: what the kubelet does not know any more and nobody has is refused from now on; then, unless
+    # somebody was given it in between, it is written
+    done = handover(desired, state.stored.offered, held, NOBODY, state.healthy).release - state.listed
+    if done - state.letting_go - state.checked:
+        yield state._replace(checked=done)
+    if state.checked:
+        refused = state.checked - state.listed
+        yield state._replace(leaving=state.leaving - refused, letting_go=refused, checked=NOBODY)
+    going = state.letting_go - (held if model.rechecked else NOBODY)
+    if going and state.read is not None and state.read[0] == state.stored and not going & state.listed:
+        kept = state.stored._replace(offered=state.stored.offered - going)
+        yield store(state, kept, model, letting_go=NOBODY)
+
+
+def kubelet(state: State, model: Model) -> Iterator[State]:
+    if state.healthy != state.listed:
+        yield state._replace(healthy=state.listed)
+    if state.flight is not None:
+        yield from allocation(state, model)
+    for name, pod in state.pods:
+        if not is_need(name) and pod.state == "new":
+            yield alter(state, name, Pod("bound"))
+        if not is_need(name) and pod.state == "bound" and state.flight is None:
+            for device in state.healthy - state.taken:
+                yield state._replace(flight=(name, device, False), taken=state.taken | {device})
+        starting = pod.state == ("bound" if is_need(name) else "starting")
+        if starting and pod.device and (is_need(name) or (name, pod.device) in state.inserted):
+            yield from prestart(state, name, pod.device, model)
+    # any client of PodResources lists, while pods that have ended are still recorded: race A where a call is under way
+    ended = {name for name, pod in state.pods if pod.state in {"dying", "gone"}}
+    left = frozenset(each for each in state.inserted if each[0] not in ended)
+    if left != state.inserted and (model.races or state.flight is None):
+        yield state._replace(inserted=left, taken=frozenset(device for _, device in left))
+
+
+def allocation(state: State, model: Model) -> Iterator[State]:
+    assert state.flight is not None
+    name, device, answered = state.flight
+    if answered:
+        inserted = state.inserted | {(name, device)}
+        yield alter(state, name, Pod("starting", device), flight=None, inserted=inserted)
+        return
+    record = state.record | {entry(device)}
+    refused = device not in (state.listed | state.leaving) - state.letting_go
+    if model.gate and not refused:
+        verdict = allocated(state.record, device, state.pods, state.inserted)
+        record, refused = frozenset(verdict.record), verdict.refused is not None
+    if refused:
+        healed = frozenset(each for _, each in state.inserted)
+        yield alter(state, name, Pod("failed"), flight=None, taken=healed)
+    else:
+        yield state._replace(flight=(name, device, True), record=record)
+
+
+def prestart(state: State, name: str, device: DeviceKey, model: Model) -> Iterator[State]:
+    record = frozenset(lastgate.put(state.record, entry(device, name)))
+    if model.gate:
+        verdict = started(state.record, device, name, state.pods, state.inserted)
+        if verdict.refused:
+            return  # the kubelet tries again
+        record = frozenset(verdict.record)
+    yield alter(state, name, Pod("running", device), record=record)
+
+
+def pods_end(state: State) -> Iterator[State]:
+    for name, pod in state.pods:
+        if pod.state == "running":
+            yield alter(state, name, pod._replace(state="dying"))  # deleted, by force or not: a process is left
+        if pod.state == "dying":
+            yield alter(state, name, pod._replace(state="gone"))
+    released = frozenset(lastgate.release(state.record, seen(state.pods, state.inserted)))
+    if released != state.record:
+        yield state._replace(record=released)
+
+
+def faults(state: State, model: Model) -> Iterator[State]:
+    # the agent is killed: its streams end; what it wrote down is there when it starts again
+    yield begin(model)._replace(
+        pods=state.pods,
+        stored=state.stored,
+        server=state.server,
+        taken=state.taken,
+        inserted=state.inserted,
+        record=state.record,
+        faults=state.faults,
+    )
+    if model.races:  # race B: the kubelet forgets a pod that runs
+        for each in state.inserted:
+            left = state.inserted - {each}
+            yield state._replace(inserted=left, taken=frozenset(device for _, device in left))
+
+
+def twice(state: State, among: frozenset[str] = frozenset({"running", "dying"})) -> bool:
+    """Return whether two pods have processes on one device."""
+    used = [pod.device for _, pod in state.pods if pod.state in among and pod.device]
+    return any(overlap(a, b) for i, a in enumerate(used) for b in used[i + 1 :])
+
+
+def crossed(state: State) -> bool:
+    """Return whether kubelet and server have both given something away.
+
+    A pod that the kubelet forgot before it was started has nothing, and is never started.
+    """
+    needs = [pod.device for name, pod in state.pods if is_need(name) and pod.state in {"claimed", "bound", "running"}]
+    named = [
+        pod.device
+        for name, pod in state.pods
+        if not is_need(name)
+        and (pod.state == "running" or (pod.state == "starting" and (name, pod.device) in state.inserted))
+    ]
+    return any(overlap(a, b) for a in needs for b in named if a and b)
+
+
+def begin(model: Model) -> State:
+    return State(pods=tuple((name, Pod()) for name in model.pods))
+
+
+def reachable(model: Model) -> Iterator[State]:
+    """Yield every state that the node can come into."""
+    known = {begin(model)}
+    waiting = deque(known)
+    while waiting:
+        state = waiting.popleft()
+        yield state
+        for after in steps(state, model):
+            if after not in known:
+                known.add(after)
+                waiting.append(after)
+
+
+BOTH = Model(pods=("named-0", "need-0"), by_name=frozenset({SLICE}), for_needs=(SLICE, PAIR))
+NAMED = Model(pods=("named-0", "named-1", "named-2"), by_name=frozenset({SLICE, OTHER}), changing=False)
+
+# sentence: what may happen; nothing is had twice in any state
+SOUND = {
+    "a pod by name and one with a need, an agent that is killed once, a kubelet that forgets once": BOTH._replace(
+        faults=1
+    ),
+    "three pods by name on two instances, somebody lists at any moment": NAMED,
+    "two pods by name on two instances, an agent that is killed, a kubelet that forgets": NAMED._replace(
+        pods=("named-0", "named-1"), faults=2
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SOUND)
+def test_no_device_is_had_twice_in_any_state(case: str) -> None:
+    states = 0
+    for state in reachable(SOUND[case]):
+        states += 1
+        assert not twice(state)
+        assert not crossed(state)
+    assert states > 5_000, "the model has come to something"
+
+
+def test_the_handshake_alone_keeps_the_allocators_apart() -> None:
+    assert not any(crossed(state) for state in reachable(BOTH._replace(gate=False)))
+
+
+# sentence: what is left out, and what is found then; so each rule is needed, and the model can find its lack
+LACKING = {
+    "what Allocate was answered is not counted": (BOTH._replace(gate=False, counted=False), crossed),
+    "nobody looks again before a device is the scheduler's": (BOTH._replace(gate=False, rechecked=False), crossed),
+    "the agent writes on any version": (BOTH._replace(gate=False, versioned=False), crossed),
+    "no record, and a process that is left of a pod": (NAMED._replace(gate=False, races=False), twice),
+    "no record, and race A": (NAMED._replace(gate=False), lambda state: twice(state, frozenset({"running"}))),
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_what_each_rule_is_for(case: str) -> None:
+    model, found = LACKING[case]
+    assert any(found(state) for state in reachable(model))
+
+
+def test_without_race_a_the_kubelet_itself_gives_no_device_to_two_that_run() -> None:
+    model = NAMED._replace(gate=False, races=False)
+    assert not any(twice(state, frozenset({"running"})) for state in reachable(model))
+
+
+LARGE = Model(
+    pods=(*(f"named-{i}" for i in range(5)), *(f"need-{i}" for i in range(3))),
+    by_name=frozenset({SLICE, OTHER}),
+    for_needs=(SLICE, PAIR, OTHER),
+    faults=6,
+)
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False))
+def test_long_histories_of_a_larger_node(rng: random.Random) -> None:
+    state = begin(LARGE)
+    for _ in range(250):
+        after = list(steps(state, LARGE))
+        if not after:
+            break
+        state = rng.choice(after)
+        assert not twice(state)
+        assert not crossed(state)

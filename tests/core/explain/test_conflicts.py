@@ -1,0 +1,57 @@
+"""What is told of shares that cannot be held at once: all that closes a GPU for new pods, and more."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeobjects import cut, gpu, place, share
+from tessera.core.cluster.occupancy import Holding
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.explain.conflicts import conflicts
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.fit.gputypes import GpuType
+from tessera.core.packing.ledger.clashes import problem
+from tessera.core.workload.need import PodKey
+
+A100 = "A100-40GB"
+HALVES = (place(A100, "3g.20gb", 0), place(A100, "3g.20gb", 4))
+GPUS = (
+    gpu(0),
+    gpu(0, layout=HALVES),
+    gpu(0, sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False)),
+    gpu(0, sharing=Sharing(modes=(Mode.MIG, Mode.MIG_MPS), layout=HALVES, recut=False, replicas=(("3g.20gb", 2),))),
+    gpu(0, sharing=Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))),
+    gpu(0, sharing=Sharing(modes=(Mode.MPS,), replicas=(("", 4),))),
+    gpu(0, sharing=Sharing(modes=(Mode.MEMORY_SHARE,))),
+    gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))),
+)
+SHARES = (
+    share(0, 40960, Mode.WHOLE, percent=100),
+    share(0, 4096),
+    share(0, 36000),
+    share(0, 4096, Mode.MPS, percent=60),
+    *(cut(0, profile, start) for profile, start in (("1g.5gb", 0), ("1g.5gb", 6), ("1g.5gb", 9), ("7g.40gb", 0))),
+    *(Share.of_device(0, each, each.resource) for one in GPUS for each in one.devices),
+)
+
+
+def held(*shares: Share) -> list[Holding]:
+    return [Holding(PodKey(f"ns/p{number}"), each) for number, each in enumerate(shares)]
+
+
+@given(of=st.sampled_from(GPUS), shares=st.lists(st.sampled_from(SHARES), max_size=4))
+def test_whatever_closes_a_gpu_for_new_pods_is_told(of: Gpu, shares: list[Share]) -> None:
+    closing = problem(GpuType.of(of), {f"p{number}": (each,) for number, each in enumerate(shares)})
+    assert closing is None or conflicts(of, held(*shares))
+
+
+def test_a_share_from_before_the_gpu_was_shared_otherwise() -> None:
+    (told,) = conflicts(GPUS[4], held(share(0, 4096)))
+    assert told == (
+        "4096 MiB, 0 % compute (memory-share) is none of the devices the GPU is shared as, held by ns/p0: "
+        "nothing new is given of this GPU"
+    )
+
+
+def test_two_shares_of_one_pod_are_its_own_two() -> None:
+    twice = [Holding(PodKey("ns/p"), each) for each in (SHARES[1], SHARES[1])]
+    assert conflicts(GPUS[0], twice) == ()

@@ -1,0 +1,26 @@
+"""Explanations say the need, the ways, where pods go and what stands in the way."""
+
+from fleets import A100, T4, gpu, node, plain_share, pods, slices
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.explain.explain import explain
+from tessera.core.workload.need import Need
+
+
+def test_one_workload_among_others() -> None:
+    mine, other = pods(slices("3g.20gb"), 3, "mine"), pods(plain_share(9000), 1, "other")
+    nodes = (node("a", gpu(0), gpu(1, T4)), node("b", gpu(0, T4)))
+    (got,) = explain(Snapshot(nodes=nodes, pending=(*mine, *other)), mine, policy="first-fit")
+    assert got.need == "nvidia.com/mig-3g.20gb"
+    assert got.pods == tuple(pod.key for pod in mine)
+    assert [(way.model, way.gpus, way.option.profile) for way in got.ways] == [(A100.name, 1, "3g.20gb")]
+    assert [a.pod for a in got.placed] == ["default/mine-0", "default/mine-1"]
+    assert got.waiting == ("default/mine-2",)
+    assert [bool(verdict.obstacle) for verdict in got.nodes] == [True, True]
+
+
+def test_alike_gpus_are_counted_and_models_kept() -> None:
+    need = Need(models=("T4",), asks=plain_share(1000).asks)
+    nodes = (node("a", gpu(0), gpu(1, T4)), node("b", gpu(0, T4)))
+    (got,) = explain(Snapshot(nodes=nodes, pending=pods(need, 1)), pods(need, 1), policy="first-fit")
+    assert [(way.gpus, way.option.mode.value) for way in got.ways] == [(2, "memory-share"), (2, "mps")]
+    assert not any(verdict.obstacle for verdict in got.nodes)

@@ -1,0 +1,295 @@
+"""Who holds what: read from objects, shown GPU by GPU, whatever is wrong with some of them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
+from tessera.api.clusters import as_fields, read_cluster
+from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.mps import Level
+from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, inspect
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.workload.need import PodKey
+
+NEED, MIG = {"tessera.dev/gpu-memory": 4}, {"nvidia.com/mig-1g.5gb": 1}
+A100 = "A100-40GB"
+LAYOUT = (place(A100, "1g.5gb", 6), place(A100, "2g.10gb", 0))
+
+
+def seen(*objects: Object, names: tuple[str, ...] = ()) -> Inspection:
+    return inspect(read_cluster(as_fields(objects)), names)
+
+
+def only(*objects: Object) -> NodeInspection:
+    (found,) = seen(*objects).nodes
+    return found
+
+
+def first(*objects: Object) -> GpuInspection:
+    return only(*objects).gpus[0]
+
+
+def test_a_cut_gpu() -> None:
+    got = first(
+        node(),
+        gpunode("a", gpu(0, layout=LAYOUT), used=(Used(gpu="GPU-a-0", memory_mib=3000),)),
+        pod("p", MIG, cut(0, "1g.5gb", 6)),
+    )
+    assert [(each.start, each.size, each.profile, each.state, each.pods) for each in got.slices] == [
+        (0, 2, "2g.10gb", "unused", ()),
+        (2, 4, "", "free", ()),
+        (6, 1, "1g.5gb", "held", ("ns/p",)),
+        (7, 1, "", "free", ()),
+    ]
+    assert (got.granted_mib, got.granted_percent, got.used_mib) == (4864, 14, 3000)
+    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.WELL, True)
+    assert got.conflicts == ()
+
+
+def test_what_is_declared_and_not_in_force_is_noted_once() -> None:
+    impaired = (Impairment(kind="Overridden", subject="label x", by="GPUPolicy y", message="label x has no effect"),)
+    nodes = [each for name in "ab" for each in (node(name), gpunode(name, gpu(0, node=name), impaired=impaired))]
+    assert seen(*nodes, node("c")).notes == ("a, b: label x has no effect",)
+    assert seen(*nodes, names=("b",)).notes == ("b: label x has no effect",)
+
+
+def test_an_empty_gpu_is_offered_in_its_modes_and_not_fragmented() -> None:
+    got = only(
+        node(),
+        gpunode("a", gpu(0), gpu(1, sharing=Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),)))),
+        pod("w", NEED, node=None),
+    )
+    assert [each.modes for each in got.gpus] == [gpu(0).sharing.modes, (Mode.TIME_SLICING,)]
+    assert [each.level for each in got.gpus] == [None, None]
+    assert [each.auto for each in got.gpus] == [True, False]
+    assert [(each.free_percent, each.fragmentation_percent) for each in got.gpus] == [(100, 0), (100, None)]
+    assert [each.slices for each in got.gpus] == [(), ()]
+
+
+def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
+    waiting = [pod(f"w{number}", {"nvidia.com/mig-3g.20gb": 1}, node=None) for number in range(3)]
+    got = first(
+        node(), gpunode("a", gpu(0)), pod("p", MIG, cut(0, "1g.5gb", 1)), pod("q", MIG, cut(0, "1g.5gb", 5)), *waiting
+    )
+    assert got.free_percent == 75
+    assert got.fragmentation_percent == 60  # three of five devices asked for: 3g.20gb starts at 0 and 4
+
+
+def test_wanted_instances_are_drawn_where_nobody_is_in_their_way() -> None:
+    wanted = (Wanted(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
+    got = first(node(), gpunode("a", gpu(0), wanted=wanted), pod("p", MIG, cut(0, "2g.10gb", 0)))
+    assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "wanted"), (7, "free")]
+
+
+def test_how_far_pods_are() -> None:
+    claim = Claim(uid="uid-c", pod=PodKey("ns/c"), shares=(share(0, 1024),))
+    refused = [{"type": "PodScheduled", "status": "False", "message": "no"}]
+    got = seen(
+        node(),
+        gpunode("a", gpu(0), claims=(claim,)),
+        pod("r", NEED, share(0, 4096)),
+        pod("s", NEED, share(0, 4096), phase="Pending"),
+        pod("c", {"tessera.dev/gpu-memory": 1}, node=None),
+        pod("e", NEED, share(0, 4096), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        pod("f", NEED, share(0, 4096), phase="Succeeded"),
+        pod("w", NEED, node=None, status={"conditions": refused}),
+        pod("x", {}, node=None),
+    )
+    (view,) = got.nodes
+    assert [(each.pod, each.phase, each.ending) for each in view.gpus[0].tenants] == [
+        ("ns/r", Phase.RUNNING, False),
+        ("ns/s", Phase.STARTING, False),
+        ("ns/c", Phase.CLAIMED, False),
+        ("ns/e", Phase.RUNNING, True),
+    ]
+    assert [(each.pod, each.need, each.scheduler, each.message) for each in got.waiting] == [
+        ("ns/w", "4096 MiB, driver isolation", "tessera-scheduler", "no")
+    ]
+
+
+def test_what_is_sick_is_told() -> None:
+    sick = (
+        Sick(gpu="GPU-a-0", reason="Xid 79"),
+        Sick(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
+        Sick(gpu="GPU-a-2"),
+    )
+    got = only(
+        node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), sick=sick), pod("w", NEED, node=None)
+    )
+    assert [(each.health, each.reasons) for each in got.gpus] == [
+        (Health.SICK, ("Xid 79",)),
+        (Health.SICK, ("1g.5gb at 6: Xid 43",)),
+        (Health.SICK, ("not well",)),
+        (Health.WELL, ()),
+    ]
+    assert [each.fragmentation_percent for each in got.gpus] == [None, None, None, 0]
+
+
+def test_memory_in_use_is_the_gpus_or_that_of_its_instances() -> None:
+    used = (
+        Used(gpu="GPU-a-0", memory_mib=9),
+        Used(gpu="GPU-a-0", placement=LAYOUT[0], memory_mib=3),
+        Used(gpu="GPU-a-1", placement=LAYOUT[0], memory_mib=3),
+        Used(gpu="GPU-a-1", placement=LAYOUT[1], memory_mib=4),
+    )
+    got = only(node(), gpunode("a", gpu(0), gpu(1), gpu(2), used=used))
+    assert [each.used_mib for each in got.gpus] == [9, 7, None]
+
+
+ENFORCEMENT = (
+    '[{"gpu":"GPU-a-0","mode":"mps","level":"driver-mps"},{"gpu":"GPU-a-0","mode":"memory-share","level":"driver-dmem"},'
+    '{"gpu":"GPU-a-1","placement":{"start":0,"size":4,"profile":"3g.20gb"},"mode":"mig-mps","level":"driver-mps"}]'
+)
+
+# Keyed by a sentence: annotations of the node, the share held; wanted is the isolation in force.
+LEVELS: dict[str, tuple[str, Any, Level]] = {
+    "by mode where no agent says": ("", share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
+    "nothing by mode": ("", share(0, 1024), Level.NONE),
+    "the driver's limits in force": (ENFORCEMENT, share(0, 1024), Level.DRIVER_DMEM),
+    "MPS in force": (ENFORCEMENT, share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
+    "MPS that is not in force": (ENFORCEMENT, share(1, 1024, Mode.MPS), Level.NONE),
+    "an instance by MPS": (ENFORCEMENT, cut(1, "3g.20gb", 0, mode=Mode.MIG_MPS), Level.DRIVER_MPS),
+    "another instance by MPS": (ENFORCEMENT, cut(1, "3g.20gb", 4, mode=Mode.MIG_MPS), Level.NONE),
+    "an instance": (ENFORCEMENT, cut(1, "3g.20gb", 4), Level.HARDWARE),
+    "an annotation that is no JSON": ("{", share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
+}
+
+
+@pytest.mark.parametrize("sentence", LEVELS)
+def test_the_isolation_in_force(sentence: str) -> None:
+    text, held, want = LEVELS[sentence]
+    machine = node()
+    machine["metadata"]["annotations"] = {"tessera.dev/enforcement": text} if text else {}
+    got = only(machine, gpunode("a", gpu(0), gpu(1)), pod("p", NEED, held))
+    assert got.gpus[held.gpu].level is want
+
+
+def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
+    sharing = Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, recut=False, replicas=(("2g.10gb", 2),))
+    shared = cut(0, "2g.10gb", 0, mode=Mode.MIG_TIME_SLICING)
+    got = first(
+        node(), gpunode("a", gpu(0, sharing=sharing)), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", NEED, shared)
+    )
+    assert [each.level for each in got.tenants] == [Level.HARDWARE, Level.NONE]
+    assert got.level is Level.NONE
+    assert got.modes == (Mode.MIG, Mode.MIG_TIME_SLICING)
+
+
+# Keyed by a sentence: what pods hold of GPU 0 of two; wanted are words of the conflicts of the GPU, and of the node.
+CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
+    "nothing wrong": ([share(0, 1024)], [], []),
+    "more memory than there is": ([share(0, 40960), share(0, 1024)], ["41984 MiB are granted of 40960"], []),
+    "more compute than there is": (
+        [share(0, 1024, Mode.MPS, percent=60), share(0, 1024, Mode.MPS, percent=50)],
+        ["110 % of its compute is granted"],
+        [],
+    ),
+    "instances that overlap": (
+        [cut(0, "3g.20gb", 0), cut(0, "2g.10gb", 2)],
+        ["share unit 2", "ns/p0 holds 3g.20gb at 0, which does not exist", "ns/p1 holds"],
+        [],
+    ),
+    "one instance twice": (
+        [cut(0, "1g.5gb", 6), cut(0, "1g.5gb", 6)],
+        ["2 pods hold 1g.5gb at 6, which serves 1"],
+        [],
+    ),
+    "an instance that the model does not have": (
+        [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile="9g.90gb")],
+        ["ns/p0 holds 9g.90gb at 6, which a A100-40GB does not have", "does not exist now"],
+        [],
+    ),
+    "an instance at no start": (
+        [msgspec.structs.replace(cut(0, "1g.5gb", 6), start=None)],
+        ["ns/p0 holds 1g.5gb at None, which a A100-40GB does not have", "does not exist now"],
+        [],
+    ),
+    "a start without a profile": (
+        [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile=None)],
+        ["ns/p0 holds None at 6, which a A100-40GB does not have"],
+        [],
+    ),
+    "an instance that does not exist": (
+        [cut(0, "1g.5gb", 5)],
+        ["ns/p0 holds 1g.5gb at 5, which does not exist now"],
+        [],
+    ),
+    "the whole GPU beside others": (
+        [share(0, 40960, Mode.WHOLE), share(0, 1024)],
+        ["are granted of", "ns/p0 holds the whole GPU, and 1 others hold parts of it"],
+        [],
+    ),
+    "the whole GPU twice": (
+        [share(0, 40960, Mode.WHOLE), share(0, 40960, Mode.WHOLE)],
+        ["are granted of", "2 pods hold the GPU, which serves 1"],
+        [],
+    ),
+    "an instance beside a share": (
+        [cut(0, "1g.5gb", 6), share(0, 1024)],
+        ["MIG instances and shares of the whole GPU are held at once"],
+        [],
+    ),
+    "two kinds of amounts": (
+        [share(0, 1024), share(0, 1024, Mode.MPS)],
+        ["shares by memory-share and by mps are held at once"],
+        [],
+    ),
+    "a GPU that is not there": ([share(7, 1024)], [], ["ns/p0 holds GPU 7, which the node does not have"]),
+}
+
+
+@pytest.mark.parametrize("sentence", CONFLICTS)
+def test_what_cannot_be_is_shown_and_named(sentence: str) -> None:
+    held, want, want_node = CONFLICTS[sentence]
+    pods = [pod(f"p{number}", NEED, each) for number, each in enumerate(held)]
+    waiting = pod("w", NEED, node=None)
+    got = only(node(), gpunode("a", gpu(0, layout=(place(A100, "1g.5gb", 6),)), gpu(1)), *pods, waiting)
+    assert [words for words, found in zip(want, got.gpus[0].conflicts, strict=True) if words not in found] == []
+    assert list(got.conflicts) == want_node
+    if want:
+        assert len(got.gpus[0].tenants) == len(held)
+    assert got.gpus[1].fragmentation_percent == 0, "the neighbour is looked at all the same"
+
+
+def test_instances_that_are_to_be_cut_may_not_exist_yet() -> None:
+    assert first(node(), gpunode("a", gpu(0)), pod("p", NEED, cut(0, "1g.5gb", 6), phase="Pending")).conflicts == ()
+
+
+def test_nodes_without_an_agent_are_read_from_labels() -> None:
+    labelled = node("a", {"nvidia.com/gpu": "2"}, **{"nvidia.com/gpu.product": "Tesla-T4"})
+    got = only(labelled, pod("p", {"nvidia.com/gpu": 1}))
+    assert [(each.health, each.model, each.used_mib) for each in got.gpus] == [(Health.UNKNOWN, "T4", None)] * 2
+    assert [(each.pod, each.record) for each in got.gpus[0].tenants] == [("ns/p", Record.GUESSED)]
+    assert (got.reported, got.address, got.ready) == (False, "10.0.0.1", True)
+
+
+def test_amounts_that_nobody_recorded_lie_on_no_gpu() -> None:
+    shared = node(
+        "a", {"aliyun.com/gpu-mem": "30"}, **{"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2"}
+    )
+    got = only(shared, pod("p", {"aliyun.com/gpu-mem": 5}), pod("q", {"nvidia.com/mig-1g.5gb": 1}))
+    assert [each.tenants for each in got.gpus] == [(), ()]
+    assert [(each.pod, each.memory_mib) for each in got.unplaced] == [("ns/p", 5120), ("ns/q", 0)]
+    assert (got.unplaced_mib, got.granted_mib, got.memory_mib) == (5120, 0, 2 * 15360)
+
+
+def test_only_nodes_with_gpus_are_shown_unless_they_are_named() -> None:
+    objects = (node("plain"), node("b"), gpunode("b", gpu(0, node="b")))
+    assert [each.name for each in seen(*objects).nodes] == ["b"]
+    assert [each.name for each in seen(*objects, names=("plain",)).nodes] == ["plain"]
+
+
+def test_nothing_at_all() -> None:
+    assert seen() == Inspection(nodes=())
+
+
+def test_a_large_cluster_is_looked_at_in_one_go() -> None:
+    """Nothing is done once for each pair of nodes, or of pods: a cluster of thousands would take minutes."""
+    names = [f"n{number}" for number in range(300)]
+    nodes = [each for name in names for each in (node(name), gpunode(name, *(gpu(i, node=name) for i in range(8))))]
+    pods = [pod(f"p{number}", NEED, share(number % 8, 4096), node=names[number // 8]) for number in range(2400)]
+    got = seen(*nodes, *pods)
+    assert sum(len(each.tenants) for view in got.nodes for each in view.gpus) == 2400

@@ -1,0 +1,498 @@
+"""Where a pod is and why, or what it waits for, and what would make it fit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpunodes import sevenths
+from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from tessera.api.clusters import as_fields, read_cluster
+from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted
+from tessera.core.cluster.mps import Level
+from tessera.core.explain.inspection import inspect
+from tessera.core.explain.whereabouts import Whereabouts, whereabouts
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.workload.need import PodKey
+
+NEED = "tessera.dev/gpu-memory"
+SHARES = Sharing(modes=(Mode.MEMORY_SHARE,))
+SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), recut=False)
+UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
+EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
+ME = PodKey("ns/me")
+
+
+def told(*objects: Object) -> Whereabouts:
+    found = whereabouts(read_cluster(as_fields(objects)), ME)
+    assert found is not None
+    return found
+
+
+def me(limits: Mapping[str, int | str], *shares: Any, **more: Any) -> Object:
+    return pod("me", limits, *shares, **({"node": None} | more))
+
+
+def grade(isolation: str) -> dict[str, str]:
+    return {"tessera.dev/isolation": isolation}
+
+
+def machine(name: str = "a", **more: Any) -> Object:
+    made = node(name, UNITS | EXACT)
+    made["spec"] = more
+    return made
+
+
+def test_nobody_of_this_name() -> None:
+    assert whereabouts(read_cluster(as_fields([node()])), ME) is None
+
+
+# Keyed by a sentence: objects; wanted are words of sentences, of remedies, and the nodes' answers.
+CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
+    "room on a node": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4})],
+        ["a could take it now, a best: 4096 MiB of GPU 0 (mps)"],
+        [],
+        [""],
+    ),
+    "room on many nodes": (
+        [*(each for name in "abcde" for each in (machine(name), gpunode(name, gpu(0, node=name)))), me({NEED: 4})],
+        ["a, b, c and 2 more could take it now, a best"],
+        [],
+        ["", "", "", "", ""],
+    ),
+    "another scheduler": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"schedulerName": "default-scheduler"})],
+        ["it is left to default-scheduler", "set spec.schedulerName: tessera-scheduler"],
+        [],
+        [""],
+    ),
+    "another scheduler for a device by name is none of our business": (
+        [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": 1}, spec={"schedulerName": "default-scheduler"})],
+        ["a could take it now, a best: the whole GPU 0"],
+        [],
+        [""],
+    ),
+    "a resource that nobody advertises and nobody could": (
+        [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
+        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could give it"],
+        [],
+        ["no GPU here can give nvidia.com/mig-1g.10gb.me"],
+    ),
+    "a resource that could be made": (
+        [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 1})],
+        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could give it"],
+        [],
+        [""],
+    ),
+    "a resource that one GPU could make": (
+        [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
+        ["1 GPU could give it"],
+        [],
+        [""],
+    ),
+    "amounts that nobody advertises": (
+        [node(), gpunode("a", gpu(0)), me({NEED: 4})],
+        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent says so; see whether it runs there"],
+        [],
+        [""],
+    ),
+    "amounts that no GPU could serve": (
+        [node(), gpunode("a", gpu(0)), me({NEED: 4000})],
+        [f"no node advertises {NEED}, and no GPU of the cluster could serve it"],
+        [],
+        ["no GPU here can give 4000 GiB"],
+    ),
+    "a need where all devices are allocated by name": (
+        [
+            node("a", EXACT),
+            gpunode("a", gpu(0, sharing=SEVENTHS), policy="slices"),
+            me({NEED: 4}, annotations=grade("hardware")),
+        ],
+        [
+            (
+                f"no node advertises {NEED}: a: its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one "
+                "by name, or set allocator: scheduler in GPUPolicy slices"
+            )
+        ],
+        [],
+        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one by name, or set allocator: scheduler"],
+    ),
+    "a need where no policy applies": (
+        [machine(), gpunode("a", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,)))), me({NEED: 4})],
+        [],
+        [],
+        ["allocated by name (nvidia.com/gpu): ask for one by name, or set allocator: scheduler in a GPUPolicy"],
+    ),
+    "a name where all devices are the scheduler's": (
+        [
+            machine(),
+            gpunode("a", gpu(0, sharing=msgspec.structs.replace(SEVENTHS, allocator="scheduler"))),
+            me({"nvidia.com/mig-1g.5gb": 1}),
+        ],
+        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
+        [],
+        ["its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of nvidia"],
+    ),
+    "amounts that the agent withholds": (
+        [
+            node(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject=NEED, message="too many units"),)),
+            machine("b"),
+            gpunode("b", gpu(0, node="b")),
+            me({NEED: 4}),
+        ],
+        ["b could take it now"],
+        [],
+        ["too many units", ""],
+    ),
+    "amounts that all agents withhold": (
+        [
+            node(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject=NEED, message="too many units"),)),
+            me({NEED: 4}),
+        ],
+        [f"no node advertises {NEED}; on a: too many units"],
+        [],
+        ["too many units"],
+    ),
+    "amounts of a node where something else is withheld": (
+        [
+            machine(),
+            gpunode("a", gpu(0), impaired=(Impairment(kind="Withheld", subject="nvidia.com/gpu", message="x"),)),
+            me({NEED: 4}),
+        ],
+        ["a could take it now"],
+        [],
+        [""],
+    ),
+    "the scheduler's word and foreign names": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            me(
+                {"nvidia.com/gpumem": 4},
+                status={"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/9 nodes"}]},
+            ),
+        ],
+        ["its scheduler said: 0/9 nodes", "HAMi"],
+        [],
+        ["no GPU here can give nvidia.com/gpumem"],
+    ),
+    "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
+    "a pod that cannot be read": (
+        [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": -1})],
+        ["it cannot be read", "could take it now"],
+        [],
+        [""],
+    ),
+    "a GPU with too little left": (
+        [
+            machine(),
+            gpunode("a", gpu(0, sharing=SHARES), gpu(1, sharing=SHARES)),
+            pod("x", {NEED: 30}, share(0, 30 << 10)),
+            pod("y", {NEED: 34}, share(1, 34 << 10)),
+            me({NEED: 12}, annotations=grade("none")),
+        ],
+        [],
+        ["if 2048 MiB were freed on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
+        ["needs 12 GiB on one GPU, at most 10 GiB is left on any (GPU 0)"],
+    ),
+    "an instance in the way": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            pod("x", {"nvidia.com/mig-1g.5gb": 1}, cut(0, "1g.5gb", 1)),
+            pod("y", {"nvidia.com/mig-3g.20gb": 1}, cut(0, "3g.20gb", 4)),
+            me({"nvidia.com/mig-3g.20gb": 1}),
+        ],
+        [],
+        ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
+        ["needs a place for 3g.20gb, at most 3 MIG units are free, in pieces (GPU 0)"],
+    ),
+    "two that would have to end": (
+        [
+            machine(),
+            gpunode("a", gpu(0, sharing=SHARES)),
+            pod("x", {NEED: 20}, share(0, 20 << 10)),
+            pod("y", {NEED: 19}, share(0, 19 << 10)),
+            me({NEED: 40}, annotations=grade("none")),
+        ],
+        [],
+        ["if 39936 MiB were freed on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
+        ["needs 40 GiB on one GPU, at most 1 GiB is left on any (GPU 0)"],
+    ),
+    "nobody could end to make room": (
+        [machine(), gpunode("a", gpu(0), sick=(Sick(gpu="GPU-a-0"),)), me({NEED: 4})],
+        [],
+        [],
+        ["in use"],
+    ),
+    "two GPUs where one is held": (
+        [
+            machine(),
+            gpunode("a", gpu(0), gpu(1)),
+            pod("x", {"nvidia.com/gpu": 1}, share(0, 40960, Mode.WHOLE, percent=100)),
+            me({"nvidia.com/gpu": 2}),
+        ],
+        [],
+        ["once ns/x ends on a: the whole GPU 0, the whole GPU 1"],
+        ["needs 2 x nvidia.com/gpu, 1 free"],
+    ),
+    "kept for others by a wish": (
+        [
+            machine(),
+            gpunode("a", gpu(0), wanted=(Wanted(gpu="GPU-a-0", whole=True),)),
+            me({NEED: 4}),
+        ],
+        [],
+        [],
+        ["in use"],
+    ),
+    "a taint, a cordon, a selector, an affinity": (
+        [
+            machine("a", taints=[{"key": "gpu", "value": "x", "effect": "NoSchedule"}]),
+            machine("b", taints=[{"key": "gpu", "value": "x", "effect": "NoSchedule"}]),
+            machine("c", unschedulable=True),
+            *(gpunode(name, gpu(0, node=name)) for name in "abc"),
+            me({NEED: 4}),
+        ],
+        [],
+        ["if it tolerated the taint gpu=x:NoSchedule: a, b", "if the node were not cordoned: c"],
+        ["does not tolerate the taint", "does not tolerate the taint", "cordoned"],
+    ),
+    "a selector": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"nodeSelector": {"zone": "b"}})],
+        [],
+        ["if it did not select the label zone=b, or the node had it: a"],
+        ["the node lacks the label zone=b that the pod selects"],
+    ),
+    "an affinity": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            me(
+                {NEED: 4},
+                spec={
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+                            }
+                        }
+                    }
+                },
+            ),
+        ],
+        [],
+        ["if its node affinity allowed the node: a"],
+        ["node affinity leaves the node out"],
+    ),
+    "a taint on a node that is full": (
+        [
+            machine("a", taints=[{"key": "gpu", "effect": "NoSchedule"}]),
+            gpunode("a", gpu(0)),
+            pod("x", {"nvidia.com/gpu": 1}, share(0, 40960, Mode.WHOLE, percent=100)),
+            me({NEED: 4}),
+        ],
+        [],
+        [],
+        ["does not tolerate the taint"],
+    ),
+    "short of cpu": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            pod("x", {"cpu": 60}),
+            me({NEED: 4, "cpu": 8}),
+        ],
+        [],
+        ["once ns/x ends on a: 4096 MiB of GPU 0 (mps)"],
+        ["needs 8000 milli cpu, 4000 left"],
+    ),
+    "short of memory": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4, "memory": 1 << 40})],
+        [],
+        [],
+        ["needs 1048576 MiB memory, 262144 left"],
+    ),
+    "full of pods": (
+        [
+            machine() | {"status": {"allocatable": {"pods": "1", NEED: "40"}}},
+            gpunode("a", gpu(0)),
+            pod("x"),
+            me({NEED: 4}),
+        ],
+        [],
+        ["once ns/x ends on a"],
+        ["the node is full of pods"],
+    ),
+    "a node that is not ready": (
+        [
+            machine() | {"status": {"allocatable": UNITS, "conditions": [{"type": "Ready", "status": "Unknown"}]}},
+            gpunode("a", gpu(0)),
+            me({NEED: 4}),
+        ],
+        [],
+        [],
+        ["the node is not ready"],
+    ),
+    "a node whose GPUs cannot be told": (
+        [node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({NEED: 4})],
+        [],
+        [],
+        ["its GPUs cannot be told"],
+    ),
+    "a pod without a GPU has room, and no remedy is looked for": (
+        [node(), me({"cpu": 65})],
+        [],
+        [],
+        ["needs 65000 milli cpu, 64000 left"],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_what_a_pod_waits_for(sentence: str) -> None:
+    objects, want, remedies, answers = CASES[sentence]
+    got = told(*objects)
+    assert (got.phase, got.node, got.devices) == (Phase.WAITING, None, ())
+    text = "\n".join(got.sentences)
+    assert [words for words in want if words not in text] == []
+    assert len(got.remedies) == len(remedies)
+    assert [words for words, found in zip(remedies, got.remedies, strict=True) if words not in found] == []
+    assert len(got.nodes) == len(answers)
+    assert [words for words, found in zip(answers, got.nodes, strict=True) if words not in found.reason] == []
+    assert [bool(words) for words in answers] == [bool(found.reason) for found in got.nodes]
+
+
+# Keyed by a sentence: objects; wanted are words of sentences, all of them in order.
+PLACED: dict[str, tuple[list[Object], list[str]]] = {
+    "the one place there is": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],
+        ["tessera-scheduler bound it to a", "no other node could take it now"],
+    ),
+    "the best of several": (
+        [
+            *(each for name in "ab" for each in (machine(name), gpunode(name, gpu(0, node=name)))),
+            me({NEED: 4}, share(0, 4096), node="a"),
+        ],
+        ["bound it to a", "of 2 nodes that could take it now, the scheduler would choose this one again"],
+    ),
+    "a better place by now": (
+        [
+            *(each for name in "ab" for each in (machine(name), gpunode(name, gpu(0, node=name)))),
+            pod("x", {NEED: 4}, share(0, 4096, Mode.MPS), node="a"),
+            me({NEED: 4}, share(0, 4096, Mode.MPS), node="b"),
+        ],
+        ["bound it to b", "placed anew, it would go to a: 4096 MiB of GPU 0 (mps)"],
+    ),
+    "a node that took a cordon since": (
+        [machine(unschedulable=True), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],
+        ["bound it to a", "it would not fit there today: the node is cordoned"],
+    ),
+    "a node that is gone": (
+        [machine(), me({NEED: 4}, share(0, 4096), node="b")],
+        ["cannot be read, or node b is not there", "bound it to b", "node b is not there any more"],
+    ),
+    "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it asks for no GPU"]),
+    "not running yet": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", phase="Pending")],
+        ["tessera-scheduler bound it to a, where its containers do not run yet", "no other node"],
+    ),
+    "being deleted": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", metadata={"deletionTimestamp": "x"})],
+        ["bound it to a", "it is being deleted", "no other node"],
+    ),
+    "claimed": (
+        [
+            machine(),
+            gpunode("a", gpu(0), claims=(Claim(uid="uid-me", pod=ME, shares=(share(0, 4096),)),)),
+            me({NEED: 4}),
+        ],
+        ["a server has chosen its devices on a and is about to bind it", "no other node"],
+    ),
+    "a guess": (
+        [
+            node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"}),
+            me({"nvidia.com/gpu": 1}, node="a"),
+        ],
+        ["bound it to a", "nobody recorded which devices it holds; these fit", "no other node"],
+    ),
+    "a conflict": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            pod("x", {NEED: 4}, share(0, 40000)),
+            me({NEED: 4}, share(0, 4096), node="a"),
+        ],
+        [
+            "bound it to a",
+            "it would not fit there today",
+            "what is held of GPU 0 cannot be: 44096 MiB are granted of 40960",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", PLACED)
+def test_why_a_pod_is_where_it_is(sentence: str) -> None:
+    objects, want = PLACED[sentence]
+    got = told(*objects)
+    assert len(got.sentences) == len(want)
+    assert [words for words, found in zip(want, got.sentences, strict=True) if words not in found] == []
+    assert got.remedies == ()
+    assert got.node is not None
+
+
+def test_the_devices_it_holds_with_their_neighbours() -> None:
+    got = told(
+        machine(),
+        gpunode("a", gpu(0), gpu(1)),
+        pod("x", {NEED: 4}, share(0, 4096)),
+        me({NEED: 4}, share(0, 4096), share(1, 4096, Mode.MPS), share(9, 4096), node="a"),
+    )
+    assert [(each.uuid, each.model, each.level, each.neighbours) for each in got.devices] == [
+        ("GPU-a-0", "A100-40GB", Level.NONE, ("ns/x",)),
+        ("GPU-a-1", "A100-40GB", Level.DRIVER_MPS, ()),
+        ("", "", None, ()),
+    ]
+    assert got.record is Record.RECORDED
+    assert [way.option.mode for way in got.ways] == [Mode.MPS, Mode.MIG, Mode.WHOLE]
+
+
+@given(
+    recorded=st.lists(
+        st.tuples(
+            st.sampled_from(Mode),
+            st.sampled_from([0, 1, 7, 1 << 40]),
+            st.sampled_from([0, 1, 4096, 40960, 1 << 40, 1 << 62]),
+            st.sampled_from([0, 1, 60, 100]),
+            st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", ""]),
+            st.sampled_from([None, 0, 1, 4, 6, 1 << 40]),
+        ),
+        max_size=5,
+    ),
+    amount=st.sampled_from(["1", "9e18", "9223372036854775807"]),
+    claimed=st.booleans(),
+)
+def test_whatever_is_recorded_there_is_an_answer(
+    recorded: list[tuple[Mode, int, int, int, str | None, int | None]], amount: str, *, claimed: bool
+) -> None:
+    shares = tuple(
+        msgspec.structs.replace(share(index, mib, mode, percent=percent), profile=profile, start=start)
+        for mode, index, mib, percent, profile, start in recorded
+    )
+    claims = (Claim(uid="uid-x", pod=PodKey("ns/x"), shares=shares),) if claimed else ()
+    other = pod(
+        "x", {NEED: 4, "cpu": amount, "memory": amount}, *([] if claimed else shares), node=None if claimed else "a"
+    )
+    objects = (machine(), gpunode("a", gpu(0), gpu(1), claims=claims), other)
+    for mine in (me({NEED: 4, "cpu": 1}), me({NEED: 4, "cpu": amount}, *shares, node="a")):
+        got = told(*objects, mine)
+        assert len(got.nodes) == 1
+        assert inspect(read_cluster(as_fields((*objects, mine)))).nodes

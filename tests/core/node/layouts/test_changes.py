@@ -1,0 +1,287 @@
+"""What a GPU needs to become its target, and who stands in the way of it."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cards import at, card, names, node
+from tessera.core.gpu.gpumodels import CATALOGUE, model
+from tessera.core.gpu.inventory import GpuFacts, GpuProcess
+from tessera.core.gpu.mig import Layout, all_layouts, counts_of, is_legal
+from tessera.core.node.layouts import (
+    AwaitReset,
+    Blocked,
+    Change,
+    Cut,
+    Difference,
+    Impossible,
+    Keep,
+    SetMode,
+    Target,
+    User,
+    change,
+    differences,
+    exact,
+    users_of,
+    with_instance,
+)
+from tessera.core.node.repartition import Create, Destroy
+
+A100 = model("A100-40GB")
+MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
+HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
+OFF = Target(gpu="GPU-0", index=0, mig=False)
+ONES = Target(gpu="GPU-0", index=0, mig=True, counts=(("1g.5gb", 7),))
+TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
+
+
+def pod(*places: str | None) -> tuple[User, ...]:
+    """Return a pod on each of these instances of the A100: `3g.20gb at 0`."""
+    every = {f"{each.profile} at {each.start}": each for layout in all_layouts(A100) for each in layout}
+    return tuple(User(gpu="GPU-0", placement=every[each] if each else None, pod="ns/p") for each in places)
+
+
+def told(made: Change) -> str:
+    """Return a change in one line."""
+    match made:
+        case Cut(plan=plan):
+            return "; ".join(f"{type(each).__name__} {names([each.placement])[0]}" for each in plan.steps)
+        case SetMode(on=on, clear=clear):
+            return f"switch {'on' if on else 'off'}, clear {len(clear.steps) if clear else 0}"
+        case Blocked(reason=reason, users=users, withdraw=withdraw):
+            return f"blocked: {reason} | {len(users)} | {', '.join(names(withdraw))}"
+        case Impossible(reason=reason):
+            return f"impossible: {reason}"
+        case AwaitReset(on=on):
+            return f"await reset to {'on' if on else 'off'}"
+    return "keep"
+
+
+ALL = ", ".join(names(SEVEN))
+PROCESS = (User(gpu="GPU-0", pid=77),)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "users", "want"),
+    [
+        pytest.param(card(), OFF, (), "keep", id="off already"),
+        pytest.param(card(layout=SEVEN), ONES, pod("1g.5gb at 0"), "keep", id="as asked, used or not"),
+        pytest.param(
+            card(layout=HALVES[:1]), TWO, pod("3g.20gb at 0"), "Create 3g.20gb at 4", id="only what is missing"
+        ),
+        pytest.param(card(), ONES, (), "switch on, clear 0", id="on"),
+        pytest.param(card(layout=()), OFF, (), "switch off, clear 0", id="off, nothing to clear"),
+        pytest.param(card(layout=SEVEN), OFF, (), "switch off, clear 7", id="off, instances must go"),
+        pytest.param(
+            card(),
+            ONES,
+            PROCESS,
+            "blocked: GPU 0: switching MIG on needs a GPU that nobody uses; it is in use by process 77 | 1 | ",
+            id="a foreign process",
+        ),
+        pytest.param(
+            card(layout=SEVEN),
+            OFF,
+            pod("1g.5gb at 2"),
+            "blocked: GPU 0: switching MIG off needs a GPU that nobody uses; it is in use by pod ns/p on 1g.5gb at 2 "
+            f"| 1 | {ALL}",
+            id="off while an instance is used",
+        ),
+        pytest.param(card(pending=True), ONES, PROCESS, "await reset to on", id="switched, not reset"),
+        pytest.param(card(layout=SEVEN, pending=False), ONES, (), "switch on, clear 0", id="a pending change undone"),
+        pytest.param(card(pending=True), OFF, (), "switch off, clear 0", id="a pending change to on undone"),
+        pytest.param(
+            card(layout=SEVEN),
+            TWO,
+            pod("1g.5gb at 2", "1g.5gb at 5"),
+            "blocked: GPU 0: 1g.5gb at 2 is in use and holds unit 2, needed for 3g.20gb at 0; 1g.5gb at 5 is in use "
+            "and holds unit 5, needed for 3g.20gb at 4; held by pod ns/p on 1g.5gb at 2, pod ns/p on 1g.5gb at 5 "
+            f"| 2 | {ALL}",
+            id="used instances in the way",
+        ),
+        pytest.param(
+            card(layout=HALVES[:1]),
+            ONES,
+            PROCESS,
+            "blocked: GPU 0: it is not known which instances process 77 uses | 1 | ",
+            id="a process on an unknown instance, and instances must go",
+        ),
+        pytest.param(
+            card(layout=()), TWO, PROCESS, "Create 3g.20gb at 0; Create 3g.20gb at 4", id="it is in nobody's way"
+        ),
+        pytest.param(
+            card(layout=HALVES[:1], incomplete=HALVES[1:]),
+            TWO,
+            pod("3g.20gb at 0"),
+            "Destroy 3g.20gb at 4",
+            id="what is incomplete goes first",
+        ),
+        pytest.param(
+            card(layout=SEVEN, lost=True),
+            TWO,
+            (),
+            "impossible: the driver has lost GPU 0; reset it or reboot the node",
+            id="lost",
+        ),
+        pytest.param(card("T4"), ONES, (), "impossible: GPU 0 (T4) has no MIG", id="no MIG"),
+        pytest.param(card("T4"), OFF, (), "keep", id="no MIG is off"),
+        pytest.param(
+            card(layout=(SEVEN[0], SEVEN[0])),
+            TWO,
+            (),
+            "impossible: GPU 0: the driver shows a layout that cannot be: 1g.5gb at 0 and 1g.5gb at 0 share unit 0",
+            id="a driver that shows what cannot be",
+        ),
+        pytest.param(
+            card(layout=()),
+            Target(gpu="GPU-0", index=0, mig=True, counts=(("7g.40gb", 2),)),
+            (),
+            "impossible: GPU 0: no layout of A100-40GB has 2 x 7g.40gb",
+            id="never fits",
+        ),
+        pytest.param(
+            card(layout=SEVEN[:1]),
+            exact(card(), SEVEN[1:2]),
+            (),
+            "Destroy 1g.5gb at 0; Create 1g.5gb at 1",
+            id="the same counts at other places, where places are fixed",
+        ),
+        pytest.param(card(layout=SEVEN[:1]), exact(card(), SEVEN[:1]), (), "keep", id="at its places"),
+        pytest.param(
+            card(layout=SEVEN), TWO, (User(gpu="GPU-1", pid=1),), told(change(card(layout=SEVEN), TWO, ())), id="others"
+        ),
+    ],
+)
+def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: str) -> None:
+    assert told(change(gpu, target, users)) == want
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "mode_only", "want"),
+    [
+        pytest.param(card(layout=SEVEN), ONES, False, None, id="as asked"),
+        pytest.param(card(layout=SEVEN), TWO, True, None, id="only the mode is asked"),
+        pytest.param(card(layout=HALVES), ONES, False, ("3g.20gb at 0, 3g.20gb at 4", "7 x 1g.5gb"), id="others"),
+        pytest.param(card(layout=()), ONES, False, ("no instance", "7 x 1g.5gb"), id="none"),
+        pytest.param(
+            card(layout=HALVES[:1]), exact(card(), HALVES[1:]), False, ("3g.20gb at 0", "3g.20gb at 4"), id="places"
+        ),
+        pytest.param(
+            card(layout=(), incomplete=HALVES[:1]),
+            exact(card(), ()),
+            False,
+            ("no instance, incomplete: 3g.20gb at 0", "no instance"),
+            id="incomplete",
+        ),
+        pytest.param(card(), ONES, True, ("MIG off", "MIG on"), id="off"),
+        pytest.param(card(pending=True), ONES, True, ("MIG off, MIG on after a reset", "MIG on"), id="pending"),
+        pytest.param(card(pending=True), OFF, True, ("MIG off, MIG on after a reset", "MIG off"), id="will not stay"),
+        pytest.param(card(lost=True), OFF, False, ("the GPU is lost", "one that the driver reaches"), id="lost"),
+        pytest.param(card("T4"), ONES, False, ("no MIG", "MIG on"), id="no MIG"),
+        pytest.param(card("T4"), OFF, False, None, id="no MIG is off"),
+        pytest.param(card(index=1), OFF, False, ("no such GPU", "it"), id="gone"),
+    ],
+)
+def test_differences(gpu: GpuFacts, target: Target, mode_only: bool, want: tuple[str, str] | None) -> None:
+    got = differences(node(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
+    assert [(each.found, each.wanted) for each in got] == ([want] if want else [])
+
+
+def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
+    inventory = node(card(layout=HALVES), card(index=1))
+    held = (
+        ("ns/replica", ("MIG-0-0::3",)),
+        ("ns/twice", ("MIG-0-0::1", "MIG-0-0::2")),
+        ("ns/units", ("GPU-1-_-0", "GPU-1-_-1")),
+        ("ns/gone", ("MIG-of-yesterday", "something else")),
+    )
+    processes = {
+        "GPU-0": (
+            GpuProcess(pid=1, gpu_instance=1),
+            GpuProcess(pid=2, gpu_instance=2),
+            GpuProcess(pid=3, gpu_instance=9),
+        ),
+        "GPU-1": (GpuProcess(pid=4),),
+        "GPU-9": (GpuProcess(pid=5),),
+    }
+    want = (
+        User(gpu="GPU-0", pid=3),
+        User(gpu="GPU-0", placement=HALVES[0], pod="ns/replica"),
+        User(gpu="GPU-0", placement=HALVES[0], pod="ns/twice"),
+        User(gpu="GPU-0", placement=HALVES[1], pid=2),
+        User(gpu="GPU-1", pod="ns/units"),
+    )
+    assert users_of(inventory, held, processes) == want
+    assert users_of(inventory, (), {}) == ()
+    assert users_of(node(card()), (), {"GPU-0": (GpuProcess(pid=4),)}) == (User(gpu="GPU-0", pid=4),)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target, Layout]:
+    name = draw(st.sampled_from(MIG_MODELS))
+    gpu = model(name)
+    layouts = st.sampled_from(all_layouts(gpu))
+    present, wanted = draw(st.none() | layouts), draw(st.none() | layouts)
+    facts = card(name, layout=present, pending=draw(st.none() | st.booleans()))
+    used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
+    target = exact(facts, wanted)
+    if draw(st.booleans()) and wanted is not None:
+        target = Target(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, wanted))
+    return facts, msgspec.structs.replace(target, mode_only=draw(st.booleans())), used
+
+
+@settings(max_examples=300)
+@given(situations())
+def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tuple[GpuFacts, Target, Layout]) -> None:
+    facts, target, used = situation
+    users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    made = change(facts, target, users)
+    same = not differences(node(facts), (target,))
+    assert isinstance(made, Keep) is same
+    match made:
+        case Cut(plan=plan):
+            assert not used or {step.placement for step in plan.steps if isinstance(step, Destroy)}.isdisjoint(used)
+            assert any(isinstance(step, Create | Destroy) for step in plan.steps)
+            after = card(facts.model.name, layout=plan.target)
+            assert isinstance(change(after, target, users), Keep)
+        case SetMode(clear=clear):
+            assert not used or clear is None
+        case Blocked(users=holding, withdraw=withdraw):
+            assert holding
+            assert set(withdraw) <= set(facts.layout or ())
+            blocking = {user.placement for user in holding}
+            assert blocking <= set(withdraw)
+            gone = tuple(user for user in users if user.placement not in blocking)
+            then = change(facts, target, gone)
+            if isinstance(then, Cut):
+                doomed = {step.placement for step in then.plan.steps if isinstance(step, Destroy)}
+                assert doomed == set(withdraw)
+        case Impossible():
+            pytest.fail("every target fits this GPU")
+
+
+@settings(max_examples=200)
+@given(situations(), st.data())
+def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
+    situation: tuple[GpuFacts, Target, Layout], data: st.DataObject
+) -> None:
+    facts, _, used = situation
+    place = data.draw(st.sampled_from(sorted({each for layout in all_layouts(facts.model) for each in layout})))
+    users = tuple(User(gpu=facts.uuid, placement=each, pod="ns/p") for each in used)
+    target = with_instance(facts, place, users)
+    if target is None:
+        assert facts.layout is None or not is_legal(facts.model, tuple({*used, place}))
+        return
+    assert target.layout is not None
+    assert {*used, place} <= set(target.layout)
+    for each in set(facts.layout or ()).difference(target.layout):
+        assert not is_legal(facts.model, (*target.layout, each))
+
+
+def test_a_gpu_that_was_never_shown_differs() -> None:
+    want = Difference(gpu="", index=3, found="the GPU is lost", wanted="one that the driver reaches")
+    assert differences(node(card(layout=SEVEN)), (ONES,), (3,)) == (want,)

@@ -1,0 +1,336 @@
+"""What is found wrong on a node, and that each failure says what to do."""
+
+import msgspec
+import pytest
+
+from nodefacts import gpu, node
+from tessera.core.gpu.inventory import ComputeMode, MigMode
+from tessera.core.gpu.mig import Placement
+from tessera.core.node.doctor import (
+    Check,
+    Daemon,
+    Folder,
+    NodeSeen,
+    Observed,
+    Runtime,
+    Socket,
+    Toolkit,
+    Verdict,
+    checks,
+)
+from tessera.core.node.liststrategies import ListStrategies
+
+FINE = Folder(path="/f", exists=True, writable=True, free_mib=1000)
+READ_ONLY = msgspec.structs.replace(FINE, writable=False)
+MISSING = Folder(path="/f")
+BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
+BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
+SOUND = Observed(
+    inventory=node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
+    mps_wanted=True,
+    mps_program="/usr/bin/nvidia-cuda-mps-control",
+    shm=FINE,
+    mps_root=MISSING,
+    runtime=Runtime(socket=Socket(path="/c.sock")),
+    list_strategies=ListStrategies(strategies=("cdi-cri",)),
+    driver_spec="/etc/cdi/a.yaml",
+    toolkit=Toolkit(config="/t", accepts_environment=False),
+    cdi_folders=(MISSING, FINE),
+    cdi_devices=(("/etc/cdi/a.yaml", "nvidia.com/gpu=0"), ("/var/run/cdi/a.yaml", "nvidia.com/gpu=0")),
+    plugin_folder=FINE,
+    kubelet=(Socket(path="/k.sock"),),
+    generation="a@1",
+    node=NodeSeen(
+        labels={"nvidia.com/gpu.count": "2", "nvidia.com/mig.config.state": "success"},
+        annotations={"tessera.dev/applied-config": "a@1"},
+    ),
+)
+
+
+def seen(**more: object) -> Observed:
+    return msgspec.structs.replace(SOUND, **more)
+
+
+def found(observed: Observed, *verdicts: Verdict) -> list[tuple[str, str]]:
+    return [(each.name, each.found) for each in checks(observed) if each.verdict in verdicts]
+
+
+def runtime(**more: object) -> Runtime:
+    return msgspec.structs.replace(SOUND.runtime, **more)
+
+
+def node_of(**labels: str) -> NodeSeen:
+    keys = {
+        "state": "nvidia.com/mig.config.state",
+        "count": "nvidia.com/gpu.count",
+        "strategy": "nvidia.com/mig.strategy",
+    }
+    return NodeSeen(labels={keys[key]: value for key, value in labels.items()}, annotations={})
+
+
+def test_a_sound_node_has_no_complaint() -> None:
+    assert {each.verdict for each in checks(SOUND)} == {Verdict.OK}
+    assert len(checks(SOUND)) == 15
+
+
+INCOMPLETE = (Placement(0, 4, "3g.20gb"),)
+SERVED = (Daemon(key="GPU-0", gpu="GPU-0", exclusive=True),)
+EXCLUSIVE = node(gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS))
+
+FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+    "no driver": (seen(inventory=None, driver_problem="no libnvidia-ml.so.1"), [("driver", "no libnvidia-ml.so.1")]),
+    "no GPU": (seen(inventory=node(), node=node_of()), [("driver", "driver 580.0 shows no GPU")]),
+    "a GPU that was lost before": (
+        seen(inventory=msgspec.structs.replace(node(gpu(0)), unseen=(1,))),
+        [("driver", "GPU 1 is lost since before it was first looked at")],
+    ),
+    "a lost GPU": (seen(inventory=node(gpu(0, lost=True), gpu(1))), [("driver", "GPU 0 (GPU-0) is lost")]),
+    "MIG waits for a reset": (
+        seen(
+            inventory=node(
+                gpu(0, "A100-40GB", mig=MigMode(current=False, pending=True)),
+                gpu(1, "A100-40GB", mig=MigMode(current=True, pending=False)),
+            )
+        ),
+        [("mig", "GPU 0: MIG is off, and on after a reset"), ("mig", "GPU 1: MIG is on, and off after a reset")],
+    ),
+    "a GPU that admits nobody": (
+        seen(inventory=node(gpu(0, compute_mode=ComputeMode.PROHIBITED), gpu(1))),
+        [("compute-mode", "GPU 0 admits no process")],
+    ),
+    "a daemon that can be evaded": (
+        seen(daemons=SERVED),
+        [("compute-mode", "GPU 0 has an MPS daemon but admits processes that are no clients")],
+    ),
+    "no program": (
+        seen(mps_program=""),
+        [("mps-program", "nvidia-cuda-mps-control is not on PATH, so no MPS is offered")],
+    ),
+    "another user": (seen(user_id=1000), [("mps-user", "user 1000")]),
+    "no shared memory": (seen(shm=MISSING), [("mps-shm", "/f is not there")]),
+    "shared memory that is read-only": (seen(shm=READ_ONLY), [("mps-shm", "/f is read-only")]),
+    "shared memory that is full": (
+        seen(shm=msgspec.structs.replace(FINE, free_mib=63)),
+        [("mps-shm", "/f has 63 MiB free")],
+    ),
+    "pipes that are read-only": (seen(mps_root=READ_ONLY), [("mps-pipes", "/f is read-only")]),
+    "pipes whose names are too long": (
+        seen(mps_root=Folder(path="/" + "x" * 60)),
+        [("mps-pipes", f"/{'x' * 60} is too long for sockets")],
+    ),
+    "a daemon that does not serve": (
+        seen(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_wanted=False),
+        [("mps-daemon", "GPU-1: silence")],
+    ),
+    "a process that is no client": (
+        seen(
+            inventory=EXCLUSIVE,
+            node=None,
+            daemons=(msgspec.structs.replace(SERVED[0], processes=frozenset({7, 8})),),
+            processes=(("GPU-0", 7), ("GPU-0", 9), ("GPU-1", 9)),
+        ),
+        [("mps-strangers", "process 9 is on GPU-0 and no client of its MPS daemon")],
+    ),
+    "a refused file": (seen(config_problem="line 3: x"), [("configuration", "line 3: x")]),
+    "a runtime without CDI": (
+        seen(runtime=runtime(config="/c", cdi=False)),
+        [("runtime-cdi", "/c switches CDI off")],
+    ),
+    "a broken runtime configuration": (
+        seen(runtime=runtime(config="/c", problem="line 1")),
+        [("runtime-cdi", "/c: line 1")],
+    ),
+    "CDI files that are no files": (seen(cdi_problems=("a: x",)), [("cdi", "a: x")]),
+    "no folder for CDI": (seen(cdi_folders=(FINE, MISSING)), [("cdi", "/f is not there")]),
+    "a read-only folder for CDI": (seen(cdi_folders=(READ_ONLY,)), [("cdi", "/f is read-only")]),
+    "a device defined twice, whoever hands it over": (
+        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0")), list_strategies=None),
+        [("cdi", "x/y=0 is defined by /d/a and /d/b")],
+    ),
+    "a device defined twice": (
+        seen(cdi_devices=(("/d/a", "x/y=0"), ("/d/b", "x/y=0"))),
+        [("cdi", "x/y=0 is defined by /d/a and /d/b")],
+    ),
+    "no folder for plugins": (seen(plugin_folder=MISSING), [("kubelet", "/f is not there")]),
+    "a read-only folder for plugins": (seen(plugin_folder=READ_ONLY), [("kubelet", "/f is read-only")]),
+    "no kubelet": (
+        seen(kubelet=(Socket(path="/k", problem="Connection refused"),)),
+        [("kubelet", "/k: Connection refused")],
+    ),
+    "a layout that failed": (
+        seen(node=node_of(state="failed"), generation=""),
+        [("node", "nvidia.com/mig.config= is not applied: state failed")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("observed", "want"), FAILED.values(), ids=FAILED)
+def test_what_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
+    assert found(observed, Verdict.FAILED) == want
+    assert all(each.advice for each in checks(observed) if each.verdict in {Verdict.FAILED, Verdict.WARNING})
+
+
+WARNED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+    "a note of the driver": (
+        seen(inventory=msgspec.structs.replace(node(gpu(0), gpu(1)), notes=("odd",))),
+        [("driver", "odd")],
+    ),
+    "an incomplete instance": (
+        seen(inventory=node(gpu(0, "A100-40GB", "all-enabled", incomplete=INCOMPLETE), gpu(1))),
+        [("mig", "GPU 0: 3g.20gb at 0 has no compute instance of its size")],
+    ),
+    "exclusive without a daemon": (
+        seen(inventory=EXCLUSIVE, node=node_of(), generation=""),
+        [("compute-mode", "GPU 0 admits one process, and no MPS daemon serves it")],
+    ),
+    "exclusive with its daemon": (seen(inventory=EXCLUSIVE, daemons=SERVED, node=node_of(), generation=""), []),
+    "a note about files": (seen(config_notes=("x",)), [("configuration", "x")]),
+    "no containerd": (
+        seen(runtime=Runtime(socket=Socket(path="/c", problem="No such file"))),
+        [("runtime", "/c: No such file")],
+    ),
+    "containerd 1 that does not say": (
+        seen(runtime=runtime(config="/c", version=2)),
+        [("runtime-cdi", "/c does not say whether CDI is on")],
+    ),
+    "an agent without hostPID": (seen(sees_pods=False), [("processes", "those of other pods cannot be seen")]),
+    "containerd 2": (seen(runtime=runtime(config="/c", version=3)), []),
+    "CDI switched on": (seen(runtime=runtime(config="/c", version=2, cdi=True)), []),
+    "an annotation that is missing": (
+        seen(node=node_of(count="2")),
+        [("node", "tessera.dev/applied-config is missing, the files are a@1")],
+    ),
+    "a count that is wrong": (
+        seen(node=node_of(count="8"), generation=""),
+        [("node", "nvidia.com/gpu.count=8, the driver shows 2")],
+    ),
+    "instances are counted under strategy single": (
+        seen(node=node_of(count="14", strategy="single"), generation=""),
+        [],
+    ),
+    "nothing to compare the count with": (seen(node=node_of(count="8"), generation="", inventory=None), []),
+}
+
+
+@pytest.mark.parametrize(("observed", "want"), WARNED.values(), ids=WARNED)
+def test_what_warns(observed: Observed, want: list[tuple[str, str]]) -> None:
+    assert found(observed, Verdict.WARNING) == want
+
+
+def test_what_is_skipped_and_what_is_said_of_nothing() -> None:
+    nothing = seen(mps_wanted=False, node=None, generation="", mps_root=FINE)
+    assert found(nothing, Verdict.SKIPPED) == [("mps", "no GPU is shared by MPS"), ("node", "no node was named")]
+    assert ("configuration", "no files: each GPU is one device") in found(nothing, Verdict.OK)
+    refused = checks(seen(node=None, node_problem="forbidden"))[-1]
+    assert refused == Check(name="node", verdict=Verdict.SKIPPED, found="forbidden", advice="see the reason")
+    assert ("mps-pipes", "/f") in found(seen(mps_root=FINE), Verdict.OK)
+    assert ("cdi", "0 devices in ") in found(seen(cdi_folders=(), cdi_devices=()), Verdict.OK)
+
+
+NO_CDI = "the device list strategy hands nothing over by CDI"
+UNUSED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
+    "a fresh node has no folder": (
+        seen(cdi_folders=(MISSING, MISSING)),
+        [("runtime-cdi", NO_CDI), ("cdi", f"/f is not there; {NO_CDI}")],
+    ),
+    "containerd has it switched off": (seen(runtime=runtime(config="/c", cdi=False)), [("runtime-cdi", NO_CDI)]),
+    "containerd 1 does not say": (seen(runtime=runtime(config="/c", version=2)), [("runtime-cdi", NO_CDI)]),
+    "containerd has it switched on": (seen(runtime=runtime(config="/c", cdi=True)), []),
+}
+
+
+@pytest.mark.parametrize(("observed", "want"), UNUSED.values(), ids=UNUSED)
+def test_without_a_cdi_strategy_nothing_about_cdi_fails(observed: Observed, want: list[tuple[str, str]]) -> None:
+    mounts = msgspec.structs.replace(SOUND.toolkit, accepts_mounts=True)
+    unused = msgspec.structs.replace(observed, list_strategies=BY_MOUNTS, toolkit=mounts, driver_spec="")
+    assert found(unused, Verdict.SKIPPED) == want
+    assert found(unused, Verdict.FAILED, Verdict.WARNING) == []
+
+
+ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+OPEN = Toolkit(config="/t")
+CLOSED = Toolkit(config="/t", accepts_environment=False)
+HANDED_OVER: dict[str, tuple[Observed, Verdict, str, str]] = {
+    "any pod's own list counts": (
+        seen(toolkit=OPEN),
+        Verdict.WARNING,
+        f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
+        "set it to false in /t, or have no pod use that runtime unasked; see docs/security.md",
+    ),
+    "any pod's own list counts, and devices are told so": (
+        seen(toolkit=OPEN, list_strategies=BY_ENVIRONMENT),
+        Verdict.WARNING,
+        f"{ENVIRONMENT} is true: a pod that sets NVIDIA_VISIBLE_DEVICES itself sees any GPU",
+        "configure deviceListStrategy cdi-cri, then set it to false in /t; see docs/security.md",
+    ),
+    "the environment hands over nothing": (
+        seen(toolkit=CLOSED, list_strategies=BY_ENVIRONMENT),
+        Verdict.FAILED,
+        f"{ENVIRONMENT} is false, so that envvar hands over nothing",
+        "configure deviceListStrategy cdi-cri or volume-mounts",
+    ),
+    "mounts hand over nothing": (
+        seen(toolkit=CLOSED, list_strategies=BY_MOUNTS),
+        Verdict.FAILED,
+        "accept-nvidia-visible-devices-as-volume-mounts is not true, so that volume-mounts hands over nothing",
+        "set accept-nvidia-visible-devices-as-volume-mounts = true in /t",
+    ),
+    "mounts hand over": (
+        seen(toolkit=msgspec.structs.replace(CLOSED, accepts_mounts=True), list_strategies=BY_MOUNTS),
+        Verdict.OK,
+        "/t heeds no NVIDIA_VISIBLE_DEVICES of unprivileged containers",
+        "",
+    ),
+    "a broken file": (
+        seen(toolkit=Toolkit(config="/t", problem="line 1")),
+        Verdict.WARNING,
+        "/t: line 1",
+        "correct the file, or mount it into the agent",
+    ),
+    "no file": (
+        seen(toolkit=Toolkit()),
+        Verdict.SKIPPED,
+        "no configuration of NVIDIA's container runtime was found",
+        f"where NVIDIA's container runtime is installed, set {ENVIRONMENT} = false in its configuration",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HANDED_OVER)
+def test_whether_nvidias_runtime_heeds_what_a_pod_says(case: str) -> None:
+    observed, verdict, text, advice = HANDED_OVER[case]
+    (check,) = (each for each in checks(observed) if each.name == "nvidia-runtime")
+    assert check == Check(name="nvidia-runtime", verdict=verdict, found=text, advice=advice)
+
+
+DEVICE_LIST: dict[str, tuple[ListStrategies | None, Verdict, str, str]] = {
+    "cdi-cri": (SOUND.list_strategies, Verdict.OK, "cdi-cri", ""),
+    "several": (ListStrategies(strategies=("envvar", "cdi-cri")), Verdict.OK, "envvar, cdi-cri", ""),
+    "a node that cannot": (
+        ListStrategies(strategies=("envvar",), fallback="it is old", advice="upgrade it"),
+        Verdict.WARNING,
+        "envvar and not cdi-cri: it is old",
+        "upgrade it; see docs/security.md",
+    ),
+    "nobody says": (
+        None,
+        Verdict.SKIPPED,
+        "no strategy is configured, and no node was named",
+        "give --node to see what it can do",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEVICE_LIST)
+def test_how_devices_are_handed_over(case: str) -> None:
+    chosen, verdict, text, advice = DEVICE_LIST[case]
+    (check,) = (each for each in checks(seen(list_strategies=chosen)) if each.name == "device-list")
+    assert check == Check(name="device-list", verdict=verdict, found=text, advice=advice)
+
+
+def test_cdi_without_the_drivers_libraries_warns() -> None:
+    (check,) = (each for each in checks(seen(driver_spec="")) if each.verdict is Verdict.WARNING)
+    assert (check.name, check.advice) == (
+        "cdi-driver",
+        "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    )

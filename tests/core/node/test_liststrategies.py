@@ -1,0 +1,64 @@
+"""How a node hands devices to containers."""
+
+from typing import get_args
+
+import pytest
+
+from tessera.core.node.liststrategies import CdiSupport, Handover, ListStrategies, list_strategies
+from tessera.core.node.nodesharing import ListStrategy
+
+
+@pytest.mark.parametrize("strategy", get_args(ListStrategy))
+def test_what_is_fixed_when_the_pod_is_not_known_yet(strategy: ListStrategy) -> None:
+    how = Handover(strategies=(strategy,))
+    assert how.cdi is (not how.fixed_at_allocate) is strategy.startswith("cdi")
+    assert Handover(strategies=(strategy, "envvar")).fixed_at_allocate
+
+
+def node(
+    runtime: str = "containerd://2.4.2", kubelet: str = "v1.36.3", *, enabled: bool | None = None, spec: bool = True
+) -> CdiSupport:
+    return CdiSupport(runtime=runtime, kubelet=kubelet, enabled=enabled, driver_spec=spec)
+
+
+BY_CDI = {
+    "containerd 2": node(),
+    "the first containerd 2, of a distribution": node("containerd://2.0.0-rc.3-k3s1"),
+    "containerd 1.7 with enable_cdi": node("containerd://1.7.24", enabled=True),
+    "CRI-O": node("cri-o://1.34.1"),
+    "CRI-O, whatever a containerd beside it says": node("cri-o://1.34.1", enabled=False),
+    "the first kubelet with it": node(kubelet="v1.29.0"),
+    "a kubelet of a provider": node(kubelet="v1.33.4-gke.1134000"),
+}
+
+
+@pytest.mark.parametrize("case", BY_CDI)
+def test_a_node_that_can_hands_over_by_cdi(case: str) -> None:
+    assert list_strategies((), BY_CDI[case]) == ListStrategies(strategies=("cdi-cri",))
+
+
+BY_ENVIRONMENT = {
+    "containerd 1.7": (node("containerd://1.7.24"), "containerd://1.7.24 has CDI off by default: upgrade to 2.0"),
+    "a containerd that knows no CDI": (node("containerd://1.6.20", enabled=True), "CDI off by default"),
+    "containerd 2 with CDI off": (node(enabled=False), "set enable_cdi = true"),
+    "an old CRI-O": (node("cri-o://1.22.0"), "cri-o://1.22.0 has CDI off by default: upgrade to 1.23"),
+    "Docker": (node("docker://28.0.1"), "docker://28.0.1 takes no CDI devices"),
+    "an old kubelet": (node(kubelet="v1.28.15"), "kubelet v1.28.15 passes no CDI devices on: upgrade it to 1.29"),
+    "versions that are none": (node("containerd://devel"), "containerd://devel has CDI off"),
+    "no specification of the driver": (node(spec=False), "run nvidia-ctk cdi generate"),
+    "a Node that says nothing": (CdiSupport(), "the Node object does not say"),
+}
+
+
+@pytest.mark.parametrize("case", BY_ENVIRONMENT)
+def test_a_node_that_cannot_hands_over_by_the_environment_and_says_why(case: str) -> None:
+    given, want = BY_ENVIRONMENT[case]
+    chosen = list_strategies((), given)
+    assert chosen.strategies == ("envvar",)
+    assert want in f"{chosen.fallback}: {chosen.advice}"
+
+
+@pytest.mark.parametrize("given", [node(), CdiSupport()])
+def test_what_is_configured_wins(given: CdiSupport) -> None:
+    for strategies in (("envvar",), ("cdi-cri",), ("volume-mounts", "cdi-annotations")):
+        assert list_strategies(strategies, given) == ListStrategies(strategies=strategies)

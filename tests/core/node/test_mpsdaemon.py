@@ -1,0 +1,153 @@
+"""Steps in the life of an MPS control daemon."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from nodefacts import gpu, node
+from tessera.core.cluster.mps import MpsTarget, mps_key
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import AUTO, Mode
+from tessera.core.node.mpsdaemon import (
+    DaemonRecord,
+    DaemonSeen,
+    DaemonState,
+    Step,
+    back_off_s,
+    check_daemons,
+    next_step,
+    ready_keys,
+)
+from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, effective
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput, TesseraError, Unavailable
+
+TARGET = MpsTarget(key="GPU-0", gpu="GPU-0", visible="GPU-0", memory_limit_mib=100, thread_percent=50)
+RECORD = DaemonRecord(target=TARGET, pid=1, started="boot/1")
+OTHER_LIMITS = msgspec.structs.replace(TARGET, memory_limit_mib=200)
+UNLIMITED = msgspec.structs.replace(TARGET, memory_limit_mib=0)
+ELSEWHERE = msgspec.structs.replace(TARGET, visible="MIG-2")
+
+ANSWERS = DaemonSeen(record=RECORD, alive=True, clients=0)
+WITH_CLIENTS = DaemonSeen(record=RECORD, alive=True, clients=3)
+SILENT = DaemonSeen(record=RECORD, alive=True, silent=1)
+SILENT_LONG = DaemonSeen(record=RECORD, alive=True, silent=3)
+ENDED = DaemonSeen(record=RECORD, idle_s=100)
+
+STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, Step]] = {
+    "nothing there": (TARGET, DaemonSeen(idle_s=1), False, Step.START),
+    "ended by itself": (TARGET, ENDED, True, Step.START),
+    "failed just now": (TARGET, DaemonSeen(failures=3, idle_s=3.9), False, Step.WAIT),
+    "failed long enough ago": (TARGET, DaemonSeen(failures=3, idle_s=4), False, Step.START),
+    "all is well": (TARGET, WITH_CLIENTS, True, Step.KEEP),
+    "other limits, also with clients": (OTHER_LIMITS, WITH_CLIENTS, True, Step.SET_LIMITS),
+    "a limit that is to go, unused": (UNLIMITED, ANSWERS, False, Step.QUIT),
+    "a limit that is to go, held by a pod": (UNLIMITED, ANSWERS, True, Step.WAIT),
+    "another instance, with clients": (ELSEWHERE, WITH_CLIENTS, False, Step.WAIT),
+    "another instance": (ELSEWHERE, ANSWERS, False, Step.QUIT),
+    "silent": (TARGET, SILENT, False, Step.WAIT),
+    "silent for long": (TARGET, SILENT_LONG, False, Step.KILL),
+    "silent for long, held by a pod": (TARGET, SILENT_LONG, True, Step.WAIT),
+    "wanted no more": (None, ANSWERS, False, Step.QUIT),
+    "wanted no more, with clients": (None, WITH_CLIENTS, False, Step.WAIT),
+    "wanted no more, held by a pod": (None, ANSWERS, True, Step.WAIT),
+    "wanted no more, silent": (None, SILENT, False, Step.KILL),
+    "wanted no more and ended": (None, ENDED, False, Step.FORGET),
+}
+
+
+@pytest.mark.parametrize(("wanted", "seen", "used", "want"), STEPS.values(), ids=STEPS)
+def test_the_next_step(wanted: MpsTarget | None, seen: DaemonSeen, used: bool, want: Step) -> None:
+    assert next_step(wanted, seen, used=used) is want
+
+
+def test_a_daemon_in_use_is_never_ended() -> None:
+    wanted = (None, TARGET, OTHER_LIMITS, UNLIMITED, ELSEWHERE)
+    for target, clients, silent, used in itertools.product(wanted, (None, 0, 2), (0, 1, 3, 9), (False, True)):
+        seen = DaemonSeen(record=RECORD, alive=True, clients=clients, silent=silent)
+        if used or clients:
+            assert next_step(target, seen, used=used) not in {Step.QUIT, Step.KILL, Step.START, Step.FORGET}
+
+
+def test_starts_back_off() -> None:
+    assert [back_off_s(failures) for failures in (0, 1, 2, 3, 7, 10**6)] == [0, 1, 2, 4, 60, 60]
+
+
+def test_who_may_offer_mps() -> None:
+    inventory = node(*(gpu(index) for index in range(4)))
+    said = NodeSharing(
+        entries=(Entry(resource="nvidia.com/gpu", mode=Mode.MPS, replicas=4),),
+        policies=tuple(GpuPolicy(uuid=f"GPU-{index}", sharing=AUTO) for index in (2, 3)),
+    )
+    gpus = effective(inventory, said)
+    states = (
+        DaemonState(key="GPU-0", phase="running"),
+        DaemonState(key="GPU-1", phase="draining"),
+        DaemonState(key="GPU-3", phase="failed", reason="x"),
+    )
+    assert ready_keys(gpus, states, available=True) == {"GPU-0", "GPU-2"}
+    assert ready_keys(gpus, states, available=False) == {"GPU-0"}
+    assert ready_keys(gpus, (), available=False) == frozenset()
+
+
+def share(index: int, mode: Mode = Mode.MPS, profile: str | None = None, start: int | None = None) -> Share:
+    return Share(
+        gpu=index,
+        mode=mode,
+        profile=profile,
+        start=start,
+        memory_mib=1024,
+        compute_percent=0,
+        isolation=Isolation.DRIVER,
+        resource="r",
+    )
+
+
+INVENTORY = node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb"))
+MIG_KEY = mps_key("GPU-1", Placement(4, 4, "3g.20gb"))
+RUNNING = (DaemonState(key="GPU-0", phase="running"), DaemonState(key=MIG_KEY, phase="running"))
+FAILED = (DaemonState(key="GPU-0", phase="failed", reason="no such program"),)
+REPLICA = share(1, Mode.MIG_MPS, "3g.20gb", 4)
+ALL_RUN: dict[str, list[Share]] = {
+    "nothing": [],
+    "a whole GPU and a replica on an instance": [share(0), REPLICA],
+    "shares that need no daemon": [share(1, Mode.MIG, "3g.20gb", 0), share(1, Mode.MEMORY_SHARE)],
+    "a GPU that is not there": [share(7)],
+}
+
+
+@pytest.mark.parametrize("case", ALL_RUN)
+def test_shares_whose_daemons_run(case: str) -> None:
+    check_daemons(ALL_RUN[case], INVENTORY, RUNNING, unable="")
+
+
+# sentence: (shares, states of daemons, why there is no MPS, error and its text)
+NOT_RUNNING: dict[str, tuple[list[Share], tuple[DaemonState, ...], str, type[TesseraError], str]] = {
+    "one daemon failed": (
+        [REPLICA, share(0)],
+        (*RUNNING[1:], *FAILED),
+        "",
+        Unavailable,
+        "GPU 0: found no such prog",
+    ),
+    "one drains": ([share(0)], (DaemonState(key="GPU-0", phase="draining"),), "", Unavailable, "found no daemon"),
+    "none is there": ([share(0)], (), "", Unavailable, "found no daemon, wanted a running MPS daemon"),
+    "the node has no MPS": ([share(0)], (), "no nvidia-cuda-mps-control", Unavailable, "found no nvidia-cuda-mps-con"),
+    "another instance's runs": (
+        [share(1, Mode.MIG_MPS, "3g.20gb", 0)],
+        RUNNING,
+        "",
+        Unavailable,
+        "GPU 1: found no d",
+    ),
+    "no instance can be there": ([share(1, Mode.MIG_MPS, "9g.1gb", 0)], RUNNING, "", InvalidInput, "'9g.1gb' at 0"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RUNNING)
+def test_shares_whose_daemons_do_not_run(case: str) -> None:
+    shares, states, unable, error, want = NOT_RUNNING[case]
+    with pytest.raises(error, match=want):
+        check_daemons(shares, INVENTORY, states, unable=unable)

@@ -1,0 +1,393 @@
+"""Defragmentation: the fewest moves that let pods fit, compared with trying every set; and why nothing helps."""
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleets import T4, amount, gpu, node
+from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.snapshot import Node, Share, Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.defrag import Asker, Leave, Proposal, propose, search
+from tessera.core.packing.fit.admission import refusal
+from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.workload.need import Isolation, Need, Pod, PodKey
+from worlds import Judge, World, worlds
+
+OWNER = "ReplicaSet/default/made-by"
+
+
+def holder(pod: SeenPod) -> Holder:
+    assert pod.node is not None
+    return Holder(pod.uid, pod.pod.key, pod.node, pod.pod.need, pod.shares)
+
+
+def fits(ledger: Ledger, need: Need, spec: Node) -> bool:
+    asked = need.cpu_milli, need.memory_mib, 1
+    room = all(map(int.__ge__, ledger.left(spec.name), asked))
+    return room and refusal(need, spec) is None and ledger.fits(need, spec.name)
+
+
+def put(ledger: Ledger, need: Need, nodes: Sequence[Node], name: str) -> Holder | None:
+    """Place a pod where the ledger rates it best, as kube-scheduler would."""
+    able = [spec.name for spec in nodes if fits(ledger, need, spec)]
+    if not able:
+        return None
+    scores = ledger.scores(need, able)
+    best = able[scores.index(max(scores))]
+    shares = ledger.choose(need, best)
+    assert not isinstance(shares, str)
+    placed = Holder(name, PodKey(f"default/{name}"), best, need, shares)
+    ledger.put_pod(placed)
+    return placed
+
+
+def cluster(nodes: Sequence[Node], pods: Sequence[SeenPod]) -> Cluster:
+    return Cluster(
+        nodes=tuple(SeenNode(node=spec) for spec in nodes), pods=tuple(pods), snapshot=Snapshot(nodes=tuple(nodes))
+    )
+
+
+def running(placed: Holder, priority: int = 0) -> SeenPod:
+    return SeenPod(
+        pod=Pod(key=placed.key, need=placed.need, priority=priority, owner=OWNER),
+        uid=placed.uid,
+        node=placed.node,
+        shares=placed.shares,
+        record=Record.RECORDED if placed.shares else Record.NONE,
+        phase=Phase.RUNNING,
+    )
+
+
+def free(*pods: SeenPod) -> dict[PodKey, Leave]:
+    return {pod.pod.key: Leave(pod=pod.pod.key) for pod in pods}
+
+
+@st.composite
+def fragmented(draw: st.DrawFn) -> tuple[Cluster, list[Need]]:
+    """A small cluster that was filled and from which some pods went again."""
+    world: World = draw(worlds)
+    nodes, kinds, rng = world
+    ledger = Ledger()
+    for spec in nodes:
+        ledger.put_node(spec)
+    placed = [put(ledger, rng.choice(kinds), rng.sample(nodes, 1), f"p{n}") for n in range(9)]
+    there = [each for each in placed if each is not None]
+    rng.shuffle(there)
+    kept = there[: draw(st.integers(0, 6))]
+    return cluster(nodes, [running(each) for each in kept]), [need for need in kinds if need.asks]
+
+
+def enough(state: Cluster, moved: Sequence[SeenPod], askers: Sequence[Need]) -> bool:
+    """Whether these moves are enough, made on a ledger of the test's own."""
+    nodes = [each.node for each in state.nodes]
+    ledger = Ledger()
+    for spec in nodes:
+        gone = {share.gpu for pod in moved if pod.node == spec.name for share in pod.shares}
+        ledger.put_node(spec, reserved=tuple(map(whole, sorted(gone))))
+    for pod in state.pods:
+        ledger.put_pod(holder(pod))
+    for number, pod in enumerate(moved):
+        if put(ledger, pod.pod.need, nodes, f"new-{number}") is None:
+            return False
+    for pod in moved:
+        ledger.drop_pod(pod.uid)
+    for spec in nodes:
+        ledger.put_node(spec)
+    return all(put(ledger, need, nodes, f"asker-{n}") is not None for n, need in enumerate(askers))
+
+
+def whole(index: int) -> Share:
+    return Share(
+        gpu=index,
+        mode=Mode.WHOLE,
+        memory_mib=1,
+        compute_percent=100,
+        isolation=Isolation.HARDWARE,
+        resource="nvidia.com/gpu",
+    )
+
+
+def fewest(state: Cluster, askers: Sequence[Need]) -> int | None:
+    """How few moves are enough, by trying every set of pods that hold devices."""
+    pods = [pod for pod in state.pods if pod.shares]
+    for count in range(len(pods) + 1):
+        if any(enough(state, moved, askers) for moved in itertools.combinations(pods, count)):
+            return count
+    return None
+
+
+def replay(state: Cluster, needs: dict[PodKey, Need], got: Proposal) -> None:
+    """Make the moves one after another, before a judge that knows nothing of the program's arrays."""
+    nodes = [each.node for each in state.nodes]
+    index = {spec.name: number for number, spec in enumerate(nodes)}
+    judge = Judge(nodes)
+    pods = {pod.pod.key: pod for pod in state.pods}
+    for pod in state.pods:
+        assert pod.node is not None
+        judge.held[index[pod.node]].append((pod.pod.need, pod.shares))
+    for move in got.moves:
+        need = pods[move.pod].pod.need
+        freed = {(move.frees.node, share.gpu) for each in got.moves for share in each.frees.shares}
+        assert not freed & {(move.fits.node, share.gpu) for share in move.fits.shares}
+        assert judge.allows(index[move.fits.node], need, move.fits.shares)
+        judge.held[index[move.fits.node]].append((need, move.fits.shares))
+        judge.held[index[move.frees.node]].remove((need, move.frees.shares))
+    for placed in got.placed:
+        need, at = needs[placed.pod], index[placed.place.node]
+        assert judge.allows(at, need, placed.place.shares)
+        judge.held[at].append((need, placed.place.shares))
+
+
+def asker(need: Need, number: int = 0, priority: int = 0) -> Asker:
+    return Asker(pod=PodKey(f"default/asker-{number}"), need=need, priority=priority)
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=fragmented())
+def test_one_asker_takes_the_fewest_moves_of_all_sets_and_everything_fits_then(
+    case: tuple[Cluster, list[Need]],
+) -> None:
+    state, kinds = case
+    for need in kinds:
+        got = propose(state, [asker(need)], free(*state.pods))
+        replay(state, {PodKey("default/asker-0"): need}, got)
+        want = fewest(state, [need])
+        assert bool(got.stuck) == (want is None)
+        assert len(got.moves) == (want or 0)
+        assert got.exhaustive
+        assert got.fewest
+
+
+@settings(max_examples=20, deadline=None)
+@given(case=fragmented(), data=st.data())
+def test_several_askers_take_the_fewest_moves_for_all_of_them(
+    case: tuple[Cluster, list[Need]], data: st.DataObject
+) -> None:
+    state, kinds = case
+    if not kinds:
+        return
+    needs = data.draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=3))
+    askers = [asker(need, number) for number, need in enumerate(needs)]
+    got = propose(state, askers, free(*state.pods))
+    replay(state, {each.pod: each.need for each in askers}, got)
+    want = fewest(state, needs)
+    assert len(got.placed) + len(got.stuck) == len(askers)
+    if want is None:
+        assert got.stuck
+    else:
+        assert not got.stuck
+        assert len(got.moves) == want
+        assert got.fewest
+
+
+def two_halves(*, priority: int = 0, mib: int = 7_000) -> list[SeenPod]:
+    """Two GPUs with half of each held, or another part."""
+    spec = node("n", gpu(0, T4), gpu(1, T4))
+    ledger = Ledger()
+    ledger.put_node(spec)
+    found = []
+    for name, shares in (("a", 0), ("b", 1)):
+        share = ledger.choose(amount(mib), "n")
+        assert not isinstance(share, str)
+        moved = tuple(msgspec.structs.replace(each, gpu=shares) for each in share)
+        found.append(running(Holder(name, PodKey(f"default/{name}"), spec.name, amount(mib), moved), priority))
+    return found
+
+
+TWO = [node("n", gpu(0, T4), gpu(1, T4))]
+WHOLE = amount(15_000, Isolation.HARDWARE)
+
+
+def test_the_smaller_of_two_goes_and_the_one_that_comes_takes_its_gpu() -> None:
+    pods = two_halves()
+    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods))
+    assert [move.pod for move in got.moves] == ["default/a"]
+    assert [share.gpu for share in got.moves[0].fits.shares] == [1]
+    assert got.moves[0].owner == OWNER
+    assert [share.gpu for share in got.placed[0].place.shares] == [0]
+    assert (got.at_least, got.fewest, got.exhaustive) == (1, True, True)
+
+
+def altered(**fields: object) -> list[SeenPod]:
+    return [msgspec.structs.replace(pod, **fields) for pod in two_halves()]
+
+
+# Keyed by a sentence: the pods, what may leave, the asker; wanted is a word of the reason.
+STUCK: dict[str, tuple[list[SeenPod], dict[PodKey, Leave], Asker, str]] = {
+    "no pod may leave": (
+        two_halves(),
+        {pod.pod.key: Leave(pod=pod.pod.key, refused="it is dear") for pod in two_halves()},
+        asker(WHOLE),
+        "on n these would have to move and stay: default/a (it is dear)",
+    ),
+    "nothing is known of the pods": (two_halves(), {}, asker(WHOLE), "nothing is known of its controller"),
+    "all are of a higher priority": (
+        two_halves(priority=7),
+        free(*two_halves()),
+        asker(WHOLE, priority=6),
+        "its priority 7 is above 6",
+    ),
+    "a pod is ending": (altered(ending=True), free(*two_halves()), asker(WHOLE), "it is being deleted already"),
+    "a pod cannot be read": (altered(problem="it is odd"), free(*two_halves()), asker(WHOLE), "it is odd"),
+    "a pod starts": (altered(phase=Phase.STARTING), free(*two_halves()), asker(WHOLE), "do not run yet"),
+    "devices are guessed": (altered(record=Record.GUESSED), free(*two_halves()), asker(WHOLE), "nobody recorded"),
+    "a replacement fits nowhere beside it": (
+        two_halves()[:1],
+        free(*two_halves()),
+        asker(amount(15_000, Isolation.HARDWARE, count=2)),
+        "on n default/a would have to move, and then there is not room for all of them",
+    ),
+    "a replacement fits nowhere": (
+        two_halves(mib=14_000),
+        free(*two_halves()),
+        asker(WHOLE),
+        "default/a (its replacement fits nowhere else)",
+    ),
+    "no GPU is large enough": (two_halves(), free(*two_halves()), asker(amount(16_000)), "no node could ever take it"),
+    "no node admits the pod": (
+        two_halves(),
+        free(*two_halves()),
+        asker(msgspec.structs.replace(WHOLE, node_selector=(("zone", "z"),))),
+        "no node that is ready admits it",
+    ),
+    "too little cpu": (
+        two_halves(),
+        free(*two_halves()),
+        asker(msgspec.structs.replace(WHOLE, cpu_milli=1 << 20)),
+        "on no node would it help",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "leaves", "one", "want"), STUCK.values(), ids=STUCK)
+def test_why_nothing_helps(pods: list[SeenPod], leaves: dict[PodKey, Leave], one: Asker, want: str) -> None:
+    got = propose(cluster(TWO, pods), [one], leaves)
+    assert got.moves == ()
+    assert want in got.stuck[0].reasons[0]
+
+
+def test_no_more_moves_than_allowed() -> None:
+    pods = two_halves()
+    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods), most=0)
+    assert got.stuck[0].reasons == ("on n default/a would have to move, which takes more than 0 moves in all",)
+
+
+def test_pods_that_wait_hold_nothing() -> None:
+    pods = two_halves()
+    waiting = msgspec.structs.replace(pods[0], node=None, shares=(), phase=Phase.WAITING)
+    got = propose(cluster(TWO, [waiting, pods[1]]), [asker(WHOLE)], free(*pods))
+    assert (got.moves, len(got.placed)) == ((), 1)
+
+
+def test_two_devices_take_the_pods_of_both_gpus() -> None:
+    pods = two_halves()
+    spare = node("m", gpu(0, T4), gpu(1, T4), cpu_milli=1_000)
+    need = msgspec.structs.replace(amount(15_000, Isolation.HARDWARE, count=2), cpu_milli=2_000)
+    got = propose(cluster([*TWO, spare], pods), [asker(need)], free(*pods))
+    assert [move.pod for move in got.moves] == ["default/a", "default/b"]
+    assert {move.fits.node for move in got.moves} == {"m"}
+    assert got.fewest
+
+
+def pod_on(name: str, need: Need, *gpus: int) -> SeenPod:
+    ledger = Ledger()
+    ledger.put_node(node("n", *(gpu(index, T4) for index in range(5))))
+    shares = ledger.choose(need, "n")
+    assert not isinstance(shares, str)
+    placed = tuple(msgspec.structs.replace(share, gpu=index) for share, index in zip(shares, gpus, strict=True))
+    return running(Holder(name, PodKey(f"default/{name}"), node("n").name, need, placed))
+
+
+FIVE = [node("n", *(gpu(index, T4) for index in range(5)))]
+WIDE = [
+    pod_on("wide", amount(8_000, count=2), 0, 1),
+    pod_on("small", amount(7_000), 2),
+    pod_on("fixed-1", amount(7_000), 3),
+    pod_on("fixed-2", amount(7_000), 4),
+]
+
+
+def test_one_move_for_two_where_one_after_the_other_there_is_none_for_the_second() -> None:
+    got = propose(cluster(FIVE, WIDE), [asker(WHOLE), asker(WHOLE, 1)], free(*WIDE[:2]))
+    assert [move.pod for move in got.moves] == ["default/wide"]
+    assert (len(got.placed), got.stuck, got.fewest) == (2, (), True)
+
+
+def test_fewer_moves_for_two_than_one_after_the_other() -> None:
+    more = [*FIVE, node("m", gpu(0, T4))]
+    pods = [
+        *WIDE,
+        running(msgspec.structs.replace(holder(WIDE[1]), uid="o", key=PodKey("default/o"), node=more[1].name)),
+    ]
+    pods[-1] = msgspec.structs.replace(
+        pods[-1], shares=tuple(msgspec.structs.replace(share, gpu=0) for share in pods[-1].shares)
+    )
+    got = propose(cluster(more, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods[:2]))
+    assert [move.pod for move in got.moves] == ["default/wide"]
+    assert got.fewest
+
+
+def test_one_of_two_is_placed_and_the_other_is_told_why_not() -> None:
+    pods = two_halves()
+    got = propose(cluster(TWO, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods))
+    assert [each.pod for each in got.placed] == ["default/asker-0"]
+    assert [each.pod for each in got.stuck] == ["default/asker-1"]
+    assert len(got.moves) == 1
+
+
+def test_of_many_those_that_fit_nowhere_are_not_tried_together() -> None:
+    pods = two_halves()
+    got = propose(cluster(TWO, pods), [asker(amount(16_000), number) for number in range(7)], free(*pods))
+    assert len(got.stuck) == 7
+
+
+BOUNDS = {"too many sets on one node": "_MOST_TRIES", "too many sets on the cluster": "_MOST_LOOKS"}
+
+
+@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
+def test_where_there_is_too_much_to_try_one_set_a_gpu_is(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(search, bound, 0)
+    pods = two_halves()
+    got = propose(cluster(TWO, pods), [asker(WHOLE)], free(*pods))
+    assert (len(got.moves), got.at_least, got.exhaustive, got.fewest) == (1, 1, False, True)
+    got = propose(cluster(TWO, pods), [asker(WHOLE), asker(WHOLE, 1)], free(*pods))
+    assert (len(got.moves), len(got.stuck), got.exhaustive) == (1, 1, False)
+
+
+def test_where_there_is_too_much_to_try_fewer_moves_may_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = WIDE[:1]
+    need = amount(15_000, Isolation.HARDWARE, count=2)
+    monkeypatch.setattr(search, "_MOST_LOOKS", 1)
+    got = propose(cluster(FIVE, WIDE), [asker(need), asker(amount(1))], free(*pods))
+    assert (len(got.moves), got.exhaustive) == (1, False)
+
+
+def test_one_set_a_node_after_other_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_TRIES", 0)
+    state = cluster([*FIVE, node("m", gpu(0, T4))], WIDE)
+    got = propose(state, [asker(amount(15_000, Isolation.HARDWARE, count=2)), asker(WHOLE, 1)], free(*WIDE))
+    assert got.placed
+    assert not got.exhaustive
+
+
+# Keyed by a sentence: memory that two pods hold, nodes beside theirs, the most moves.
+NONE_FOUND = {
+    "it takes more moves than allowed": (7_000, [node("m", gpu(0, T4), cpu_milli=1_000)], 1),
+    "there is room for one of two replacements": (8_000, [node("m", gpu(0, T4), cpu_milli=1_000)], 5),
+}
+
+
+@pytest.mark.parametrize(("mib", "more", "most"), NONE_FOUND.values(), ids=NONE_FOUND)
+def test_one_set_a_node_that_is_not_enough(
+    monkeypatch: pytest.MonkeyPatch, mib: int, more: list[Node], most: int
+) -> None:
+    monkeypatch.setattr(search, "_MOST_TRIES", 0)
+    need = msgspec.structs.replace(amount(15_000, Isolation.HARDWARE, count=2), cpu_milli=2_000)
+    pods = two_halves(mib=mib)
+    got = propose(cluster([*TWO, *more], pods), [asker(need)], free(*pods), most=most)
+    assert (got.moves, len(got.stuck), got.exhaustive) == ((), 1, False)

@@ -1,0 +1,137 @@
+"""Fragmentation: the tables against the explained losses, and what counts as typical."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import GpuModel, Profile
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit.fragmentation import Fragmentation, Lost, Typical, percent_of, typical
+from tessera.core.packing.fit.gputypes import GpuType
+from tessera.core.packing.pack import Packer
+from tessera.core.workload.need import Ask, Form, Isolation, Need
+
+HALF = Profile(
+    name="1g.8gb",
+    compute_slices=1,
+    size=1,
+    starts=(0, 1),
+    max_instances=2,
+    memory_mib=8_000,
+    media="default",
+    placement="observed",
+)
+CARD = GpuModel(name="card", arch="", memory_mib=16_000, units=2, compute_slices=2, profiles=(HALF,))
+PLAIN = GpuModel(name="plain", arch="", memory_mib=0)
+WHOLE = Ask(resource="nvidia.com/gpu")
+
+
+def share(percent: int, memory_mib: int = 0) -> Ask:
+    return Ask(resource="share", form=Form.SHARE, compute_percent=percent, memory_mib=memory_mib)
+
+
+def gpus(model: GpuModel, count: int, **sharing: object) -> tuple[Gpu, ...]:
+    own = Sharing(**sharing)  # type: ignore[arg-type] # fields by name
+    return tuple(Gpu(index=i, model=model, memory_mib=model.memory_mib, sharing=own) for i in range(count))
+
+
+NODES = (
+    Node(name=NodeName("a"), cpu_milli=8_000, memory_mib=100, gpus=gpus(CARD, 4)),
+    Node(
+        name=NodeName("b"), cpu_milli=2_000, memory_mib=100, gpus=gpus(PLAIN, 2, modes=(Mode.WHOLE, Mode.MEMORY_SHARE))
+    ),
+    Node(name=NodeName("c"), cpu_milli=8_000, memory_mib=100),
+    Node(
+        name=NodeName("d"),
+        cpu_milli=8_000,
+        memory_mib=100,
+        gpus=(*gpus(PLAIN, 1), Gpu(index=1, model=CARD, memory_mib=16_000)),
+    ),
+)
+PODS = st.sampled_from(
+    (
+        Need(cpu_milli=1_000),
+        Need(cpu_milli=3_000, asks=(WHOLE,)),
+        Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),)),
+        Need(cpu_milli=500, asks=(Ask(resource="nvidia.com/gpu", count=2),), models=("card",)),
+        Need(cpu_milli=500, asks=(share(30),)),
+        Need(cpu_milli=1_500, asks=(share(80),), models=("plain",)),
+        Need(asks=(share(10, 9_000),)),
+        Need(asks=(Ask(resource="nvidia.com/mig-1g.8gb"),)),
+        Need(asks=(WHOLE, share(20))),
+    )
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    mix=st.lists(st.tuples(PODS, st.integers(1, 5)), min_size=1, max_size=5),
+    arrivals=st.lists(PODS, max_size=8),
+)
+def test_the_explained_losses_add_up_to_the_amount(mix: list[tuple[Need, int]], arrivals: list[Need]) -> None:
+    fleet = Fleet(NODES)
+    packer = Packer(fleet, "first-fit")
+    for need in arrivals:
+        packer.place(packer.intern(need))
+    measure = Fragmentation(fleet, typical(mix))
+    amount = measure.amount(fleet, np.arange(len(NODES)))
+    for node in range(len(NODES)):
+        losses = measure.explain(fleet, node)
+        assert 10 * amount[node] == sum(loss.milli * loss.pod.weight for loss in losses)
+        assert all(0 <= loss.milli <= 10 * fleet.left[:, node].sum() for loss in losses)
+
+
+def test_losses_say_why() -> None:
+    fleet = Fleet(NODES)
+    packer = Packer(fleet, "first-fit")
+    for _ in range(3):
+        packer.place(packer.intern(Need(node_name="a", asks=(WHOLE,))))
+    packer.place(packer.intern(Need(node_name="a", asks=(share(40),))))
+    mix = [
+        (Need(), 1),
+        (Need(asks=(share(70),)), 1),
+        (Need(asks=(share(50),)), 1),
+        (Need(asks=(Ask(resource="nvidia.com/gpu", count=2),)), 1),
+        (Need(asks=(WHOLE,), models=("other",)), 1),
+        (Need(cpu_milli=9_000, asks=(WHOLE,)), 1),
+    ]
+    losses = Fragmentation(fleet, typical(mix)).explain(fleet, 0)
+    want = [(Lost.NO_GPU, 600), (Lost.SIZE, 600), (Lost.SIZE, 0), (Lost.COUNT, 600), (Lost.MODEL, 600), (Lost.CPU, 600)]
+    assert [(loss.why, loss.milli) for loss in losses] == want
+
+
+def test_typical_pods_are_the_most_frequent_until_they_cover_the_part_asked_for() -> None:
+    whole, other, rare = Need(asks=(WHOLE,)), Need(cpu_milli=1), Need(cpu_milli=2)
+    mix = ((rare, 5), (whole, 50), (other, 45))
+    assert [pod.weight for pod in typical(mix)] == [50, 45, 5]
+    assert [pod.weight for pod in typical(mix, cover_percent=95)] == [50, 45]
+    assert [pod.weight for pod in typical(mix, cover_percent=96)] == [50, 45, 5]
+    again = (*mix, (Need(memory_mib=7, asks=(WHOLE,)), 1))
+    assert typical(again)[0] == Typical(0, (WHOLE,), (), 51)
+    assert typical(()) == ()
+
+
+# sentence: (asks, want: percent of a card of 16,000 MiB in two units)
+SIZES = {
+    "nothing": ((), 0),
+    "a whole GPU": ((WHOLE,), 100),
+    "compute": ((share(30),), 30),
+    "memory, rounded up": ((share(10, 4_001),), 26),
+    "an instance": ((Ask(resource="nvidia.com/mig-1g.8gb"),), 50),
+    "the larger of two": ((share(30), share(20, 9_000)), 57),
+    "not to be had": ((Ask(resource="nvidia.com/mig-7g.80gb"),), None),
+    "one of two not to be had": ((share(30), Ask(resource="nvidia.com/gpu.shared")), None),
+    "a need with isolation takes an instance": (
+        (Ask(resource="need", form=Form.NEED, memory_mib=100, isolation=Isolation.HARDWARE),),
+        50,
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", SIZES)
+def test_size(sentence: str) -> None:
+    asks, want = SIZES[sentence]
+    assert percent_of(asks, GpuType.of(gpus(CARD, 1)[0])) == want

@@ -1,0 +1,697 @@
+"""Demand-driven partitioning: what is wanted of GPUs for pods that wait, and what never happens."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import Placement, is_legal
+from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
+from tessera.core.packing.partitioning import Decision, Limits, Memory, Observed, advance
+from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+
+A100 = model("A100-40GB")
+SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
+
+
+def pod(name: str, *asks: Ask, priority: int = 0) -> Pod:
+    return Pod(key=PodKey(f"a/{name}"), need=Need(asks=asks), priority=priority)
+
+
+def exact(name: str, count: int = 1) -> Ask:
+    return Ask(resource=GPU_RESOURCE if name == "gpu" else mig_resource(name), count=count)
+
+
+def need(memory_gib: int, isolation: Isolation = Isolation.NONE) -> Ask:
+    resource = "tessera.dev/gpu-memory"
+    return Ask(resource=resource, form=Form.NEED, memory_mib=memory_gib * 1024, isolation=isolation)
+
+
+def places(*names: str) -> tuple[Placement, ...]:
+    sizes = {each.name: each.size for each in A100.profiles}
+    read = (name.split("@") for name in names)
+    return tuple(sorted(Placement(int(start), sizes[profile], profile) for profile, start in read))
+
+
+def wish(gpu: int, *names: str) -> Wanted:
+    uuid = f"GPU-{gpu}"
+    return Wanted(gpu=uuid, whole=True) if names == ("gpu",) else Wanted(gpu=uuid, instances=places(*names))
+
+
+def share(gpu: int, name: str, resource: str = "") -> Share:
+    """Return a share: `1g.5gb@0`, `gpu`, or MiB of memory."""
+    if name.isdecimal():
+        mode, profile, start, memory_mib = Mode.MPS, None, None, int(name)
+    elif name == "gpu":
+        mode, profile, start, memory_mib = Mode.WHOLE, None, None, A100.memory_mib
+    else:
+        (place,) = places(name)
+        mode, profile, start = Mode.MIG, place.profile, place.start
+        memory_mib = next(each.memory_mib for each in A100.profiles if each.name == profile)
+    known = GPU_RESOURCE if name == "gpu" else mig_resource(profile) if profile else "tessera.dev/gpu-memory"
+    return Share(
+        gpu=gpu,
+        mode=mode,
+        profile=profile,
+        start=start,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=mode.isolation,
+        resource=resource or known,
+    )
+
+
+class World:
+    """One node with A100s, an agent that cuts what is wanted, and a scheduler that binds what it finds."""
+
+    def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: Limits = SOON) -> None:
+        self.limits = limits
+        self.sharings = [sharing] * gpus
+        self.wanted: tuple[Wanted, ...] = ()
+        self.offered: tuple[Wanted, ...] = ()
+        self.running: list[Running] = []
+        self.pending: list[Pod] = []
+        self.sick: tuple[Sick, ...] = ()
+        self.fixed = False
+        self.memory = Memory()
+        self.now_s = 1000.0
+
+    def want(self, *wanted: Wanted) -> None:
+        self.wanted = wanted
+
+    @property
+    def observed(self) -> Observed:
+        gpus = tuple(
+            Gpu(index=i, model=A100, memory_mib=A100.memory_mib, sharing=sharing, uuid=f"GPU-{i}")
+            for i, sharing in enumerate(self.sharings)
+        )
+        name = NodeName("n")
+        return Observed(
+            nodes=(Node(name=name, cpu_milli=1 << 20, memory_mib=1 << 30, gpus=gpus),),
+            states=(
+                GpuNodeState(
+                    name=name, gpus=gpus, wanted=self.wanted, offered=self.offered, sick=self.sick, reported=True
+                ),
+            ),
+            running=tuple(self.running),
+            pending=tuple(self.pending),
+            fixed=frozenset((name,)) if self.fixed else frozenset(),
+        )
+
+    def look(self, *, later_s: float = 0) -> Decision:
+        self.now_s += later_s
+        self.memory, decision = advance(self.memory, self.observed, self.now_s, self.limits)
+        for _, wanted in decision.wanted:
+            self.wanted = wanted
+        return decision
+
+    def cut(self) -> None:
+        """Let the agent make what is wanted, beside what pods hold."""
+        for i, sharing in enumerate(self.sharings):
+            wanted = next((each for each in self.wanted if each.gpu == f"GPU-{i}"), Wanted(gpu=""))
+            held = [s for each in self.running for s in each.assignment.shares if s.gpu == i and s.profile]
+            layout = {*wanted.instances, *places(*(f"{s.profile}@{s.start}" for s in held))}
+            self.sharings[i] = msgspec.structs.replace(sharing, layout=tuple(sorted(layout)) or None)
+
+    def run(self, name: str, *shares: Share, asks: Sequence[Ask] = ()) -> None:
+        key = PodKey(f"a/{name}")
+        assignment = Assignment(pod=key, node=NodeName("n"), shares=shares)
+        self.running.append(Running(pod=Pod(key=key, need=Need(asks=tuple(asks))), assignment=assignment))
+
+    def bind(self) -> None:
+        """Let the scheduler bind each waiting pod of one device that an idle wanted device of its name serves."""
+        held = {(s.gpu, s.profile, s.start) for each in self.running for s in each.assignment.shares}
+        idle = [
+            each
+            for wanted in self.wanted
+            for each in _shares(wanted)
+            if (each.gpu, each.profile, each.start) not in held
+        ]
+        for each in list(self.pending):
+            (ask,) = each.need.asks
+            found = next((s for s in idle if s.resource == ask.resource), None)
+            if found is not None:
+                idle.remove(found)
+                self.pending.remove(each)
+                self.run(each.key.partition("/")[2], found, asks=(ask,))
+
+
+def _shares(wanted: Wanted) -> list[Share]:
+    index = int(wanted.gpu.removeprefix("GPU-"))
+    whole = [share(index, "gpu")] if wanted.whole else []
+    return [*whole, *(share(index, f"{each.profile}@{each.start}") for each in wanted.instances)]
+
+
+def test_a_slice_is_wanted_for_a_pod_that_waits() -> None:
+    """Nobody named a place: the best start for the fragmentation is chosen, and the event says what and why."""
+    world = World()
+    world.pending = [pod("one", exact("1g.5gb"))]
+    decision = world.look()
+    assert world.wanted == (wish(0, "1g.5gb@4"),)
+    assert [(each.reason, each.message) for each in decision.told] == [
+        ("DevicesWanted", "GPU 0: 1g.5gb at 4, for pods that wait")
+    ]
+
+
+def test_a_whole_gpu_is_wanted_for_a_pod_that_waits() -> None:
+    """GPUs left to Tessera advertise none whole until somebody asks for one."""
+    world = World(2)
+    world.run("other", share(0, "4096"))
+    world.pending = [pod("one", exact("gpu"))]
+    world.look()
+    assert world.wanted == (wish(1, "gpu"),)
+
+
+def test_what_is_decided_is_decided_once() -> None:
+    """The same look again, after the wish was written and after it was carried out, changes nothing."""
+    world = World(2)
+    world.pending = [pod("one", exact("3g.20gb")), pod("two", exact("gpu"))]
+    assert world.look().wanted
+    assert world.look(later_s=1).wanted == ()
+    world.cut()
+    assert world.look(later_s=1).wanted == ()
+    world.bind()
+    assert world.pending == []
+    assert world.look(later_s=1).wanted == ()
+
+
+def test_idle_slices_serve_before_new_ones_are_cut() -> None:
+    """A pod that an idle wanted device serves changes nothing."""
+    world = World()
+    world.want(wish(0, "1g.5gb@3"))
+    world.cut()
+    world.pending = [pod("one", exact("1g.5gb"))]
+    assert world.look().wanted == ()
+
+
+def test_devices_that_serve_stay_where_they_are() -> None:
+    """A pod that waits for an idle device keeps it there although another is cut on the same GPU."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
+    world.pending = [pod("one", exact("1g.5gb"))]
+    world.look()
+    world.pending.append(pod("two", exact("3g.20gb")))
+    world.look(later_s=1)
+    assert world.wanted == (wish(0, "3g.20gb@0", "1g.5gb@4"),)
+
+
+def test_devices_that_serve_go_where_that_places_more() -> None:
+    """One small pod that is served already does not keep two others waiting."""
+    world = World(2)
+    world.want(wish(0, "3g.20gb@0"), wish(1, "gpu"))
+    world.run("amount", share(1, "4096"))
+    world.pending = [pod("one", exact("3g.20gb"))]
+    world.look()
+    world.pending += [pod("two", exact("4g.20gb"))]
+    world.look()
+    assert world.wanted == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
+
+
+# Keyed by a sentence: when pods come, and when they are planned for, by 2 s without a new one and 5 s in all.
+BATCHES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "a lone pod waits for a quarter of that": ((0,), (0.5,)),
+    "pods that come together are a batch of one moment": ((0, 0, 0), (0.5,)),
+    "each new pod prolongs": ((0, 0.4), (0.9,)),
+    "as long as pods have come, so long the next is awaited": ((0, 0.4, 0.8), (1.6,)),
+    "but not longer than for the idle time": ((0, 0.4, 0.8, 1.2, 1.6, 2.2, 2.6), (4.6,)),
+    "nor longer than in all": (tuple(0.4 * i for i in range(13)), (5.0,)),
+    "who comes after the end opens the next batch": ((0, 0.6), (0.5, 1.1)),
+    "who comes at the end is in it": ((0, 0.5), (1.0,)),
+    "single pods do not wait for each other": ((0, 1, 2, 3), (0.5, 1.5, 2.5, 3.5)),
+    "after a long batch a lone pod is lone again": ((*(0.4 * i for i in range(13)), 9), (5.0, 9.5)),
+}
+
+
+@pytest.mark.parametrize("sentence", BATCHES)
+def test_a_batch_is_awaited(sentence: str) -> None:
+    """New pods are planned together; there is a look at each arrival, and whenever one was announced."""
+    arrivals, want = BATCHES[sentence]
+    world = World(9, limits=Limits(idle_s=2, longest_s=5, rest_s=0))
+    begin_s, left, decided = world.now_s, list(arrivals), []
+    due_s: float | None = None
+    while left or due_s is not None:
+        moment_s = begin_s + left[0] if left else math.inf
+        if due_s is None or moment_s <= due_s:
+            world.pending += [pod(str(len(left)), exact("7g.40gb"))]
+            left.pop(0)
+        world.now_s = min(moment_s, math.inf if due_s is None else due_s)
+        if left and begin_s + left[0] == world.now_s:
+            continue
+        decision = world.look()
+        if decision.waiting is not None:
+            decided.append(round(world.now_s - begin_s, 9))
+        world.cut()
+        world.bind()
+        due_s = decision.again_s if world.pending else None
+    assert tuple(decided) == want
+
+
+def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
+    """What must be made for it is decided within a quarter of a second."""
+    world = World(limits=Limits())
+    world.pending = [pod("one", exact("1g.5gb"))]
+    assert world.look().again_s == world.now_s + 0.25
+    world.look(later_s=0.25)
+    assert world.wanted == (wish(0, "1g.5gb@4"),)
+
+
+def test_who_waits_already_opens_no_batch() -> None:
+    """A pod that was planned for and did not fit is planned for at each look, since a place may have become free."""
+    world = World(limits=Limits(idle_s=2, longest_s=5, rest_s=0))
+    world.run("big", share(0, "gpu"))
+    world.want(wish(0, "gpu"))
+    world.pending = [pod("one", exact("1g.5gb"))]
+    world.look()
+    (waiting,) = world.look(later_s=2).waiting or ()
+    assert waiting.pod == "a/one"
+    world.running.clear()
+    world.look(later_s=0.1)
+    assert world.wanted == (wish(0, "1g.5gb@4"),)
+
+
+def test_idle_devices_stay_for_a_while() -> None:
+    """A device is given up when nobody has held it for the time to keep it, and the look for it is announced."""
+    world = World(limits=Limits(keep_s=100))
+    world.want(wish(0, "1g.5gb@6"))
+    world.run("one", share(0, "1g.5gb@6"))
+    world.cut()
+    assert world.look(later_s=500).again_s is None
+    world.running.clear()
+    assert world.look().again_s == world.now_s + 100
+    assert world.look(later_s=99).wanted == ()
+    decision = world.look(later_s=1)
+    assert world.wanted == ()
+    assert [each.message for each in decision.told] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
+
+
+def test_idle_devices_go_where_they_are_in_the_way() -> None:
+    """A pod that needs their place gets it; the event says what went."""
+    world = World()
+    world.want(wish(0, "1g.5gb@0", "1g.5gb@4"))
+    world.cut()
+    world.run("held", share(0, "1g.5gb@0"))
+    world.pending = [pod("one", exact("3g.20gb"))]
+    decision = world.look(later_s=1)
+    assert world.wanted == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
+    want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pods that wait"
+    assert [each.message for each in decision.told] == [want]
+
+
+def test_devices_rest_before_they_make_way() -> None:
+    """What has just become wanted is not taken away for another pod at once: shapes shall not chase each other."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30))
+    world.pending = [pod("one", exact("4g.20gb"))]
+    world.look()
+    world.pending = [pod("two", exact("7g.40gb"))]
+    assert world.look(later_s=1).again_s == world.now_s + 29
+    assert world.wanted == (wish(0, "4g.20gb@0"),)
+    world.look(later_s=29)
+    assert world.wanted == (wish(0, "7g.40gb@0"),)
+
+
+def test_devices_rest_before_they_are_given_up() -> None:
+    """Also where idle ones are kept for a shorter time."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30, keep_s=10))
+    world.pending = [pod("one", exact("4g.20gb"))]
+    world.look()
+    world.pending = []
+    world.look()
+    decision = world.look(later_s=10)
+    assert decision.again_s == world.now_s + 20
+    assert len(world.wanted) == 1
+    world.look(later_s=20)
+    assert not world.wanted
+
+
+# Keyed by a sentence: GPUs, what has just become wanted and whether its pod is gone, who comes then, what is wanted.
+AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
+    "another shape takes the GPU that is free": (2, "4g.20gb", True, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
+    "or what is free beside it": (1, "4g.20gb", True, ("3g.20gb",), (("3g.20gb@4", "4g.20gb@0"),)),
+    "its own pod keeps it": (2, "4g.20gb", False, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
+    "the next pod of its name takes it": (2, "4g.20gb", True, ("4g.20gb",), (("4g.20gb@0",),)),
+    "who finds no other place waits, and holds up nobody else": (
+        2, "4g.20gb", True, ("7g.40gb", "7g.40gb", "3g.20gb"), (("3g.20gb@4", "4g.20gb@0"), ("7g.40gb@0",)),
+    ),
+    "nothing that serves moves, where it has just become wanted": (
+        1, "7g.40gb", False, ("3g.20gb", "3g.20gb"), (("7g.40gb@0",),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", AROUND)
+def test_what_has_just_become_wanted_is_planned_around(sentence: str) -> None:
+    """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
+    gpus, first, gone, names, want = AROUND[sentence]
+    world = World(gpus, limits=Limits(idle_s=0, longest_s=0, rest_s=30))
+    world.pending = [pod("first", exact(first))]
+    world.look()
+    if gone:
+        world.pending.clear()
+    world.pending += [pod(str(i), exact(name)) for i, name in enumerate(names)]
+    world.look(later_s=1)
+    assert {each.instances for each in world.wanted} == {places(*each) for each in want}
+
+
+def test_a_pod_that_starves_waits_for_no_rest() -> None:
+    """Rest holds a pod up no longer than the time after which it starves, and it goes before its equals."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000, starving_s=100))
+    world.pending = [pod("old", exact("7g.40gb"))]
+    world.want(wish(0, "1g.5gb@0"))
+    world.look()
+    world.look(later_s=50)
+    assert world.wanted == (wish(0, "1g.5gb@0"),)
+    world.pending = [*(pod(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
+    world.look(later_s=50)
+    assert world.wanted == (wish(0, "7g.40gb@0"),)
+
+
+def test_what_a_pod_has_had_makes_way_at_once() -> None:
+    """The rest is for the pods that a device was wanted for; who asks otherwise waits for nobody who is gone."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
+    world.run("first", share(0, "1g.5gb@0"))
+    world.want(wish(0, "1g.5gb@0"))
+    world.look()
+    world.running.clear()
+    world.pending = [pod("next", exact("7g.40gb"))]
+    world.look(later_s=1)
+    assert world.wanted == (wish(0, "7g.40gb@0"),)
+
+
+def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
+    """Nothing serves it, so nothing makes way: the next pod gets the GPU that is free."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=30, starving_s=100))
+    world.pending = [pod("never", exact("9g.99gb"))]
+    world.look()
+    world.pending.append(pod("one", exact("4g.20gb")))
+    world.look(later_s=100)
+    world.pending[1] = pod("two", exact("7g.40gb"))
+    world.look(later_s=1)
+    assert {each.instances for each in world.wanted} == {places("4g.20gb@0"), places("7g.40gb@0")}
+
+
+def test_priority_goes_before_starvation() -> None:
+    """A pod of higher priority is never held up by one that has waited longer."""
+    world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=0, starving_s=100))
+    world.run("first", share(0, "gpu"))
+    world.pending = [pod("old", exact("7g.40gb"))]
+    world.look()
+    world.running.clear()
+    world.pending.append(pod("high", exact("1g.5gb"), priority=1))
+    world.look(later_s=100)
+    assert world.wanted == (wish(0, "1g.5gb@4"),)
+
+
+def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
+    """A need that fits beside what is wanted changes nothing; one that does not makes idle devices go."""
+    world = World()
+    world.want(wish(0, "3g.20gb@0"))
+    world.cut()
+    world.pending = [pod("small", need(4, Isolation.HARDWARE))]
+    assert world.look().wanted == ()
+    world.pending = [pod("large", need(30))]
+    world.look()
+    assert world.wanted == ()
+
+
+def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
+    """Nothing is wanted for them."""
+    world = World()
+    world.pending = [pod("one", need(4))]
+    assert world.look().wanted == ()
+
+
+def test_shares_that_pods_hold_win() -> None:
+    """A wanted device in the way of what a pod was assigned is given up; slices cut for needs count as used."""
+    world = World(2)
+    world.want(wish(0, "1g.5gb@0"), wish(1, "gpu"))
+    world.run("amount", share(0, "4096"))
+    world.run("slice", share(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
+    world.pending = [pod("one", exact("3g.20gb"))]
+    world.look()
+    assert world.wanted == (wish(1, "3g.20gb@4"),)
+
+
+def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
+    """The kubelet has given it one; which, is known when the agent has written it."""
+    world = World(2)
+    world.want(wish(0, "1g.5gb@6"), wish(1, "gpu"))
+    world.cut()
+    world.run("one", asks=(exact("1g.5gb"), need(1)))
+    world.run("two", asks=(exact("gpu"),))
+    world.pending = [pod("three", exact("1g.5gb"))]
+    world.look()
+    assert len(world.wanted[0].instances) == 2
+    assert world.wanted[1] == wish(1, "gpu")
+
+
+def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
+    """The kubelet gave it away before it was told that it is wanted no more."""
+    world = World(2)
+    world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
+    world.run("one", asks=(exact("1g.5gb"),))
+    world.look()
+    assert world.wanted == (wish(0, "1g.5gb@6"),)
+
+
+def test_what_is_wanted_is_guessed_before_what_is_being_taken_back() -> None:
+    world = World(2)
+    world.offered = (wish(0, "1g.5gb@6"),)
+    world.want(wish(1, "1g.5gb@0"))
+    world.run("one", asks=(exact("1g.5gb"),))
+    world.look(later_s=1000)
+    assert world.wanted == (wish(1, "1g.5gb@0"),)
+
+
+def test_what_a_server_claims_is_wanted_no_more_at_once() -> None:
+    """Neither the rest of what is new nor the budget of changes keeps it wanted, on whatever GPU it is."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
+    world.pending = [pod("one", exact("1g.5gb")), pod("two", exact("7g.40gb"))]
+    world.look()
+    world.cut()
+    world.look()
+    assert len(world.wanted) == 2
+    world.pending = []
+    for gpu in range(2):
+        world.run(f"claim-{gpu}", share(gpu, "4096"))
+    world.look(later_s=1)
+    assert not world.wanted
+
+
+def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, most_changing=1))
+    world.offered = (wish(0, "gpu"),)
+    world.run("need", share(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
+    world.pending = [pod("one", exact("gpu"))]
+    world.look()
+    assert not world.wanted
+    world.offered = ()
+    world.look()
+    assert world.wanted == (wish(1, "gpu"),)
+
+
+def test_at_most_so_many_gpus_change_at_once() -> None:
+    """The others wait until those are done."""
+    world = World(3, limits=Limits(idle_s=1, longest_s=1, rest_s=0, most_changing=1))
+    world.pending = [pod(str(i), exact("7g.40gb")) for i in range(3)]
+    world.look()
+    counts = []
+    for _ in range(3):
+        world.look(later_s=1)
+        counts.append(len(world.wanted))
+        world.look(later_s=1)
+        world.cut()
+    assert counts == [1, 2, 3]
+
+
+def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
+    """After a while another GPU is tried, with a warning; later it is tried again."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
+    world.pending = [pod("one", exact("7g.40gb"))]
+    world.look()
+    (first,) = world.wanted
+    decision = world.look(later_s=60)
+    assert [each.reason for each in decision.told if each.warning] == ["DevicesNotMade"]
+    assert [each.gpu for each in world.wanted] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
+    world.look(later_s=60)
+    assert [each.gpu for each in world.wanted] == [first.gpu]
+
+
+def test_sick_gpus_get_nothing_new() -> None:
+    """What is held on them stays wanted."""
+    world = World(2)
+    world.sick = (Sick(gpu="GPU-0", reason="XID 79"),)
+    world.run("one", share(0, "1g.5gb@0"))
+    world.want(wish(0, "1g.5gb@0"))
+    world.pending = [pod("two", exact("1g.5gb"))]
+    world.look()
+    assert world.wanted == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
+
+
+@pytest.mark.parametrize("rest_s", [0, 30])
+def test_what_is_wanted_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
+    """Its idle devices are neither offered nor in anybody's way."""
+    world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
+    world.want(wish(0, "1g.5gb@0"))
+    world.sick = (Sick(gpu="GPU-0", reason="XID 79"),)
+    world.pending = [pod("one", exact("1g.5gb")), pod("need", need(4))]
+    world.look()
+    assert wish(1, "1g.5gb@4") in world.wanted
+
+
+FIXED = {
+    "a node whose policy forbids it": (AUTO, True),
+    "a layout the administrator fixed": (Sharing(modes=(Mode.MIG,), layout=places("7g.40gb@0"), recut=False), False),
+    "replicas the administrator fixed": (Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),)), False),
+}
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_gpus_that_are_not_tessera_s(case: str) -> None:
+    """They are never repartitioned, and the pods wait with a reason."""
+    sharing, fixed = FIXED[case]
+    world = World(sharing=sharing)
+    world.fixed = fixed
+    world.pending = [pod("one", exact("1g.5gb"))]
+    decision = world.look()
+    assert decision.wanted == ()
+    assert [each.pod for each in decision.waiting or ()] == ["a/one"]
+
+
+def test_devices_the_administrator_fixed_serve_without_change() -> None:
+    """A pod that finds one free is the scheduler's."""
+    world = World(sharing=FIXED["a layout the administrator fixed"][0])
+    world.pending = [pod("one", exact("7g.40gb"))]
+    assert world.look() == Decision(waiting=())
+
+
+def test_a_node_without_agent_is_passed_over() -> None:
+    """Nothing is known of its GPUs."""
+    world = World()
+    world.pending = [pod("one", exact("1g.5gb"))]
+    observed = msgspec.structs.replace(world.observed, states=())
+    _, decision = advance(Memory(), observed, 0, SOON)
+    assert decision.wanted == ()
+
+
+HOSTILE = {
+    "a profile the GPU does not have": (("9g.99gb", 0),),
+    "a start that is none": (("3g.20gb", 1),),
+    "instances that overlap": (("4g.20gb", 0), ("3g.20gb", 0)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"])
+def test_what_a_pod_s_record_cannot_mean_never_becomes_wanted(case: str, resource: str) -> None:
+    """Anybody may write an annotation; a wish that no GPU can fulfil would make its node unreadable to all."""
+    world = World()
+    world.want(wish(0, "1g.5gb@6"))
+    for number, (profile, start) in enumerate(HOSTILE[case]):
+        held = msgspec.structs.replace(share(0, "1g.5gb@0", resource), profile=profile, start=start)
+        world.run(str(number), held)
+    world.look()
+    for wanted in world.wanted:
+        assert is_legal(A100, wanted.instances)
+
+
+@pytest.mark.parametrize("rest_s", [0, 30])
+def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
+    """A node whose pods' records contradict each other is left out of the plan."""
+    world = World()
+    world.run("one", share(0, "4g.20gb@0"))
+    world.run("two", share(0, "3g.20gb@0"))
+    world.want(wish(0, "1g.5gb@6"))
+    world.pending = [pod("three", exact("1g.5gb")), pod("need", need(4))]
+    other = World()
+    gpu = other.observed.nodes[0].gpus[0]
+    gpu = msgspec.structs.replace(gpu, uuid="GPU-9")
+    node = msgspec.structs.replace(other.observed.nodes[0], name=NodeName("m"), gpus=(gpu,))
+    state = GpuNodeState(name=NodeName("m"), gpus=(gpu,), reported=True)
+    before = world.observed
+    observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
+    _, decision = advance(Memory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
+    assert dict(decision.wanted)[NodeName("m")] == (Wanted(gpu="GPU-9", instances=places("1g.5gb@4")),)
+
+
+NAMES = ("gpu", "7g.40gb", "4g.20gb", "3g.20gb", "2g.10gb", "1g.5gb")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("come"), st.sampled_from(NAMES)),
+        st.tuples(st.just("go"), st.integers(0, 9)),
+        st.tuples(st.just("need"), st.integers(1, 20)),
+        st.tuples(st.sampled_from(("cut", "bind")), st.none()),
+        st.tuples(st.just("wait"), st.sampled_from((0, 1, 40, 400))),
+    ),
+    max_size=16,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(STEPS, st.sampled_from((SOON, Limits(), Limits(idle_s=0, longest_s=0, most_changing=1))))
+def test_laws(steps: list[tuple[str, object]], limits: Limits) -> None:
+    """Whatever happens: what is held stays wanted, what is wanted can be, and a second look decides nothing more."""
+    world = World(2, limits=limits)
+    for number, (what, how) in enumerate(steps):
+        match what, how:
+            case "come", str(name):
+                world.pending.append(pod(str(number), exact(name)))
+            case "need", int(gib):
+                _assign(world, str(number), gib)
+            case "go", int(index) if world.running:
+                world.running.pop(index % len(world.running))
+            case "wait", int(seconds):
+                world.now_s += seconds
+            case "cut", _:
+                world.cut()
+            case "bind", _:
+                world.bind()
+            case _:
+                pass
+        world.look()
+        _check(world)
+        again = world.look()
+        assert not again.wanted or limits.most_changing
+
+
+def _assign(world: World, name: str, gib: int) -> None:
+    """Let the extender grant an amount of an empty GPU; it sees reservations as held."""
+    held = {s.gpu for each in world.running for s in each.assignment.shares}
+    busy = {int(each.gpu.removeprefix("GPU-")) for each in world.wanted}
+    free = {0, 1} - held - busy
+    if free:
+        world.run(name, share(min(free), str(1024 * gib)))
+
+
+def _check(world: World) -> None:
+    for index in range(len(world.sharings)):
+        wanted = next((each for each in world.wanted if each.gpu == f"GPU-{index}"), Wanted(gpu=""))
+        held = [s for each in world.running for s in each.assignment.shares if s.gpu == index]
+        for each in held:
+            if each.profile:
+                assert places(f"{each.profile}@{each.start}")[0] in wanted.instances
+            elif each.mode is Mode.WHOLE:
+                assert wanted.whole
+            else:
+                assert not wanted.whole
+                assert not wanted.instances
+        assert is_legal(A100, wanted.instances)
+        assert not (wanted.whole and wanted.instances)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=12))
+def test_who_can_be_placed_runs(names: list[str]) -> None:
+    """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
+    world = World(2)
+    world.pending = [pod(str(i), exact(name)) for i, name in enumerate(names)]
+    waiting = world.look().waiting or ()
+    for _ in range(4):
+        world.cut()
+        world.bind()
+        world.look(later_s=1)
+    assert len(world.running) >= len(names) - len(waiting)

@@ -1,0 +1,101 @@
+"""Several policies: which applies to a node, and who places a pod first."""
+
+import pytest
+
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
+from tessera.core.gpu.gpumodels import model
+from tessera.core.packing.partitioning import Budget, Decision, Limits, Memory, Observed, Policy, advance_all, applying
+from tessera.core.workload.need import Ask, Need, Pod, PodKey, Requirement, SelectorTerm
+
+A100 = model("A100-40GB")
+SOON = Limits(idle_s=0, longest_s=0, rest_s=0)
+LATE = Limits(idle_s=5, longest_s=5, rest_s=0)
+
+
+def pool(value: str) -> SelectorTerm:
+    return SelectorTerm(expressions=(Requirement(key="pool", operator="In", values=(value,)),))
+
+
+def node(name: str, value: str = "") -> Node:
+    gpu = Gpu(index=0, model=A100, memory_mib=A100.memory_mib, uuid=f"GPU-{name}")
+    labels = (("pool", value),) if value else ()
+    return Node(name=NodeName(name), cpu_milli=1 << 20, memory_mib=1 << 30, gpus=(gpu,), labels=labels)
+
+
+def pod(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
+    need = Need(asks=(Ask(resource=f"nvidia.com/mig-{profile}"),), node_selector=tuple(selector.items()))
+    return Pod(key=PodKey(f"a/{name}"), need=need)
+
+
+def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> Observed:
+    states = tuple(GpuNodeState(name=each.name, gpus=each.gpus, reported=True) for each in nodes)
+    return Observed(nodes=nodes, states=states, pending=pending)
+
+
+APPLY = {
+    "none selects the node": ((Policy(name="a", term=pool("x")),), None),
+    "one without selector is for every node": ((Policy(name="a"),), "a"),
+    "the one whose labels the node has": ((Policy(name="a", term=pool("x")), Policy(name="b", term=pool("y"))), "b"),
+    "the one of higher priority": ((Policy(name="a", term=pool("y")), Policy(name="b", priority=1)), "b"),
+    "of equals the first by name": ((Policy(name="b"), Policy(name="a")), "a"),
+}
+
+
+@pytest.mark.parametrize("case", APPLY)
+def test_which_policy_applies(case: str) -> None:
+    """Exactly one, and always the same."""
+    policies, want = APPLY[case]
+    found = applying(policies, node("n", "y"))
+    assert (found.name if found else None) == want
+
+
+@pytest.mark.parametrize(("budget", "want"), [(Budget(), 7), (Budget(percent=10), 1), (Budget(3), 3)])
+def test_budgets(budget: Budget, want: int) -> None:
+    """A number, or a part of all GPUs, rounded up."""
+    assert budget.of(7) == want
+
+
+def test_the_policy_of_higher_priority_places_first() -> None:
+    """Others get what it cannot place, each pod once."""
+    policies = (
+        Policy(name="low", limits=SOON),
+        Policy(name="high", term=pool("x"), priority=9, limits=SOON),
+    )
+    observed = seen(node("other"), node("best", "x"), pending=(pod("one"), pod("two"), pod("three")))
+    _, decisions = advance_all({}, policies, observed, 0)
+    assert [name for name, _ in decisions["high"].wanted] == ["best"]
+    assert [name for name, _ in decisions["low"].wanted] == ["other"]
+    assert [len(each.waiting or ()) for each in (decisions["high"], decisions["low"])] == [2, 1]
+
+
+def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None:
+    """They go to the others at once, while its own batch is still open."""
+    policies = (Policy(name="high", term=pool("x"), priority=9, limits=LATE), Policy(name="low", limits=SOON))
+    observed = seen(node("best", "x"), node("other", "y"), pending=(pod("one", pool="y"), pod("two")))
+    memories, decisions = advance_all({}, policies, observed, 0)
+    assert decisions["high"].wanted == ()
+    assert [name for name, _ in decisions["low"].wanted] == ["other"]
+    memories, decisions = advance_all(memories, policies, observed, 5)
+    assert [name for name, _ in decisions["high"].wanted] == ["best"]
+    assert memories["high"].left == frozenset()
+
+
+def test_what_a_policy_forbids_is_not_done() -> None:
+    """Its nodes are never repartitioned; nodes without any policy are."""
+    policies = (Policy(name="no", term=pool("x"), allowed=False, limits=SOON),)
+    observed = seen(node("a", "x"), node("b"), pending=(pod("one"),))
+    memories: dict[str, Memory] = {}
+    decisions: dict[str, Decision] = {}
+    for now_s in (0, 5, 20):
+        memories, decisions = advance_all(memories, policies, observed, now_s)
+        assert decisions["no"].wanted == ()
+    assert [name for name, _ in decisions[""].wanted] == ["b"]
+
+
+def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
+    """A tenth of a few GPUs is one."""
+    policies = (Policy(name="p", limits=SOON, budget=Budget(percent=10)),)
+    observed = seen(*(node(str(i)) for i in range(4)), pending=tuple(pod(str(i)) for i in range(4)))
+    _, decisions = advance_all({}, policies, observed, 0)
+    assert len(decisions["p"].wanted) == 1

@@ -1,0 +1,58 @@
+"""Names of other systems: whose they are, and Tessera's form for the same."""
+
+import pytest
+
+from fleets import gpu, node
+from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.packing.reasons import reason
+from tessera.core.workload.foreignnames import foreign_names
+from tessera.core.workload.need import Ask, Form, Need
+
+MIB = "with the annotation tessera.dev/gpu-memory-unit: MiB"
+
+# Keyed by the name: the number asked for, whose it is, and what the sentence ends with.
+NAMES = {
+    "nvidia.com/gpumem": (3000, "HAMi", f"tessera.dev/gpu-memory: 3000 {MIB}"),
+    "nvidia.com/gpumem-percentage": (50, "HAMi", "tessera.dev/gpu-memory in GiB"),
+    "nvidia.com/gpucores": (30, "HAMi", "tessera.dev/gpu-compute: 30 beside tessera.dev/gpu-memory"),
+    "nvidia.com/priority": (1, "HAMi", "priorityClassName"),
+    "nvidia.com/gpu-10gb": (1, "nos", "tessera.dev/gpu-memory in GiB"),
+    "volcano.sh/vgpu-memory": (2048, "Volcano", f"tessera.dev/gpu-memory: 2048 {MIB}"),
+    "volcano.sh/vgpu-cores": (20, "Volcano", "tessera.dev/gpu-compute: 20 beside tessera.dev/gpu-memory"),
+    "volcano.sh/vgpu-number": (1, "Volcano", "tessera.dev/gpu-count beside tessera.dev/gpu-memory"),
+    "volcano.sh/vgpu-memory-percentage": (10, "Volcano", "tessera.dev/gpu-memory in GiB"),
+    "koordinator.sh/gpu": (100, "Koordinator", "tessera.dev/gpu-count beside tessera.dev/gpu-memory"),
+    "koordinator.sh/gpu.shared": (1, "Koordinator", "tessera.dev/gpu-count beside tessera.dev/gpu-memory"),
+    "koordinator.sh/gpu-core": (50, "Koordinator", "tessera.dev/gpu-compute: 50 beside tessera.dev/gpu-memory"),
+    "koordinator.sh/gpu-memory": (1 << 30, "Koordinator", "tessera.dev/gpu-memory in GiB"),
+    "koordinator.sh/gpu-memory-ratio": (50, "Koordinator", "tessera.dev/gpu-memory in GiB"),
+    "tencent.com/vcuda-core": (20, "gpu-manager", "tessera.dev/gpu-compute: 20 beside tessera.dev/gpu-memory"),
+    "tencent.com/vcuda-memory": (8, "gpu-manager", "tessera.dev/gpu-memory in GiB"),
+    "mig.das.com/1g.5gb": (1, "InstaSlice", "nvidia.com/mig-PROFILE"),
+    "gpu-memory": (1, "KAI", "tessera.dev/gpu-memory in GiB"),
+    "gpu-fraction": (1, "KAI", "tessera.dev/gpu-memory in GiB"),
+    "resource.k8s.io/claim": (1, "dynamic resource allocation", "one of the forms of docs/requests.md"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_another_system(name: str) -> None:
+    count, owner, end = NAMES[name]
+    (got,) = foreign_names([Ask(resource=name, count=count), Ask(resource=name, count=count, container="b")])
+    assert got.startswith(f"{name} is a name of {owner}, which Tessera does not read: ask for ")
+    assert got.endswith(end)
+
+
+def test_tesseras_own_names_and_those_of_other_devices_are_not_told() -> None:
+    own = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "rdma/hca", "nvidia.com/gpumemory")
+    assert foreign_names(Ask(resource=name) for name in own) == ()
+    assert foreign_names([Ask(resource="gpu-memory", form=Form.NEED)]) == ()
+
+
+def test_the_reason_for_waiting_says_so() -> None:
+    need = Need(asks=(Ask(resource="nvidia.com/gpu"), Ask(resource="nvidia.com/gpumem", count=3000)))
+    got = reason(Snapshot(nodes=(node("a", gpu(0)),)), need)
+    assert got.startswith("needs nvidia.com/gpu, 3000 x nvidia.com/gpumem; 1 node ")
+    assert got.endswith(
+        "; nvidia.com/gpumem is a name of HAMi, which Tessera does not read: ask for " + NAMES["nvidia.com/gpumem"][2]
+    )

@@ -1,0 +1,247 @@
+"""Needs: what a pod must be given over its whole life, against Kubernetes' own step-by-step formula."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need
+
+GPU = "nvidia.com/gpu"
+MIG = "nvidia.com/mig-1g.10gb"
+
+
+def exact(count: int, resource: str = GPU, container: str = "") -> Ask:
+    return Ask(resource=resource, count=count, container=container)
+
+
+def share(memory_mib: int, container: str = "") -> Ask:
+    return Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=memory_mib, container=container)
+
+
+def need(memory_mib: int, count: int = 1, compute_percent: int = 0, container: str = "") -> Ask:
+    return Ask(
+        resource="tessera.dev/gpu-memory",
+        form=Form.NEED,
+        count=count,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        isolation=Isolation.DRIVER,
+        container=container,
+    )
+
+
+def box(*asks: Ask, cpu: int = 0, memory: int = 0, sidecar: bool = False) -> ContainerNeed:
+    return ContainerNeed(cpu=Fraction(cpu), memory=Fraction(memory), asks=asks, sidecar=sidecar)
+
+
+ASKS = {
+    "containers ask side by side": ([box(exact(1, container="a")), box(exact(2, container="b"))], [], "ab", [1, 2]),
+    "an init container reuses their devices": (
+        [box(exact(2, container="a"))],
+        [box(exact(1, container="i"))],
+        "a",
+        [2],
+    ),
+    "an init container asks what is beyond them": (
+        [box(exact(2, container="a"))],
+        [box(exact(5, container="i"))],
+        "ai",
+        [2, 3],
+    ),
+    "only the largest of several init containers counts": (
+        [],
+        [box(exact(1, container="i")), box(exact(3, container="j")), box(exact(2, container="k"))],
+        "j",
+        [3],
+    ),
+    "a sidecar keeps its devices": (
+        [box(exact(1, container="a"))],
+        [box(exact(1, container="s"), sidecar=True)],
+        "as",
+        [1, 1],
+    ),
+    "an init container after a sidecar cannot take the sidecar's devices": (
+        [box(exact(1, container="a"))],
+        [box(exact(1, container="s"), sidecar=True), box(exact(2, container="i"))],
+        "asi",
+        [1, 1, 1],
+    ),
+    "resources of different names are not reused for each other": (
+        [box(exact(1, container="a"))],
+        [box(exact(1, MIG, container="i"))],
+        "ai",
+        [1, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize(("containers", "init", "want_names", "want_counts"), ASKS.values(), ids=ASKS)
+def test_devices_by_name(
+    containers: list[ContainerNeed], init: list[ContainerNeed], want_names: str, want_counts: list[int]
+) -> None:
+    got = effective_need(containers, init).asks
+    assert "".join(ask.container for ask in got) == want_names
+    assert [ask.count for ask in got] == want_counts
+
+
+SHARES = {
+    "all shares lie on one GPU": ([box(share(2, "a")), box(share(3, "b"))], [], [share(5)]),
+    "one container keeps its name": ([box(share(2, "a")), box()], [], [share(2, "a")]),
+    "a larger init step wins": ([box(share(2, "a"))], [box(share(7, "i"))], [share(7)]),
+    "a smaller init step is covered": ([box(share(7, "a"))], [box(share(2, "i"))], [share(7)]),
+    "an init step stands on the sidecars before it": (
+        [box(share(1, "a"))],
+        [box(share(4, "s"), sidecar=True), box(share(3, "i"))],
+        [share(7)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("containers", "init", "want"), SHARES.values(), ids=SHARES)
+def test_shares_of_one_pod_are_one_ask(
+    containers: list[ContainerNeed], init: list[ContainerNeed], want: list[Ask]
+) -> None:
+    assert list(effective_need(containers, init).asks) == want
+
+
+NEEDS = {
+    "each container has its own devices": (
+        [box(need(6, container="a")), box(need(4, container="b"))],
+        [],
+        [(6, 1), (4, 1)],
+    ),
+    "an init container takes the device that grows least": (
+        [box(need(6, container="a")), box(need(4, container="b"))],
+        [box(need(5, container="i"))],
+        [(6, 1), (4, 1)],
+    ),
+    "a device grows for a larger init container": (
+        [box(need(6, container="a"))],
+        [box(need(8, container="i"))],
+        [(8, 1)],
+    ),
+    "of several devices only one grows": (
+        [box(need(1, 8, container="a"))],
+        [box(need(40, container="i"))],
+        [(40, 1), (1, 7)],
+    ),
+    "a running sidecar's device is not taken": (
+        [],
+        [box(need(4, container="s"), sidecar=True), box(need(2, container="i"))],
+        [(4, 1), (2, 1)],
+    ),
+    "a later init container reuses an earlier one's device": (
+        [],
+        [box(need(2, container="i")), box(need(5, container="j"))],
+        [(5, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("containers", "init", "want"), NEEDS.values(), ids=NEEDS)
+def test_needs_grow_where_init_containers_reuse_them(
+    containers: list[ContainerNeed], init: list[ContainerNeed], want: list[tuple[int, int]]
+) -> None:
+    assert [(ask.memory_mib, ask.count) for ask in effective_need(containers, init).asks] == want
+
+
+def test_compute_grows_with_memory_equal() -> None:
+    got = effective_need(
+        [box(need(4, compute_percent=50, container="a")), box(need(4, compute_percent=20, container="b"))],
+        [box(need(4, compute_percent=30, container="i"))],
+    )
+    assert [ask.compute_percent for ask in got.asks] == [50, 20]
+
+
+def test_a_stronger_grade_covers_a_weaker_ask() -> None:
+    grades = (Isolation.NONE, Isolation.DRIVER, Isolation.HARDWARE)
+    assert [[grade.covers(asked) for asked in grades] for grade in grades] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+
+
+@st.composite
+def _containers(draw: st.DrawFn, prefix: str, *, sidecars: bool) -> list[ContainerNeed]:
+    made = []
+    for index in range(draw(st.integers(0 if sidecars else 1, 4))):
+        name = f"{prefix}{index}"
+        ask = draw(
+            st.sampled_from([None, "exact", "share", "need"]),
+        )
+        amount = draw(st.integers(1, 6))
+        asks = {
+            None: (),
+            "exact": (exact(amount, draw(st.sampled_from([GPU, MIG])), name),),
+            "share": (share(amount, name),),
+            "need": (need(amount, draw(st.integers(1, 3)), draw(st.integers(0, 100)), name),),
+        }[ask]
+        sidecar = sidecars and draw(st.booleans())
+        made.append(box(*asks, cpu=draw(st.integers(0, 9)), memory=draw(st.integers(0, 9)), sidecar=sidecar))
+    return made
+
+
+def _kubernetes(containers: list[ContainerNeed], init: list[ContainerNeed], name: str) -> Fraction:
+    """Follow AggregateContainerRequests of kubernetes/component-helpers, which keeps running sums."""
+    total = sum((_amount(c, name) for c in containers), Fraction(0))
+    sidecars = largest = Fraction(0)
+    for container in init:
+        amount = _amount(container, name)
+        if container.sidecar:
+            total += amount
+            sidecars += amount
+            amount = sidecars
+        else:
+            amount += sidecars
+        largest = max(largest, amount)
+    return max(total, largest)
+
+
+def _amount(container: ContainerNeed, name: str) -> Fraction:
+    if name in {"cpu", "memory"}:
+        return Fraction(getattr(container, name))
+    asks = (ask for ask in container.asks if ask.resource == name)
+    return Fraction(sum(ask.memory_mib if ask.form is Form.SHARE else ask.count for ask in asks))
+
+
+@given(_containers("a", sidecars=False), _containers("i", sidecars=True))
+def test_amounts_equal_kubernetes_formula(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
+    got = effective_need(containers, init)
+    assert got.cpu == _kubernetes(containers, init, "cpu")
+    assert got.memory == _kubernetes(containers, init, "memory")
+    for resource in (GPU, MIG):
+        assert sum(ask.count for ask in got.asks if ask.resource == resource) == _kubernetes(containers, init, resource)
+    shares = [ask.memory_mib for ask in got.asks if ask.form is Form.SHARE]
+    assert sum(shares) == _kubernetes(containers, init, "aliyun.com/gpu-mem")
+    assert len(shares) <= 1
+
+
+@given(_containers("a", sidecars=False), _containers("i", sidecars=True))
+def test_every_step_finds_its_devices(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
+    """At each step the largest devices wanted fit the largest devices held, each its own: enough, by Hall's theorem."""
+    held = sorted((ask.memory_mib for ask in _each(effective_need(containers, init).asks)), reverse=True)
+    sidecars: list[ContainerNeed] = []
+    steps = []
+    for container in init:
+        steps.append([*sidecars, container])
+        if container.sidecar:
+            sidecars.append(container)
+    for step in [*steps, [*containers, *sidecars]]:
+        wanted = sorted((ask.memory_mib for c in step for ask in _each(c.asks)), reverse=True)
+        assert len(wanted) <= len(held)
+        assert all(want <= have for want, have in zip(wanted, held, strict=False))
+
+
+@given(_containers("a", sidecars=False), _containers("i", sidecars=True))
+def test_no_more_devices_than_the_busiest_step(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
+    got = effective_need(containers, init).asks
+    assert sum(ask.count for ask in got if ask.form is Form.NEED) == _kubernetes(
+        containers, init, "tessera.dev/gpu-memory"
+    )
+
+
+def _each(asks: tuple[Ask, ...]) -> list[Ask]:
+    return [ask for ask in asks if ask.form is Form.NEED for _ in range(ask.count)]
