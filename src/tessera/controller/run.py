@@ -56,7 +56,7 @@ _SURE_S = 0.001
 class Controller:
     """Decides for the whole cluster; `run` ends when it is cancelled, and leaves all as it is.
 
-    It looks for at most half of its time, however much changes.
+    It looks for at most a quarter of its time, however much changes.
 
     Args:
         settings: how often it looks.
