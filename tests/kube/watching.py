@@ -126,6 +126,8 @@ class Watcher:
         self._began = time.monotonic()
         self._looks = [self._began]
         """When containers were looked at."""
+        self._silent: list[tuple[float, float]] = []
+        """When the API server did not answer: after a kill it may take a minute to come back."""
         self.pods: dict[str, Seen] = {}
         """By UID, also those that are gone."""
         self.present: dict[str, dict[str, Any]] = {}
@@ -156,8 +158,10 @@ class Watcher:
 
     def look(self) -> None:
         """Look once at everything."""
-        with contextlib.suppress(NoAnswerError):  # what is given twice is so without the API server too
+        try:
             self._follow(self._api.list(PODS))
+        except NoAnswerError:  # what is given twice is so without the API server too
+            self._silent.append((self._looks[-1], time.monotonic()))
         self._looks.append(time.monotonic())
         before = living(self._cluster.cgroup)
         nodes = [(seen(node), checkpoint(node)) for node in self._cluster.nodes]
@@ -218,7 +222,7 @@ class Watcher:
         if not known.ran_since and any(_began(each) for each in states):
             known.ran_since = time.monotonic()
         known.ended = known.phase in {"Succeeded", "Failed"}
-        overdue = known.follow_start(pod, time.monotonic(), self._away_s)
+        overdue = known.follow_start(pod, time.monotonic(), self._broken_s)
         if overdue and not self._may_go(known):
             self.never_started.append(overdue)
             self._log(f"NEVER STARTED {overdue}")
@@ -247,6 +251,11 @@ class Watcher:
             self.unstarted.append(f"{known.name}: {words}")
         else:
             self._harm(known, f"{words} {json.dumps(states)}")
+
+    def _broken_s(self, node: str, since_s: float) -> float:
+        """Return for how long what a node's pods need to start has been broken, or has not answered, since a time."""
+        silent_s = sum(max(0.0, to_s - max(from_s, since_s)) for from_s, to_s in self._silent)
+        return silent_s + self._away_s(node, since_s)
 
     def _is_denied_again(self, known: Seen, status: dict[str, Any]) -> bool:
         """Return whether a restarted kubelet denied a pod for want of devices for a container that did not run.
