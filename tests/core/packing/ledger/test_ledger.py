@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
+from gpunodes import at
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -179,6 +180,17 @@ REASONS = {
         "has a place for each device alone, but not for all together",
     ),
 }
+
+
+def test_a_reason_names_the_devices_of_the_first_gpu_whatever_was_seen_before() -> None:
+    cut = at("A100-40GB", ("1g.5gb", 0))
+    sliced, whole = Sharing(modes=(Mode.MIG,), layout=cut, recut=False), Sharing(modes=(Mode.WHOLE,))
+    fresh, lived = Ledger(), Ledger()
+    lived.put_node(node("m", gpu(0, A100, whole)))
+    for each in (fresh, lived):
+        each.put_node(node("n", gpu(0, A100, sliced), gpu(1, A100, whole)))
+    (found,) = {each.filter(amount(2_000, Isolation.HARDWARE), ["n"]).hopeless["n"] for each in (fresh, lived)}
+    assert found.startswith("its devices are allocated by name (nvidia.com/mig-1g.5gb)")
 
 
 @pytest.mark.parametrize(("spec", "pods", "need", "where", "want"), REASONS.values(), ids=REASONS)

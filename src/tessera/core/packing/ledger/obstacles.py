@@ -99,12 +99,13 @@ class Obstacles:
         return self._told[code]
 
     def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
-        """Return that no GPU serves an ask, or a type of GPU whose devices would if their allocator did."""
+        """Return that no GPU serves an ask, or the type of the first whose devices would if their allocator did."""
         if not self._others[number].any():
             return _code(_UNABLE, number)
-        other = np.where(self._others[number][kinds], kinds, 0).max(axis=0, initial=0)
+        others = self._others[number][kinds]
+        first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
         what = _BY_SCHEDULER if ask.form is Form.EXACT else _BY_NAME
-        return np.where(other, _code(what, number, 0, other), _code(_UNABLE, number))
+        return np.where(others.any(axis=0), _code(what, number, 0, first), _code(_UNABLE, number))
 
     def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
         """Return what is short for one ask on nodes that could serve it if they were free; -1 where nothing is."""
