@@ -50,6 +50,7 @@ def test_a_share_finds_the_gpus_that_slices_by_name_have_left(whole_cluster: Clu
         "disruption": {"budget": "100%"},
     }
     cluster.kubectl("patch", "gpupolicy", "testbed", "--type=merge", f"--patch={json.dumps({'spec': policy})}")
+    cluster.kubectl("delete", "pods", "-l", "made-by=test", "--grace-period=1")
     slices = [pods.pod(f"slice-{each}", limits={"nvidia.com/mig-2g.10gb": 1}) for each in range(6)]
     pods.run(cluster, *slices)
     revision = node.labels()[REVISION]
