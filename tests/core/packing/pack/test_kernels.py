@@ -71,6 +71,11 @@ def test_uncompiled(shapes: Shapes, kinds: list[Need], leaving_permille: int, rn
     assert_same_choices(fleet, plain, kinds, leaving_permille)
 
 
+def test_a_pod_that_asks_for_a_gpu_and_for_an_amount() -> None:
+    both = Need(asks=(Ask(resource="nvidia.com/gpu"), *amount(6_000).asks))
+    assert_same_choices(Fleet(fleet_of([([A100], 8_000), ([A100, T4, A30], 8_000), ([T4, T4], 0)])), plain, [both], 0)
+
+
 def test_compiled_on_a_fleet_that_is_large_enough_for_it() -> None:
     rng = random.Random(3)
     shapes = [(rng.choices((A30, A100, T4), k=rng.choice((1, 4, 8))), rng.randrange(96_000)) for _ in range(1000)]
