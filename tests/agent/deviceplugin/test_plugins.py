@@ -1069,3 +1069,18 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     await node.plugins.gate.tidy(node.plugins._uses_of)
     assert node.plugins.gate.by_name == frozenset()
     await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
+
+
+async def test_a_pod_that_runs_uses_its_memory_though_its_assignment_went_while_no_agent_ran(node: Node) -> None:
+    """Its tenant deletes the annotations; an agent that starts then has its own record alone to go by."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("p", 8, share(0, 8192))
+    await node.run("p", NEED, 8)
+    node.process_of("p")
+    node.pods["default", "p"]["metadata"]["annotations"].clear()
+    await node.kill()
+    node.plugins = node.started()
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("q", 10, share(0, 10240))
+    with pytest.raises(Conflict, match="more memory than"):
+        await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 10),)))

@@ -361,8 +361,15 @@ class Gate:
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
                 yield entry
 
-    def disown(self, resource: str, ids: Iterable[str]) -> None:
+    def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
+
+        What a container was started with stays counted, whatever became of its pod's assignment since.
+
+        Args:
+            resource: of the ids.
+            ids: what the kubelet gave it.
+            unassigned: pods (`namespace/name`) that were refused to start.
 
         Raises:
             Unavailable: the record cannot be written.
@@ -371,7 +378,9 @@ class Gate:
         own = (resource, tuple(sorted(ids)))
         self._keep(
             tuple(
-                msgspec.structs.replace(each, uses=()) if (each.resource, each.ids) == own else each
+                msgspec.structs.replace(each, uses=())
+                if (each.resource, each.ids) == own and (not each.uid or each.pod in unassigned)
+                else each
                 for each in self._entries
             )
         )

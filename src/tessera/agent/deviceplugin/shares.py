@@ -240,7 +240,7 @@ class ShareAllocator:
         assigned = {due.key for due in self.dues()}
         for each in held:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
-                self._gate.disown(each.resource, each.device_ids)
+                self._gate.disown(each.resource, each.device_ids, frozenset(self.unassigned.values()))
 
     def _with_refused(self, error: Conflict) -> Conflict:
         """Return the error with what is wrong about assignments that do not count, and not whose they are."""
