@@ -300,13 +300,19 @@ def _settled(what: str, look: Callable[[], list[str]], within_s: float, log: Log
 
 
 def _pods(api: Api) -> list[dict[str, Any]]:
-    return api.list(f"{NAMESPACE}/pods?labelSelector=made-by%3Dtest")
+    return _objects(api, f"{NAMESPACE}/pods?labelSelector=made-by%3Dtest")
+
+
+def _objects(api: Api, path: str) -> list[dict[str, Any]]:
+    """Return the items of a list, asked again of an API server that has only just begun (429) or does not answer."""
+    items: list[dict[str, Any]] = api.insist("GET", path)[1]["items"]
+    return items
 
 
 def _waits_without_cause(api: Api) -> list[str]:
     """Return the pods that wait for what a node has, by what its kubelet offers and its pods ask."""
-    found, nodes = _pods(api), api.list("/api/v1/nodes")
-    gpu_nodes = api.list("/apis/tessera.dev/v1alpha1/gpunodes")
+    found, nodes = _pods(api), _objects(api, "/api/v1/nodes")
+    gpu_nodes = _objects(api, "/apis/tessera.dev/v1alpha1/gpunodes")
     honest = [each for each in found if not each["metadata"]["name"].startswith(("forged", "misrouted"))]
     waiting = [each for each in honest if each["status"]["phase"] == "Pending" and not each["spec"].get("nodeName")]
     # Forged and misrouted ones too: those that must not start are to fail, or to be evicted.
@@ -356,7 +362,7 @@ def _fits(pod: dict[str, Any], nodes: list[dict[str, Any]], found: list[dict[str
 def _held(api: Api) -> list[str]:
     """Return what GPUNodes still keep for pods that are gone."""
     found = []
-    for each in api.list("/apis/tessera.dev/v1alpha1/gpunodes"):
+    for each in _objects(api, "/apis/tessera.dev/v1alpha1/gpunodes"):
         spec = each.get("spec") or {}
         found += [f"{each['metadata']['name']}: {key} {spec[key]}" for key in ("claims", "wanted") if spec.get(key)]
     return found
