@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
-from tessera.api.assignments import write_shares
-from tessera.api.signatures import Keys, key_id
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import Keys, key_id
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.advertise import OfferOptions, offer

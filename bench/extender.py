@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from kubeobjects import gpu, share
 from replaying import Machine, make_machines, pod
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.log import configure
 from tessera.server.run import Server

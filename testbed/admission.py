@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from tessera.api.admission import AMOUNTS
-from tessera.api.podspecs import ASSIGNMENT
-from tessera.api.schedulerconfig import SCHEDULER_NAME
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
+from tessera.api.scheduler.admission import AMOUNTS
+from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.errors import Unavailable
 from testbed.deploy import NAMESPACE, objects
 from testbed.processes import until

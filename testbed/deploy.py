@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tessera.api import crds, documents, quota
-from tessera.api.schedulerconfig import configuration
+from tessera.api import documents
+from tessera.api.kubernetes import quota
+from tessera.api.scheduler.configuration import configuration
+from tessera.api.tessera import crds
 
 __all__ = ["EXTENDER_URL", "FOLDER", "NAMESPACE", "objects", "write"]
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tessera.api.gpupolicies import API_VERSION, KIND
-from tessera.api.schedulerconfig import SCHEDULER_NAME
+from tessera.api.scheduler.configuration import SCHEDULER_NAME
+from tessera.api.tessera.gpupolicies import API_VERSION, KIND
 from tessera.cli import COMMANDS
 from testbed.controlplane import REQUESTS_PER_S, Settings
 from testbed.deploy import EXTENDER_URL, objects

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tessera.api.admission import OPT_OUT
+from tessera.api.scheduler.admission import OPT_OUT
 
 __all__ = ["ROUTED", "asking"]
 

@@ -14,7 +14,7 @@ from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.gpu import MemoryDriver
 from tessera.clients.kube import CONFIG_MAPS, EVENTS, NODES, PODS, MemoryKube, Object, labels_of
 from tessera.clients.kubelet import Container, MemoryKubelet

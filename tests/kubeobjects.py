@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.assignments import write_shares
-from tessera.api.gpunodes import claims_field, new_object, status_fields, wanted_field
+from tessera.api.tessera.gpunodes import claims_field, new_object, status_fields, wanted_field
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.gpumodels import model

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from servers import Asked, settle
-from tessera.api.assignments import write_shares
-from tessera.api.clusterpods import object_field, read_live_pod
-from tessera.api.gpunodes import new_object, status_fields
-from tessera.api.nodes import read_node
+from tessera.api.kubernetes.nodes import read_node
+from tessera.api.tessera.gpunodes import new_object, status_fields
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName

@@ -11,8 +11,8 @@ import msgspec
 
 from kubeobjects import gpu, gpunode, node, pod
 from signed import AGENT
-from tessera.api.assignments import write_shares
-from tessera.api.signatures import keys_text
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, is_legal

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.signatures import Authority, Keys, key_id, published
+from tessera.api.tessera.pods.signatures import Authority, Keys, key_id, published
 from tessera.signing import Signer, verify
 
 Object = dict[str, Any]

@@ -6,8 +6,8 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.api.signatures import signature_text, signed_text
+from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
+from tessera.api.tessera.pods.signatures import signature_text, signed_text
 
 __all__ = ["SEED_BYTES", "Signer", "verify"]
 

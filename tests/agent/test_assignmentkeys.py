@@ -13,8 +13,8 @@ from agentmachine import Machine
 from kubeobjects import amount
 from signed import SERVER, STRANGER, config_map, public
 from tessera.agent.assignmentkeys import AssignmentKeys
-from tessera.api.assignments import write_shares
-from tessera.api.signatures import KEYS, NAMESPACE, is_signed, key_id
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, is_signed, key_id
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable

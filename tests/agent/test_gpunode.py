@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from agentmachine import Machine
 from gpunodes import at, facts, shared
 from tessera.agent.gpunode import Asked, GpuNodeLink
-from tessera.api.gpunodes import read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_NODES,

@@ -8,7 +8,7 @@ import pytest
 
 from agentmachine import Machine
 from kubeobjects import amount
-from tessera.api.gpunodes import read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
 from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
 from tessera.core.gpu.gpumodels import model

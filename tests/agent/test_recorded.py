@@ -12,7 +12,7 @@ from agentmachine import Machine
 from gpunodes import at, facts, shared
 from signed import Trusting
 from tessera.agent.recorded import Recorder, World
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
-from tessera.api.nodereports import DEVICE_LIST
+from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, NODES, PODS, annotations_of, labels_of
 from tessera.core.cluster.snapshot import Share

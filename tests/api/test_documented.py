@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from nodefacts import gpu
-from tessera.api import documents, fleets, nodepolicy, sharingconfig, workloads
-from tessera.api.nodes import MODEL_LABELS
-from tessera.api.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
+from tessera.api import documents
+from tessera.api.kubernetes import workloads
+from tessera.api.kubernetes.nodes import MODEL_LABELS
+from tessera.api.kubernetes.podspecs import GPU_MODEL, ISOLATION, MEMORY_UNIT
+from tessera.api.nvidia import sharingconfig
+from tessera.api.tessera import fleets, nodepolicy
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)

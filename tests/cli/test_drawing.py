@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenes import SCENES, Scene
-from tessera.api.nodes import CPU_MILLI, MEMORY_MIB
+from tessera.api.kubernetes.nodes import CPU_MILLI, MEMORY_MIB
 from tessera.cli.drawing import svg
 from tessera.cli.drawing.alike import EVERY_GPU
 from tessera.cli.drawing.compact import MOST_TILES

@@ -6,7 +6,7 @@ import pytest
 
 from kubeobjects import amount, gpu, gpunode, node, pod, share
 from signed import AGENT, SERVER, config_map
-from tessera.api.signatures import keys_text
+from tessera.api.tessera.pods.signatures import keys_text
 from tessera.cli.livecluster import observe
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, NODES, PODS, MemoryKube, Object
 from tessera.core.explain.inspection import inspect

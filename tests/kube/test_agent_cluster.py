@@ -12,8 +12,8 @@ import pytest
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, create, devices, pod, run
 from kubeobjects import amount
-from tessera.api.assignments import write_shares
-from tessera.api.gpunodes import claims_field, read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import claims_field, read_gpu_node, wanted_field
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Wanted
 from tessera.core.cluster.snapshot import Share

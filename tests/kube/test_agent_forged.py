@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from kube.gpunode import GpuNode
 from kube.pods import create, devices, phase, pod, run
 from signed import SERVER, STRANGER
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.cli import main
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import gpusharecli
 from kube.gpunode import GpuNode
 from kube.pods import pod, run
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.cli import main
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode

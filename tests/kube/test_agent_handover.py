@@ -11,7 +11,7 @@ import pytest
 from kube.gpunode import GpuNode
 from kube.pods import environment, pod, run
 from kubeobjects import amount
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from testbed.gpus import DRIVER_SPEC
 from testbed.processes import until
 

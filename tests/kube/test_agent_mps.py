@@ -6,7 +6,7 @@ from typing import Any
 
 from kube.gpunode import GpuNode
 from kube.pods import devices, environment, pod, run
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation

@@ -9,7 +9,7 @@ import pytest
 
 from kube.gpunode import GpuNode
 from kube.pods import environment, pod, run
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode

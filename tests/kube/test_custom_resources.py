@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policyobjects import BAD, GOOD, gpu_policy
-from tessera.api.gpupolicies import Spec, node_policy, read_gpu_policy
+from tessera.api.tessera.gpupolicies import Spec, node_policy, read_gpu_policy
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.processes import until

@@ -10,7 +10,7 @@ import pytest
 
 from kube import pods
 from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from tessera.api.podspecs import ASSIGNMENT
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.clients.kube import PODS, Kube, Object
 from testbed.cluster import Cluster
 

@@ -12,7 +12,7 @@ import virtualtime
 from kubeobjects import gpu, node, pod, share
 from servers import FULL, NEED, Asked, Clock, check, hold, make_node, make_pod, servers, settle
 from signed import AGENT, signed
-from tessera.api.gpunodes import claims_field
+from tessera.api.tessera.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.workload.need import PodKey

@@ -12,7 +12,16 @@ from structlog.testing import capture_logs
 from kubeobjects import gpu, node, pod, share
 from servers import FULL, NEED, SHARE, Clock, hold, make_node, make_pod, regrant, servers, settle
 from signed import AGENT, SERVER, STRANGER, config_map, signed
-from tessera.api.signatures import KEYS, NAMESPACE, SECRET, Authority, is_signed, key_id, published_keys, secret
+from tessera.api.tessera.pods.signatures import (
+    KEYS,
+    NAMESPACE,
+    SECRET,
+    Authority,
+    is_signed,
+    key_id,
+    published_keys,
+    secret,
+)
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,

@@ -16,7 +16,7 @@ import virtualtime
 from grants import faults, shares_of, unsettled
 from kubeobjects import gpu, pod, share
 from servers import Asked, make_node, make_pod, servers, settle
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, Unanswered
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.nodefiles import read_file
-from tessera.api.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
 from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store, version_of
 from tessera.errors import Unavailable
 from tessera.log import Logger

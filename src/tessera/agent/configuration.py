@@ -13,7 +13,9 @@ import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, read_file
 from tessera.agent.partition import MIG_CONFIG
-from tessera.api import documents, nodepolicy, sharingconfig
+from tessera.api import documents
+from tessera.api.nvidia import sharingconfig
+from tessera.api.tessera import nodepolicy
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.doctor import APPLIED
 from tessera.core.node.nodesharing import NodeSharing, Strategy

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from tessera.agent.deviceplugin import Gate
 from tessera.agent.nodeview import is_ending, uid_of
 from tessera.agent.partition.evictions import Evictions
-from tessera.api.nodereports import Report, Subject
+from tessera.api.tessera.nodereports import Report, Subject
 from tessera.clients.kube import Kube, record_event
 from tessera.core.deviceplugin.allocations import Allocation, Clash
 from tessera.core.node.layouts import User

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpunodes import new_object, offered_field, read_gpu_node, status_fields
+from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.allocators import as_keys, as_wanted

@@ -19,7 +19,7 @@ from tessera.agent.gpunode import GpuNodeLink
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import is_ended
-from tessera.api.containerlimits import asks_of, lasting_containers
+from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.advertise import DeviceKey, NodeOffer

@@ -24,8 +24,9 @@ from tessera.agent.partition import (
 )
 from tessera.agent.settings import Settings
 from tessera.agent.undisturbed import Undisturbed
-from tessera.api import documents, migparted
-from tessera.api.nodereports import Report
+from tessera.api import documents
+from tessera.api.nvidia import migparted
+from tessera.api.tessera.nodereports import Report
 from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement

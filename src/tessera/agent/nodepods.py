@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from tessera.api.dues import unshown
+from tessera.api.tessera.pods.dues import unshown
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.snapshot import Share

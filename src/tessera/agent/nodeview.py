@@ -5,7 +5,7 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
-from tessera.api.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence

@@ -13,9 +13,9 @@ from typing import TypeAlias
 import msgspec
 
 from tessera.agent.assignmentkeys import Trust
-from tessera.api.podspecs import ASSIGNMENT
-from tessera.api.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
-from tessera.api.signatures import is_signed
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
+from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
+from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held

@@ -36,8 +36,8 @@ from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
-from tessera.api.gpulabels import Labelling, gpu_labels, owns, stamped
-from tessera.api.nodereports import (
+from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
+from tessera.api.tessera.nodereports import (
     DEVICE_LIST,
     ENFORCEMENT,
     REVISION,

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from typing import TypeVar
 
 from tessera.api.documents import Document, Path, Plain
+from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Field", "checked_name", "identity", "objects"]
+__all__ = ["Field", "checked_name", "identity", "in_place", "objects", "read_model"]
 
 Word = TypeVar("Word", bound=str)
 Number = TypeVar("Number")
+Value = TypeVar("Value")
 
 _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 """What an error repeats of an object's name; a name beyond it is left out."""
@@ -220,3 +223,28 @@ def checked_name(field: Field, default: str | None = None) -> str:
     if not _DNS_NAME.fullmatch(name):
         raise field.refuse("a name of lower-case letters, digits, - and .", found=shown(name))
     return name
+
+
+def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
+    """Return what `read` returns; its errors are given the place of the field, or the words, they are about.
+
+    Raises:
+        InvalidInput: the error of `read`, its subject preceded by source, document, line, object and path.
+
+    """
+    try:
+        return read()
+    except InvalidInput as error:
+        subject = f"{place if isinstance(place, str) else place.subject}: {error.subject}"
+        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
+
+
+def read_model(field: Field) -> GpuModel:
+    """Return the GPU model a field names.
+
+    Raises:
+        InvalidInput: a model Tessera does not know.
+
+    """
+    name = field.text()
+    return in_place(field, partial(model, name))

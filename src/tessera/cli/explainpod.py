@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tessera.api.podevents import SeenEvent, read_events
+from tessera.api.kubernetes.podevents import SeenEvent, read_events
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file

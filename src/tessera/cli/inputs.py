@@ -8,9 +8,11 @@ from typing import Literal, TypeVar
 
 import click
 
-from tessera.api import documents, fleets, workloads
-from tessera.api.asks import SHARE_MEMORY
+from tessera.api import documents
 from tessera.api.documents import Document
+from tessera.api.kubernetes import workloads
+from tessera.api.kubernetes.asks import SHARE_MEMORY
+from tessera.api.tessera import fleets
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tessera.api.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.fields import objects
-from tessera.api.signatures import KEYS, NAMESPACE, Authority, published_keys
+from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.cli.inputs import read_documents
 from tessera.clients.kube import (
     CONFIG_MAPS,

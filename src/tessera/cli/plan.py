@@ -6,7 +6,8 @@ from typing import TypedDict, Unpack
 import click
 import rich
 
-from tessera.api import adminfiles, plans
+from tessera.api.nvidia import adminfiles
+from tessera.api.tessera import plans
 from tessera.cli.drawing import svg
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
 from tessera.cli.options import (

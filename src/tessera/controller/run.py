@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.gpunodes import API_VERSION, wanted_field
-from tessera.api.gpunodes import KIND as GPU_NODE
-from tessera.api.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
-from tessera.api.nodereports import Report
-from tessera.api.partitionpolicies import partition_policy
-from tessera.api.policystatus import Facts, new_status, refused_status
-from tessera.api.signatures import KEYS, NAMESPACE, Authority, published_keys
+from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
+from tessera.api.tessera.gpunodes import API_VERSION, wanted_field
+from tessera.api.tessera.gpunodes import KIND as GPU_NODE
+from tessera.api.tessera.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
+from tessera.api.tessera.nodereports import Report
+from tessera.api.tessera.partitionpolicies import partition_policy
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
+from tessera.api.tessera.policystatus import Facts, new_status, refused_status
 from tessera.bell import Bell
 from tessera.clients.kube import (
     CONFIG_MAPS,

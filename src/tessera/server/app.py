@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tessera import __version__
-from tessera.api.admission import is_routed, read_review, write_review
-from tessera.api.extender import (
+from tessera.api.scheduler.admission import is_routed, read_review, write_review
+from tessera.api.scheduler.extender import (
     read_args,
     read_binding,
     read_preemption,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from tessera.api.bindings import binding_annotations
-from tessera.api.clusterpods import LivePod
-from tessera.api.extender import BindingArgs
+from tessera.api.scheduler.extender import BindingArgs
+from tessera.api.tessera.pods.bindings import binding_annotations
+from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.clients.kube import PODS, Kube, Object, Unanswered
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable

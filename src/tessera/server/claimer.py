@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from tessera.api.clusterpods import LivePod
-from tessera.api.gpunodes import claims_field, new_object
+from tessera.api.tessera.gpunodes import claims_field, new_object
+from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
 from tessera.core.cluster.claims import Fate, key_of
 from tessera.core.cluster.gpunodestate import Claim

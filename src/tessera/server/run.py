@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from tessera.api.signatures import KEYS, NAMESPACE
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,

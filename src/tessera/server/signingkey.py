@@ -6,7 +6,7 @@ makes another. The public keys stay in their ConfigMap, so that what was signed 
 
 import asyncio
 
-from tessera.api.signatures import NAMESPACE, SECRET, key_id, published, secret, secret_seed
+from tessera.api.tessera.pods.signatures import NAMESPACE, SECRET, key_id, published, secret, secret_seed
 from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger

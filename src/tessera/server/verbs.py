@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.clusterpods import LivePod
-from tessera.api.clusters import as_fields, read_cluster
-from tessera.api.extender import Args, BindingArgs, Candidate, Preemption
-from tessera.api.gpushareinspect import gpushare_inspect
-from tessera.api.signatures import Authority
+from tessera.api.gpushare.inspect import gpushare_inspect
+from tessera.api.scheduler.extender import Args, BindingArgs, Candidate, Preemption
+from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.pods.clusterpods import LivePod
+from tessera.api.tessera.pods.signatures import Authority
 from tessera.clients.kube import Object
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.ledger import Filtered

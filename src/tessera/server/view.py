@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.api.clusterpods import LivePod, object_field, read_live_pod, told
-from tessera.api.gpunodes import read_gpu_node
-from tessera.api.nodes import read_node, share_unit_mib
-from tessera.api.signatures import Authority, Keys, published_keys
+from tessera.api.kubernetes.nodes import read_node, share_unit_mib
+from tessera.api.tessera.gpunodes import read_gpu_node
+from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
+from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate, NodeClaims

@@ -7,9 +7,9 @@ import pytest
 from kubeobjects import amount, pod
 from signed import SERVER, STRANGER, Trusting, keys, signed
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
-from tessera.api.assignments import write_shares
-from tessera.api.dues import read_dues
-from tessera.api.signatures import is_signed
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.dues import read_dues
+from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import Object
 from tessera.core.deviceplugin.matching import Correction
 from tessera.errors import InvalidInput

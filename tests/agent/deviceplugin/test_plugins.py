@@ -18,7 +18,7 @@ from nodeviews import of_the_host
 from signed import Trusting, signed
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
-from tessera.api.assignments import write_shares
+from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer

@@ -10,8 +10,9 @@ import pynvml
 import pytest
 
 from nvmlcalls import cut_whole, mig_devices
-from tessera.api import documents, sharingconfig
-from tessera.api.gpulabels import Labelling, gpu_labels
+from tessera.api import documents
+from tessera.api.nvidia import sharingconfig
+from tessera.api.nvidia.gpulabels import Labelling, gpu_labels
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.nodesharing import NodeSharing, effective

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.agent.assignmentkeys import Trust
-from tessera.api.dues import corrected, read_dues
-from tessera.api.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.api.signatures import is_signed
+from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
+from tessera.api.tessera.pods.dues import corrected, read_dues
+from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.deviceplugin.matching import Correction, Due
 

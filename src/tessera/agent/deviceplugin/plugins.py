@@ -16,7 +16,8 @@ from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
 from tessera.agent.loops import one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
-from tessera.api import cdi, documents, migminors
+from tessera.api import documents
+from tessera.api.nvidia import cdi, migminors
 from tessera.clients.kube import Object
 from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.instances import placement_of

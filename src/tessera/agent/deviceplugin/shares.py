@@ -16,8 +16,8 @@ from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
-from tessera.api import cdi
-from tessera.api.dues import unshown
+from tessera.api.nvidia import cdi
+from tessera.api.tessera.pods.dues import unshown
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use

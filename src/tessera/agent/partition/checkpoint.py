@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tessera.agent.nodefiles import read_file
-from tessera.api import checkpoints
+from tessera.api.tessera import checkpoints
 from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 

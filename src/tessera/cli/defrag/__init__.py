@@ -11,11 +11,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tessera.api import workloads
-from tessera.api.clusters import as_fields
 from tessera.api.documents import Document
-from tessera.api.leaving import read_leaves
-from tessera.api.podspecs import ISOLATION
+from tessera.api.kubernetes import workloads
+from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.kubernetes.podspecs import ISOLATION
+from tessera.api.tessera.clusters import as_fields
 from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents

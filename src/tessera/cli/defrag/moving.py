@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from tessera.api.clusters import as_fields, read_cluster
-from tessera.api.leaving import read_leaves
+from tessera.api.kubernetes.leaving import read_leaves
+from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.cli.livecluster import authority_of
 from tessera.clients.kube import (
     DISRUPTION_BUDGETS,

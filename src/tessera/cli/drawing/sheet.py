@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tessera.api.nodes import CPU_MILLI, MEMORY_MIB
+from tessera.api.kubernetes.nodes import CPU_MILLI, MEMORY_MIB
 from tessera.cli.drawing.alike import Kind, kinds
 from tessera.cli.drawing.compact import MOST_STRIPS, compact, who
 from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, rect, stack, text

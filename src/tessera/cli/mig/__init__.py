@@ -9,7 +9,8 @@ import msgspec
 from rich.console import RenderableType
 
 from tessera.agent.partition import Checkpoint, Outside
-from tessera.api import documents, migparted
+from tessera.api import documents
+from tessera.api.nvidia import migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from tessera.api.dues import read_dues
-from tessera.api.gpunodes import read_gpu_node
+from tessera.api.tessera.gpunodes import read_gpu_node
+from tessera.api.tessera.pods.dues import read_dues
 from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Selection

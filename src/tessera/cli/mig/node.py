@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeLocks, Outside, Partitioner
 from tessera.agent.settings import Paths
-from tessera.api import documents, migparted
+from tessera.api import documents
+from tessera.api.nvidia import migparted
 from tessera.cli.inputs import read_bytes
 from tessera.cli.mig.holders import Cluster, Holders, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver

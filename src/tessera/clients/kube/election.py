@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.leases import read_lease, write_lease
+from tessera.api.kubernetes.leases import read_lease, write_lease
 from tessera.clients.kube.protocol import LEASES, Kube, Object
 from tessera.core.cluster.leadership import (
     Candidate,

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT, read_checkpoint
 from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.errors import InvalidInput, Unavailable
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 import grpc
 import msgspec
 
-from tessera.api.devicecheckpoint import DEVICE_CHECKPOINT
+from tessera.api.kubernetes.devicecheckpoint import DEVICE_CHECKPOINT
 from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.dial import Endpoint
 from tessera.clients.kubelet.plugin import VERSION

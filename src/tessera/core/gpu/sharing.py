@@ -24,6 +24,7 @@ __all__ = [
     "Option",
     "Sharing",
     "devices",
+    "left_to_tessera",
     "mig_resource",
     "of_other_allocator",
     "options",
@@ -134,6 +135,11 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 AUTO = Sharing()
 """A GPU left to Tessera: any mode, nothing cut yet."""
+
+
+def left_to_tessera(model: GpuModel) -> Sharing:
+    """Return the sharing of a GPU that is left to Tessera, without the modes its architecture cannot enforce."""
+    return without_mps(AUTO) if model.arch in NO_MPS_LIMITS else AUTO
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):

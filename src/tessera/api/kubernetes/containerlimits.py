@@ -1,0 +1,31 @@
+"""What the containers of a Pod object ask of device plugins, as the kubelet sees it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tessera.api.kubernetes.asks import names_device
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+
+__all__ = ["asks_of", "holds_devices", "lasting_containers"]
+
+
+def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
+    """Return the containers that run as long as the pod: all but the init containers that come to an end."""
+    spec = pod.get("spec") or {}
+    sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
+    return frozenset(str(each.get("name")) for each in (*(spec.get("containers") or ()), *sidecars))
+
+
+def holds_devices(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod's containers ask for GPUs, MIG instances or units of their memory."""
+    return any(names_device(name) or name in SHARE_RESOURCES for _, name, _ in asks_of(pod))
+
+
+def asks_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield container, resource and quantity of each limit that is not zero, init containers first."""
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for resource, quantity in limits.items():
+            if str(quantity) != "0":
+                yield str(container.get("name")), str(resource), str(quantity)

@@ -1,0 +1,227 @@
+"""A pod specification as a core `Need`: containers, annotations, node selection, tolerations.
+
+Source of the fields and their checks: k8s.io/api core/v1 `PodSpec`; kubernetes `pkg/apis/core/validation`.
+"""
+
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+from tessera.api.fields import Field, in_place
+from tessera.api.kubernetes.asks import AskRules, container_need, quantities
+from tessera.core.gpu.gpumodels import model
+from tessera.core.workload import units
+from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
+from tessera.core.workload.need import (
+    Ask,
+    ContainerNeed,
+    EffectiveNeed,
+    Isolation,
+    Need,
+    Requirement,
+    SelectorTerm,
+    Toleration,
+    effective_need,
+)
+
+__all__ = [
+    "ASSIGNMENT",
+    "GPU_MODEL",
+    "ISOLATION",
+    "MEMORY_UNIT",
+    "PREFIX",
+    "SIGNATURE",
+    "ignored_constraints",
+    "read_need",
+]
+
+PREFIX = "tessera.dev/"
+ISOLATION = "tessera.dev/isolation"
+GPU_MODEL = "tessera.dev/gpu-model"
+MEMORY_UNIT = "tessera.dev/gpu-memory-unit"
+ASSIGNMENT = "tessera.dev/assignment"
+SIGNATURE = "tessera.dev/assignment-signature"
+_ANNOTATIONS = (ISOLATION, GPU_MODEL, MEMORY_UNIT, ASSIGNMENT, SIGNATURE)
+_Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_MAX_CONTAINERS = 250
+
+
+def read_need(pod: Field, *, share_unit_mib: int = 1024) -> Need:
+    """Return what a pod needs, from an object with `metadata` and `spec`: a Pod or a pod template.
+
+    Args:
+        pod: the object.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+    Raises:
+        InvalidInput: anything Kubernetes or Tessera would refuse about it, with its place.
+
+    """
+    spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
+    rules = _ask_rules(annotations, share_unit_mib)
+    effective = _effective(spec, rules)
+    affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    return Need(
+        cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
+        memory_mib=units.round_up(effective.memory / units.MIB),
+        asks=(*(effective.asks or _fractions(annotations)), *_claims(spec)),
+        models=_models(annotations.get(GPU_MODEL)),
+        node_selector=tuple(sorted((key, value.text()) for key, value in spec.get("nodeSelector").members())),
+        affinity=_affinity(affinity) if affinity.given else None,
+        tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
+        node_name=spec.get("nodeName").text(""),
+    )
+
+
+def ignored_constraints(pod: Field) -> tuple[str, ...]:
+    """Return the names of hard constraints in the pod that planning does not consider."""
+    spec = pod.get("spec")
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    names = [kind for kind in ("podAffinity", "podAntiAffinity") if spec.get("affinity", kind, required).given]
+    spreads = spec.get("topologySpreadConstraints").elements()
+    if any(spread.get("whenUnsatisfiable").value != "ScheduleAnyway" for spread in spreads):
+        names.append("topologySpreadConstraints")
+    return tuple(names)
+
+
+def _ask_rules(annotations: Field, share_unit_mib: int) -> AskRules:
+    for key, annotation in annotations.members():
+        if key.startswith(PREFIX) and key not in _ANNOTATIONS:
+            raise annotation.refuse("an annotation Tessera knows", ", ".join(_ANNOTATIONS), found=key)
+    isolation = annotations.get(ISOLATION)
+    unit = annotations.get(MEMORY_UNIT).choice("GiB", "MiB", default="GiB")
+    return AskRules(
+        isolation=isolation.choice(*Isolation) if isolation.given else None,
+        unit_mib=1024 if unit == "GiB" else 1,
+        share_unit_mib=share_unit_mib,
+    )
+
+
+def _models(annotation: Field) -> tuple[str, ...]:
+    """Return the catalogue names of the GPU models an annotation lists, separated by commas."""
+    names = (name.strip() for name in annotation.text("").split(","))
+    return tuple(sorted({in_place(annotation, partial(model, name)).name for name in names if name}))
+
+
+# Containers
+
+
+def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
+    containers, init = tuple(spec.get("containers").elements()), tuple(spec.get("initContainers").elements())
+    if not containers:
+        raise spec.get("containers").refuse("at least one container")
+    if len(containers) + len(init) > _MAX_CONTAINERS:
+        found = f"{len(containers) + len(init)} containers"
+        raise spec.refuse(f"at most {_MAX_CONTAINERS}", found=found)
+    _refuse_same_names((*containers, *init))
+    plain = [container_need(container, rules) for container in containers]
+    first = [container_need(container, rules, sidecar=_is_sidecar(container)) for container in init]
+    effective = effective_need(plain, first)
+    cpu, memory = (_pod_amount(spec, name, plain + first, getattr(effective, name)) for name in ("cpu", "memory"))
+    overhead = spec.get("overhead")
+    return EffectiveNeed(
+        cpu=cpu + _overhead(overhead.get("cpu")),
+        memory=memory + _overhead(overhead.get("memory")),
+        asks=effective.asks,
+    )
+
+
+def _refuse_same_names(containers: tuple[Field, ...]) -> None:
+    seen: set[str] = set()
+    for container in containers:
+        name = container.get("name")
+        if name.text() in seen:
+            raise name.refuse("a name no other container of the pod has")
+        seen.add(name.text())
+
+
+def _is_sidecar(container: Field) -> bool:
+    return container.get("restartPolicy").text("") == "Always"
+
+
+def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], together: Fraction) -> Fraction:
+    """Return the pod's request: its own where it has one, else what its containers need together, else its limit.
+
+    Source: kubernetes `pkg/apis/core/v1/defaults.go` (`defaultPodRequests`), feature PodLevelResources.
+    """
+    own = spec.get("resources")
+    if own.get("requests", name).given or not any(getattr(container, name) for container in containers):
+        return quantities(own).get(name, together)
+    return together
+
+
+def _overhead(field: Field) -> Fraction:
+    amount = field.read(units.quantity, Fraction(0))
+    if amount < 0:
+        raise field.refuse("a quantity of zero or more")
+    return amount
+
+
+def _claims(spec: Field) -> tuple[Ask, ...]:
+    """Return the pod's claims for dynamically allocated devices as asks of a name nobody offers yet."""
+    asks = []
+    for claim in spec.get("resourceClaims").elements():
+        name = claim.get("resourceClaimTemplateName").text("") or claim.get("resourceClaimName").text("")
+        asks.append(Ask(resource=f"{CLAIM}{name or claim.get('name').text()}"))
+    return tuple(asks)
+
+
+def _fractions(annotations: Field) -> tuple[Ask, ...]:
+    """Return the part of a GPU that a pod without a limit asks KAI for, so that it is never run without one."""
+    return tuple(Ask(resource=name) for name in FRACTION_ANNOTATIONS if annotations.get(name).given)
+
+
+# Node selection
+
+
+def _affinity(required: Field) -> tuple[SelectorTerm, ...]:
+    terms = tuple(required.get("nodeSelectorTerms").elements())
+    if not terms:
+        raise required.get("nodeSelectorTerms").refuse("at least one term")
+    return tuple(
+        SelectorTerm(
+            expressions=tuple(_expression(field) for field in term.get("matchExpressions").elements()),
+            fields=tuple(_field_expression(field) for field in term.get("matchFields").elements()),
+        )
+        for term in terms
+    )
+
+
+def _expression(field: Field) -> Requirement:
+    operator: _Operator = field.get("operator").choice("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+    values = tuple(value.text() for value in field.get("values").elements())
+    if operator in {"In", "NotIn"} and not values:
+        raise field.get("values").refuse(f"at least one value for {operator}")
+    if operator in {"Exists", "DoesNotExist"} and values:
+        raise field.get("values").refuse(f"no value for {operator}")
+    if operator in {"Gt", "Lt"} and not (len(values) == 1 and _is_integer(values[0])):
+        raise field.get("values").refuse(f"one integer in quotes for {operator}")
+    return Requirement(key=field.get("key").text(), operator=operator, values=values)
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < len(str(1 << 63))
+
+
+def _field_expression(field: Field) -> Requirement:
+    requirement = _expression(field)
+    if requirement.key != "metadata.name":
+        raise field.get("key").refuse("metadata.name, the one field nodes are selected by")
+    if requirement.operator not in {"In", "NotIn"} or len(requirement.values) != 1:
+        raise field.refuse("In or NotIn with one name", found=requirement.operator)
+    return requirement
+
+
+def _toleration(field: Field) -> Toleration:
+    toleration = Toleration(
+        key=field.get("key").text(""),
+        operator=field.get("operator").choice("Equal", "Exists", "Lt", "Gt", default="Equal"),
+        value=field.get("value").text(""),
+        effect=field.get("effect").choice("", "NoSchedule", "PreferNoSchedule", "NoExecute", default=""),
+    )
+    if not toleration.key and toleration.operator != "Exists":
+        raise field.refuse("operator Exists where there is no key", found=f"operator {toleration.operator}")
+    if toleration.operator == "Exists" and toleration.value:
+        raise field.get("value").refuse("no value for Exists")
+    return toleration

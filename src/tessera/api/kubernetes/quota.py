@@ -1,0 +1,57 @@
+"""One unit for every way to ask: what quotas need to count memory and compute whatever serves them; see docs/quota.md.
+
+`scripts/generate` writes both to deploy/quota.
+"""
+
+from typing import Final
+
+from tessera.api.documents import Plain
+from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile
+from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
+
+__all__ = ["kueue_resources", "needs_only"]
+
+_MIB_IN_GIB: Final = 1024
+
+
+def needs_only() -> dict[str, Plain]:
+    """Return a ResourceQuota (v1) that leaves `tessera.dev/gpu-memory` as the only way to ask.
+
+    Source: kubernetes `pkg/quota/v1/evaluator/core/pods.go`: of extended resources requests alone are counted.
+    """
+    slices = (mig_resource(profile, shared=shared) for profile in _profiles() for shared in (False, True))
+    names = (GPU_COUNT, SHARE_MEMORY, GPU_RESOURCE, f"{GPU_RESOURCE}.shared", *slices)
+    hard: dict[str, Plain] = {f"requests.{name}": "0" for name in names}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpu-needs-only"}, "spec": {"hard": hard}}
+
+
+def kueue_resources() -> dict[str, Plain]:
+    """Return the part `resources` of Kueue's configuration that counts MIG devices and gpushare's memory as needs.
+
+    A profile that several GPU models have counts as the largest of its instances; memory is rounded up to GiB.
+
+    Source: kubernetes-sigs/kueue `apis/config/v1beta2/configuration_types.go` (`ResourceTransformation`).
+    """
+    transformations: list[Plain] = [_replaced(SHARE_MEMORY, 1, 0)]
+    for name, offers in _profiles().items():
+        memory_mib = max(profile.memory_mib for _, profile in offers)
+        percent = max(100 * profile.compute_slices // model.compute_slices for model, profile in offers)
+        transformations.append(_replaced(mig_resource(name), -(-memory_mib // _MIB_IN_GIB), percent))
+    return {"resources": {"transformations": transformations}}
+
+
+def _replaced(name: str, memory_gib: int, compute_percent: int) -> dict[str, Plain]:
+    outputs: dict[str, Plain] = {GPU_MEMORY: str(memory_gib)}
+    if compute_percent:
+        outputs[GPU_COMPUTE] = str(compute_percent)
+    return {"input": name, "strategy": "Replace", "outputs": outputs}
+
+
+def _profiles() -> dict[str, list[tuple[GpuModel, Profile]]]:
+    """Return who offers each profile, by its name in order of names."""
+    offers: dict[str, list[tuple[GpuModel, Profile]]] = {}
+    for model in CATALOGUE:
+        for profile in model.profiles:
+            offers.setdefault(profile.name, []).append((model, profile))
+    return dict(sorted(offers.items()))

@@ -1,0 +1,137 @@
+"""Which pods go to `tessera-scheduler` without naming it, and the AdmissionReview (v1) in which the API server asks.
+
+`deploy/admission` says the same in CEL: for the API server itself (scheduler-name.yaml), and so that a webhook is asked
+about no other pod (scheduler-name-webhook.yaml). tests/kube/test_admission.py compares the three.
+
+Source: k8s.io/api admission/v1 `types.go`; kubernetes documentation, Dynamic Admission Control.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.api.scheduler.configuration import SCHEDULER_NAME
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["AMOUNTS", "OPT_OUT", "Review", "is_routed", "read_review", "write_review"]
+
+AMOUNTS = (GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY)
+"""Resources that `tessera-scheduler` alone can place: the default scheduler knows no devices."""
+OPT_OUT = "tessera.dev/scheduling"
+"""Label that leaves a pod where it is, with the value `false`."""
+_SYSTEM = ("kube-system", "tessera-system")
+_DEFAULT = ("", "default-scheduler")
+_VERSION = "admission.k8s.io/v1"
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    limits: dict[str, str | int | float] | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    resources: _Resources | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks an amount; the API server writes every quantity of nothing as `0`."""
+        limits = (self.resources and self.resources.limits) or {}
+        return any(str(limits.get(name, 0)) != "0" for name in AMOUNTS)
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    labels: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    containers: tuple[_Container, ...] | None = None
+    init_containers: tuple[_Container, ...] | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Metadata | None = None
+    spec: _Spec | None = None
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    group: str = ""
+    kind: str = ""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    uid: str
+    kind: _Kind = _Kind()
+    operation: str = ""
+    namespace: str = ""
+    object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    request: _Request
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API server asks about one object."""
+
+    uid: str
+    """Of the request; the answer must have it."""
+    namespace: str
+    pod: dict[str, Any] | None
+    """The pod that is being created; None for everything else, which is nobody's business here."""
+
+
+def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
+    """Return whether a new pod goes to `tessera-scheduler`: it asks an amount and names neither scheduler nor node.
+
+    Args:
+        pod: the object.
+        namespace: where it is created.
+
+    Raises:
+        InvalidInput: it is no Pod.
+
+    """
+    try:
+        read = msgspec.convert(pod, _Pod)
+    except msgspec.ValidationError as error:
+        raise InvalidInput("admission request, object", found=str(error), wanted="a Pod") from error
+    spec, labels = read.spec or _Spec(), (read.metadata and read.metadata.labels) or {}
+    if namespace in _SYSTEM or labels.get(OPT_OUT) == "false":
+        return False
+    if spec.node_name or (spec.scheduler_name or "") not in _DEFAULT:
+        return False
+    return any(each.asks for each in (*(spec.containers or ()), *(spec.init_containers or ())))
+
+
+def read_review(body: bytes) -> Review:
+    """Return the question of an AdmissionReview.
+
+    Raises:
+        InvalidInput: it is none of version v1.
+
+    """
+    subject, wanted = "admission request", f"an AdmissionReview of {_VERSION} with a request"
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise InvalidInput(subject, found=shown(error), wanted=wanted) from error
+    if review.api_version != _VERSION:
+        raise InvalidInput(subject, found=review.api_version, wanted=wanted)
+    asked = review.request
+    created = asked.kind == _Kind(kind="Pod") and asked.operation == "CREATE"
+    return Review(uid=asked.uid, namespace=asked.namespace, pod=asked.object if created else None)
+
+
+def write_review(uid: str, *, routed: bool) -> bytes:
+    """Return the answer: the pod may come, with `tessera-scheduler` as its scheduler where it is routed."""
+    response: dict[str, Any] = {"uid": uid, "allowed": True}
+    if routed:
+        # The API server has set the default by now; JSON Patch's `add` replaces what is there.
+        patch = msgspec.json.encode([{"op": "add", "path": "/spec/schedulerName", "value": SCHEDULER_NAME}])
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return msgspec.json.encode({"apiVersion": _VERSION, "kind": "AdmissionReview", "response": response})

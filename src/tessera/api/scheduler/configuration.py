@@ -1,0 +1,72 @@
+"""The configuration of the second scheduler, `tessera-scheduler`: upstream kube-scheduler with Tessera's extender.
+
+`scripts/generate` writes it to deploy/scheduler/config.yaml.
+"""
+
+from typing import Final
+
+from tessera.api.documents import Plain
+from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
+from tessera.core.gpu.gpumodels import CATALOGUE
+from tessera.core.gpu.sharing import GPU_RESOURCE, mig_resource
+
+__all__ = ["SCHEDULER_NAME", "configuration"]
+
+SCHEDULER_NAME = "tessera-scheduler"
+"""What pods name in `spec.schedulerName`."""
+
+_WEIGHT: Final = 1000
+"""One point of the extender is worth ten times this. All plugins of kube-scheduler together give at most 1,400, so the
+node that the extender gives 10 wins over those it gives 9. Source: kubernetes `pkg/scheduler/schedule_one.go` (an
+extender's score counts tenfold), `pkg/scheduler/apis/config/v1/default_plugins.go` (weights 14 in all, of 100)."""
+_TIMEOUT_S: Final = 30
+"""Longer than the server takes at most, so that its own words reach the pod's events."""
+_IGNORED: Final = (GPU_COMPUTE, GPU_COUNT)
+"""Advertised by no node: they say more about `tessera.dev/gpu-memory`."""
+
+
+def configuration(url: str) -> dict[str, Plain]:
+    """Return a KubeSchedulerConfiguration (v1).
+
+    Args:
+        url: where `tessera server` answers the scheduler.
+
+    Source: kubernetes/kube-scheduler `config/v1/types.go` (`Extender`); a field's JSON name is its Go name, except
+    `enableHTTPS` and `tlsConfig`.
+    """
+    names = (GPU_MEMORY, SHARE_MEMORY, GPU_RESOURCE, f"{GPU_RESOURCE}.shared", *_mig_names())
+    managed: list[Plain] = [{"name": name} for name in names]
+    managed += [{"name": name, "ignoredByScheduler": True} for name in _IGNORED]
+    extender: dict[str, Plain] = {
+        "urlPrefix": url,
+        # It answers with the best node alone. With `filter` the same node wins, by its score, after kube-scheduler has
+        # read all names twice more and scored all nodes itself.
+        "filterVerb": "choose",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": _WEIGHT,
+        "httpTimeout": f"{_TIMEOUT_S}s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": managed,
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {
+            "leaderElect": True,
+            "resourceName": SCHEDULER_NAME,
+            "resourceNamespace": "tessera-system",
+        },
+        # The best node counts, not the best of a sample.
+        "percentageOfNodesToScore": 100,
+        "profiles": [{"schedulerName": SCHEDULER_NAME}],
+        "extenders": [extender],
+    }
+
+
+def _mig_names() -> tuple[str, ...]:
+    """Return the resource names of all MIG profiles of the catalogue, each followed by that of its replicas."""
+    profiles = sorted({profile.name for model in CATALOGUE for profile in model.profiles})
+    return tuple(mig_resource(name, shared=shared) for name in profiles for shared in (False, True))

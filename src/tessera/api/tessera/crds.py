@@ -1,0 +1,364 @@
+"""CustomResourceDefinitions of GPUPolicy and GPUNode, made from the records that read and write them.
+
+Types, bounds and defaults come from the records, descriptions from their docstrings, CEL rules from
+`gpupolicies.RULES`. `scripts/generate` writes them to deploy/crds.
+"""
+
+import ast
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect as kinds
+
+from tessera.api.documents import Plain
+from tessera.api.kubernetes import conditions
+from tessera.api.tessera import gpunodes, gpupolicies
+from tessera.api.tessera.gpunodes import fields
+
+__all__ = ["SOURCES", "definitions", "descriptions"]
+
+SOURCES: Final = (conditions, fields, gpupolicies)
+"""Modules whose records make up the definitions."""
+
+Descriptions = Mapping[tuple[str, str], str]
+
+_GROUP, _VERSION = gpupolicies.API_VERSION.split("/")
+_UUID = {"minLength": 1, "maxLength": 64}
+_NAME = {"minLength": 1, "maxLength": 253}
+_MIB = {"minimum": 0, "maximum": 1 << 24}
+_WORDS = {"maxLength": 128}
+_LIST = "x-kubernetes-list-type"
+_MOST_CHARACTERS: Final = 1024
+_MOST_ITEMS: Final = 256
+"""Where a record has no bound of its own: the API server reckons with the largest value to weigh a rule."""
+_ATOMIC: Final[dict[str, Plain]] = {_LIST: "atomic"}
+
+_MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
+    (fields.PlaceFields, "profile"): {"minLength": 1, "maxLength": 64},
+    (fields.PlaceFields, "start"): {"minimum": 0, "maximum": 64},
+    (fields.PlaceFields, "size"): {"minimum": 0, "maximum": 64},
+    (fields.OfferFields, "clients"): {"minimum": 0, "maximum": 4096},
+    (fields.OfferFields, "resource"): {"maxLength": 317},
+    (fields.ReplicasFields, "profile"): {"maxLength": 64},
+    (fields.ReplicasFields, "clients"): {"minimum": 1, "maximum": 4096},
+    (fields.SharingFields, "modes"): {"maxItems": 8},
+    (fields.SharingFields, "layout"): {"maxItems": 64},
+    (fields.SharingFields, "replicas"): {"maxItems": 64},
+    (fields.SharingFields, "offers"): {"maxItems": 64},
+    (fields.ProfileFields, "name"): {"minLength": 1, "maxLength": 64},
+    (fields.ProfileFields, "starts"): {"maxItems": 64},
+    (fields.ProfileFields, "memoryMiB"): _MIB,
+    (fields.ProductFields, "arch"): {"maxLength": 64},
+    (fields.ProductFields, "memoryMiB"): _MIB,
+    (fields.ProductFields, "profiles"): {"maxItems": 64},
+    (fields.ProductFields, "atMostOne"): {"maxItems": 64},
+    (fields.SickFields, "reason"): {"maxLength": 1024},
+    (fields.UsedFields, "memoryMiB"): _MIB,
+    (fields.GpuFields, "index"): {"minimum": 0, "maximum": 255},
+    (fields.GpuFields, "uuid"): _UUID,
+    (fields.GpuFields, "model"): {"minLength": 1, "maxLength": 128},
+    (fields.GpuFields, "memoryMiB"): {"minimum": 1, "maximum": 1 << 24},
+    (fields.GpuFields, "sick"): {"maxItems": 64},
+    (fields.GpuFields, "used"): {"maxItems": 64},
+    (fields.SummaryFields, "ready"): {"maxLength": 16},
+    (fields.SummaryFields, "models"): _WORDS,
+    (fields.SummaryFields, "sharing"): _WORDS,
+    (fields.SummaryFields, "instances"): _WORDS,
+    (fields.Status, "observedGeneration"): {"minimum": 0},
+    (fields.Status, "driver"): {"maxLength": 64},
+    (fields.Status, "unitMiB"): {"minimum": 1, "maximum": 1 << 24},
+    (fields.Status, "gpus"): {"maxItems": 256},
+    # Written whole by the agent, with the version that was read.
+    (fields.Status, "offered"): {"maxItems": 256},
+    (fields.OfferedFields, "gpu"): _UUID,
+    (fields.OfferedFields, "instances"): {"maxItems": 128},
+    (fields.Status, "impaired"): {"maxItems": 64},
+    (fields.ImpairedFields, "subject"): {"maxLength": 512},
+    (fields.ImpairedFields, "by"): {"maxLength": 512},
+    (fields.ImpairedFields, "message"): {"maxLength": 4096},
+    (fields.Status, "assignmentKeys"): {"maxItems": 8},
+    (fields.WantedFields, "gpu"): _UUID,
+    (fields.WantedFields, "instances"): {"maxItems": 64},
+    (fields.ShareFields, "gpu"): {"minimum": 0, "maximum": 255},
+    (fields.ShareFields, "profile"): {"minLength": 1, "maxLength": 64},
+    (fields.ShareFields, "start"): {"minimum": 0, "maximum": 64},
+    (fields.ShareFields, "memoryMiB"): _MIB,
+    (fields.ShareFields, "computePercent"): {"minimum": 0, "maximum": 100},
+    (fields.ShareFields, "resource"): {"maxLength": 317},
+    (fields.ShareFields, "container"): {"maxLength": 63},
+    (fields.ClaimFields, "uid"): _UUID,
+    (fields.ClaimFields, "pod"): {"minLength": 3, "maxLength": 317, "pattern": "^[^/]+/[^/]+$"},
+    (fields.ClaimFields, "shares"): {"minItems": 1, "maxItems": 256},
+    (fields.PolicyFields, "name"): _NAME,
+    (fields.Spec, "wanted"): {_LIST: "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": 256},
+    # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.
+    (fields.Spec, "claims"): {"maxItems": 1024},
+    (gpupolicies.Status, "conditions"): {_LIST: "map", "x-kubernetes-list-map-keys": ["type"]},
+    (gpupolicies.Disruption, "budget"): {"x-kubernetes-int-or-string": True},
+}
+"""What the API server needs to know of a field, by record and its name on the wire, that the record does not say."""
+
+_GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
+    fields.WantedFields: (
+        gpupolicies.Rule(
+            "!(has(self.whole) && self.whole) || !has(self.instances) || self.instances.size() == 0",
+            "a GPU is wanted as a whole or as instances, not both",
+            lambda each: not (each.whole and each.instances),
+        ),
+    )
+}
+_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {**gpupolicies.RULES, **_GPU_NODE_RULES}
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of `kubectl get`."""
+
+    name: str
+    path: str
+    description: str
+    type: str = "string"
+    wide: bool = False
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of object."""
+
+    kind: str
+    plural: str
+    short: str
+    description: str
+    spec: type[msgspec.Struct]
+    status: type[msgspec.Struct]
+    defaults: bool
+    """Whether the API server writes the defaults of the spec into objects, for people to see."""
+    columns: tuple[Column, ...]
+
+
+_AGE = Column("Age", ".metadata.creationTimestamp", "When it was made.", type="date")
+_RESOURCES: Final = (
+    Resource(
+        kind=gpupolicies.KIND,
+        plural="gpupolicies",
+        short="gpol",
+        description="How the GPUs of some nodes are shared; see docs/policy.md.",
+        spec=gpupolicies.Spec,
+        status=gpupolicies.Status,
+        defaults=True,
+        columns=(
+            Column("Priority", ".spec.priority", "Which policy applies where several do.", type="integer"),
+            Column("Nodes", ".status.nodes", "Nodes that it applies to.", type="integer"),
+            Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
+            Column("Wanted", ".status.wantedSlices", "Slices kept for exact requests.", type="integer"),
+            Column("Waiting", ".status.waitingPods", "Pods that wait for GPUs of these nodes.", type="integer"),
+            Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
+            Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it is in force on all nodes."),
+            _AGE,
+            Column("Decision", ".status.decision", "What was decided last, and why.", wide=True),
+        ),
+    ),
+    Resource(
+        kind=gpunodes.KIND,
+        plural="gpunodes",
+        short="gn",
+        description="A GPU node, where agent, controller and server meet: what it has, what it shall have, who is "
+        "about to get what. Written by Tessera alone.",
+        spec=fields.Spec,
+        status=fields.Status,
+        defaults=False,
+        columns=(
+            Column("Ready", ".status.summary.ready", "GPUs on which nothing is sick, and all GPUs."),
+            Column("Model", ".status.summary.models", "Models of the GPUs."),
+            Column("Sharing", ".status.summary.sharing", "How the GPUs are shared."),
+            Column("Instances", ".status.summary.instances", "MIG instances that exist."),
+            Column("Policy", ".spec.policy.name", "The GPUPolicy that applies."),
+            _AGE,
+            Column("Driver", ".status.driver", "Version of the GPU driver.", wide=True),
+            Column("Unit", ".status.unitMiB", "MiB of one unit of GPU memory.", type="integer", wide=True),
+        ),
+    ),
+)
+
+
+def descriptions(sources: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """Return what the docstrings of records and of their fields say, as one line of text each.
+
+    Args:
+        sources: Python text of modules by their names.
+
+    Returns:
+        By `MODULE.CLASS` and attribute; the attribute is empty for the class itself.
+
+    """
+    found = {}
+    for module, text in sources.items():
+        for each in ast.parse(text).body:
+            if isinstance(each, ast.ClassDef):
+                found[f"{module}.{each.name}", ""] = ast.get_docstring(each) or ""
+                found.update({(f"{module}.{each.name}", name): said for name, said in _attributes(each)})
+    return {key: " ".join(said.split()) for key, said in found.items() if said}
+
+
+def _attributes(each: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for former, statement in zip(each.body, each.body[1:], strict=False):
+        match former, statement:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                yield name, said
+
+
+def definitions(said: Descriptions) -> dict[str, dict[str, Plain]]:
+    """Return the CustomResourceDefinitions by the names of their files.
+
+    Args:
+        said: what `descriptions` returns for `SOURCES`.
+
+    """
+    return {f"{_GROUP}_{each.plural}.yaml": _definition(each, said) for each in _RESOURCES}
+
+
+def _definition(each: Resource, said: Descriptions) -> dict[str, Plain]:
+    names: dict[str, Plain] = {
+        "kind": each.kind,
+        "listKind": f"{each.kind}List",
+        "plural": each.plural,
+        "singular": each.kind.lower(),
+        "shortNames": [each.short],
+        "categories": ["tessera"],
+    }
+    version: dict[str, Plain] = {
+        "name": _VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [_column(column) for column in each.columns],
+        "schema": {"openAPIV3Schema": _object(each, said)},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{each.plural}.{_GROUP}"},
+        "spec": {"group": _GROUP, "names": names, "scope": "Cluster", "versions": [version]},
+    }
+
+
+def _column(each: Column) -> dict[str, Plain]:
+    written: dict[str, Plain] = {
+        "name": each.name,
+        "type": each.type,
+        "jsonPath": each.path,
+        "description": each.description,
+    }
+    return {**written, "priority": 1} if each.wide else written
+
+
+def _object(each: Resource, said: Descriptions) -> dict[str, Plain]:
+    spec = _Schemas(said, defaults=each.defaults).of(kinds.type_info(each.spec))
+    status = _Schemas(said, defaults=False).of(kinds.type_info(each.status))
+    properties: dict[str, Plain] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": {**spec, "default": {}} if each.defaults else spec,
+        "status": status,
+    }
+    return {"description": each.description, "type": "object", "properties": properties}
+
+
+class _Schemas:
+    """Structural schemas of records, in the part of OpenAPI that the API server takes."""
+
+    def __init__(self, said: Descriptions, *, defaults: bool) -> None:
+        self._said = said
+        self._defaults = defaults
+
+    def of(self, info: kinds.Type) -> dict[str, Plain]:
+        """Return the schema of a type."""
+        match info:
+            case kinds.StructType():
+                return self._record(info)
+            case kinds.UnionType(types=types):
+                return self._union(types)
+            case kinds.VarTupleType() | kinds.DictType():
+                return self._collection(info)
+        return _scalar(info)
+
+    def _collection(self, info: kinds.VarTupleType | kinds.DictType) -> dict[str, Plain]:
+        least, most = info.min_length, info.max_length
+        if isinstance(info, kinds.VarTupleType):
+            return {
+                "type": "array",
+                "items": self.of(info.item_type),
+                **_given(minItems=least, maxItems=most),
+                **_ATOMIC,
+            }
+        if isinstance(info.value_type, kinds.AnyType):
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        values: dict[str, Plain] = {"type": "object", "additionalProperties": self.of(info.value_type)}
+        return {**values, **_given(minProperties=least, maxProperties=most)}
+
+    def _union(self, types: tuple[kinds.Type, ...]) -> dict[str, Plain]:
+        """Return the schema of a type that may be left out; of an integer or a text, which has no type of its own."""
+        given = [each for each in types if not isinstance(each, kinds.NoneType)]
+        return self.of(given[0]) if len(given) == 1 else {}
+
+    def _record(self, info: kinds.StructType) -> dict[str, Plain]:
+        name = f"{info.cls.__module__}.{info.cls.__name__}"
+        properties: dict[str, Plain] = {each.encode_name: self._field(info.cls, each) for each in info.fields}
+        required: list[Plain] = [each.encode_name for each in info.fields if each.required]
+        rules: list[Plain] = [{"rule": each.cel, "message": each.message} for each in _RULES.get(info.cls, ())]
+        schema: dict[str, Plain] = {"description": self._said.get((name, ""), ""), "type": "object"}
+        schema |= {"required": required} if required else {}
+        return schema | {"properties": properties} | ({"x-kubernetes-validations": rules} if rules else {})
+
+    def _field(self, record: type, each: kinds.Field) -> dict[str, Plain]:
+        schema = self.of(each.type)
+        said = self._said.get((f"{record.__module__}.{record.__name__}", each.name))
+        head: dict[str, Plain] = {"description": said} if said else {}
+        default = _default(each) if self._defaults else None
+        tail: dict[str, Plain] = {} if default is None else {"default": default}
+        return {
+            **head,
+            **{key: value for key, value in schema.items() if key not in head},
+            **_MORE.get((record, each.encode_name), {}),
+            **tail,
+        }
+
+
+def _scalar(info: kinds.Type) -> dict[str, Plain]:
+    match info:
+        case kinds.IntType(ge=least, le=most):
+            return {"type": "integer", "format": "int64", **_given(minimum=0 if least is None else least, maximum=most)}
+        case kinds.BoolType():
+            return {"type": "boolean"}
+        case kinds.EnumType(cls=words):
+            return {"type": "string", "enum": [str(word.value) for word in words]}
+        case kinds.LiteralType(values=values):
+            return {"type": "string", "enum": [str(value) for value in values]}
+        case kinds.StrType(min_length=least, max_length=most, pattern=pattern):
+            return {"type": "string", **_given(minLength=least, maxLength=most or _MOST_CHARACTERS, pattern=pattern)}
+    raise TypeError(f"a record with {info}, which no schema says")
+
+
+def _given(**bounds: float | str | None) -> dict[str, Plain]:
+    """Return the bounds that there are; those of integers are integers."""
+    return {name: int(each) if isinstance(each, float) else each for name, each in bounds.items() if each is not None}
+
+
+def _default(each: kinds.Field) -> Plain:
+    """Return what the API server writes where a field is left out; None for lists, mappings and what may be absent."""
+    match each.default:
+        case enum.Enum(value=value):
+            return str(value)
+        case msgspec.Struct() as record:
+            parts = ((part.encode_name, _default(part)) for part in _fields(type(record)))
+            return {name: value for name, value in parts if value is not None}
+        case bool() | int() | str() as value:
+            return value
+    return None
+
+
+def _fields(record: type[msgspec.Struct]) -> tuple[kinds.Field, ...]:
+    info = kinds.type_info(record)
+    assert isinstance(info, kinds.StructType), record
+    return info.fields

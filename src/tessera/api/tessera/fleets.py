@@ -1,0 +1,312 @@
+"""A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
+
+The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `runningpods`, and what
+agents and servers tell of nodes in GPUNode objects by `gpunodes`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field, checked_name, identity, in_place, objects, read_model
+from tessera.api.kubernetes.nodes import (
+    CPU_MILLI,
+    MEMORY_MIB,
+    cpu_capacity,
+    memory_capacity,
+    read_node,
+    read_taints,
+)
+from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
+from tessera.api.tessera.gpunodes import KIND, read_gpu_node
+from tessera.api.tessera.gpusharing import read_sharing
+from tessera.api.tessera.pods.runningpods import Claims, Observed, read_pods
+from tessera.core.cluster.closing import without_new
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.sharing import left_to_tessera
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read", "read_states", "share_unit_mib", "short", "well"]
+
+_MAX_NODES = 100_000
+_MAX_GPUS = 256
+"""Most GPUs of one node; no server has more than a few dozen."""
+_KINDS = ("Node", "Pod", KIND, "Fleet", None)
+_SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
+
+
+def share_unit_mib(documents: Iterable[Document]) -> int:
+    """Return the MiB in one `aliyun.com/gpu-mem`: as agents tell it, or 1 where a node advertises more than its GiB."""
+    fields = [field for document in documents for field in _objects(document)]
+    return _share_unit_mib(fields, read_states(fields))
+
+
+def _share_unit_mib(fields: Iterable[Field], states: Mapping[str, GpuNodeState]) -> int:
+    nodes = (field for field in fields if field.get("kind").value == "Node")
+    return min((unit_mib(field, states.get(_name(field))) for field in nodes), default=1024)
+
+
+def _name(field: Field) -> str:
+    return identity(field)[1]
+
+
+def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
+    """Return what GPUNode objects tell, by name of the node.
+
+    Raises:
+        InvalidInput: one that cannot be read, or two of one name.
+
+    """
+    states: dict[str, GpuNodeState] = {}
+    for field in fields:
+        if field.get("kind").value != KIND:
+            continue
+        name = _name(field)
+        if name in states:
+            raise field.refuse("each GPUNode once", found=f"GPUNode {name} again")
+        states[name] = in_place(field, partial(read_gpu_node, field.mapping()))
+    return states
+
+
+def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) -> Snapshot:
+    """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
+
+    Accepted: fleet files (`nodes:`), Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
+    nodes,pods,gpunodes -A -o json` prints them. Objects of other kinds are left out and named in the notes.
+
+    Args:
+        documents: the files, as `documents.read` returns them.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
+
+    Raises:
+        InvalidInput: an empty fleet, two nodes of one name, an unknown GPU model, anything a reader refuses.
+
+    """
+    fields = [field for document in documents for field in _objects(document)]
+    states = read_states(fields)
+    share_mib = share_unit_mib or _share_unit_mib(fields, states)
+    notes: list[str] = []
+    nodes = _nodes(fields, states, notes)
+    if not nodes:
+        source = fields[0].place if fields else "fleet"
+        raise InvalidInput(
+            source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
+        )
+    notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
+    pods = read_pods(
+        [field for field in fields if field.get("kind").value == "Pod"],
+        nodes,
+        share_unit_mib=share_mib,
+        claims=_claims(states),
+    )
+    skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
+    notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
+    return Snapshot(
+        nodes=well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+    )
+
+
+def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: list[str]) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for field in fields:
+        if _is_fleet(field):
+            found: Iterable[Node] = _fleet_nodes(field)
+        elif field.get("kind").value == "Node":
+            node, node_notes = read_node(field, states.get(_name(field)))
+            found = (node,)
+            notes.extend(node_notes)
+        else:
+            continue
+        for node in found:
+            if node.name in nodes:
+                raise field.refuse("each node name once", found=f"node {node.name} again")
+            nodes[node.name] = node
+    return nodes
+
+
+def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
+    return {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
+
+
+def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+    """Return the nodes with what is sick of them closed to new pods."""
+    sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
+    held: dict[tuple[str, int], list[Share]] = {}
+    for running in pods.running:
+        if running.assignment.node in sick:
+            for share in running.assignment.shares:
+                held.setdefault((running.assignment.node, share.gpu), []).append(share)
+    return tuple(
+        msgspec.structs.replace(
+            node, gpus=tuple(without_new(gpu, sick[name], held.get((name, gpu.index), ())) for gpu in node.gpus)
+        )
+        if name in sick
+        else node
+        for name, node in nodes.items()
+    )
+
+
+def short(text: str, index: int) -> Node:
+    """Return the node `8xH100-80GB` stands for, left to Tessera, with cpu and memory that never bind.
+
+    Args:
+        text: a number of GPUs, `x`, and a GPU model; the number is 1 where it is left out.
+        index: which of several short forms it is, from 0; the node's name is `node-INDEX`.
+
+    Raises:
+        InvalidInput: not such a form, or a GPU model Tessera does not know.
+
+    """
+    subject = f"--gpus {shown(text)}"
+    count, name = _counted(text, subject)
+    gpu_model = in_place(subject, partial(model, name))
+    gpus = tuple(
+        Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=left_to_tessera(gpu_model))
+        for i in range(count)
+    )
+    node_name = f"node-{index}"
+    return Node(
+        name=NodeName(node_name),
+        cpu_milli=CPU_MILLI,
+        memory_mib=MEMORY_MIB,
+        gpus=gpus,
+        max_pods=_MAX_GPUS * 48,
+        labels=_labels(node_name, gpus, {}),
+    )
+
+
+def _counted(text: str, subject: str) -> tuple[int, str]:
+    match = _SHORT.fullmatch(text.strip())
+    count = int(match["count"] or 1) if match else 0
+    if match is None or not 1 <= count <= _MAX_GPUS:
+        raise InvalidInput(
+            subject, found=shown(text), wanted=f"1 to {_MAX_GPUS} GPUs of a model", accepted="8xH100-80GB"
+        )
+    return count, match["model"]
+
+
+def _objects(document: Document) -> Iterator[Field]:
+    """Yield the document's objects; a fleet file may leave out `kind`."""
+    whole = Field(document, document.data)
+    if isinstance(document.data, dict) and "kind" not in document.data and "nodes" in document.data:
+        yield whole
+    else:
+        yield from objects(document)
+
+
+def _is_fleet(field: Field) -> bool:
+    return field.get("kind").value in ("Fleet", None)
+
+
+# The fleet file
+
+
+def _fleet_nodes(field: Field) -> Iterator[Node]:
+    field.only("apiVersion", "kind", "metadata", "nodes")
+    field.get("apiVersion").choice("tessera.dev/v1alpha1", default="tessera.dev/v1alpha1")
+    read_nodes = 0
+    for entry in field.get("nodes").elements():
+        entry.only("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "labels", "taints")
+        count = entry.get("count").integer(1, least=1, most=_MAX_NODES)
+        read_nodes += count
+        if read_nodes > _MAX_NODES:
+            raise entry.refuse(f"at most {_MAX_NODES} nodes in all", found=f"{count} more nodes")
+        name = checked_name(entry.get("name"))
+        names = [name] if not entry.get("count").given else [f"{name}-{index}" for index in range(count)]
+        yield from _entry_nodes(entry, names)
+
+
+def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:
+    cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
+    memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
+    gpus = _gpus(entry)
+    labels = {key: value.text() for key, value in entry.get("labels").members()}
+    taints = _taints(entry.get("taints"))
+    max_pods = entry.get("pods").integer(110)
+    for name in names:
+        yield Node(
+            name=NodeName(name),
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
+            gpus=gpus,
+            max_pods=max_pods,
+            labels=_labels(name, gpus, labels),
+            taints=taints,
+        )
+
+
+def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the labels every node has, those of GPU nodes, and those given, which win."""
+    arm = bool(gpus) and gpus[0].model.name.startswith(("GH", "GB", "GB3"))
+    labels = {
+        "kubernetes.io/arch": "arm64" if arm else "amd64",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+    }
+    if gpus:
+        labels |= {"nvidia.com/gpu.count": str(len(gpus)), "nvidia.com/gpu.present": "true"}
+    return tuple(sorted((labels | given).items()))
+
+
+def _taints(field: Field) -> tuple[Taint, ...]:
+    """Return taints written as Kubernetes writes them or as `kubectl taint` does: `KEY=VALUE:EFFECT`."""
+    taints: list[Taint] = []
+    for element in field.elements():
+        if isinstance(element.value, dict):
+            taints.extend(read_taints([element.only("key", "value", "effect", "timeAdded")]))
+            continue
+        head, colon, effect = element.text().rpartition(":")
+        key, _, value = head.partition("=")
+        if not colon or not key or effect not in {"NoSchedule", "PreferNoSchedule", "NoExecute"}:
+            raise element.refuse("a taint KEY=VALUE:EFFECT", "nvidia.com/gpu=present:NoSchedule")
+        taints.append(Taint(key=key, value=value, effect=effect))
+    return tuple(taints)
+
+
+def _gpus(entry: Field) -> tuple[Gpu, ...]:
+    """Return the GPUs of one entry: `8xH100-80GB`, or a list of such texts and of mappings, one group each."""
+    gpus: list[Gpu] = []
+    field = entry.get("gpus")
+    groups = list(field.elements()) if isinstance(field.value, list) else [field] if field.given else []
+    for group in groups:
+        for gpu in _group(group, entry.get("sharing")):
+            gpus.append(
+                Gpu(index=len(gpus), model=gpu.model, memory_mib=gpu.memory_mib, sharing=gpu.sharing, uuid=gpu.uuid)
+            )
+    if len(gpus) > _MAX_GPUS:
+        raise field.refuse(f"at most {_MAX_GPUS} GPUs in a node", found=f"{len(gpus)} GPUs")
+    return tuple(gpus)
+
+
+def _group(group: Field, sharing: Field) -> list[Gpu]:
+    if not isinstance(group.value, dict):
+        count, name = _counted(group.text(), group.subject)
+        gpu_model = in_place(group, partial(model, name))
+        gpu = Gpu(index=0, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=read_sharing(sharing, gpu_model))
+        return [gpu] * count
+    group.only("model", "count", "memory", "uuid", "sharing")
+    gpu_model = read_model(group.get("model"))
+    own = group.get("sharing")
+    gpu = Gpu(
+        index=0,
+        model=gpu_model,
+        memory_mib=_gpu_memory(group.get("memory"), gpu_model),
+        sharing=read_sharing(own if own.given else sharing, gpu_model),
+        uuid=group.get("uuid").text(""),
+    )
+    return [gpu] * group.get("count").integer(1, least=1, most=1 if gpu.uuid else _MAX_GPUS)
+
+
+def _gpu_memory(field: Field, gpu_model: GpuModel) -> int:
+    """Return a GPU's usable memory: what the file says, at most what its model has by name, else the catalogue's."""
+    if not field.given:
+        return gpu_model.memory_mib
+    memory_mib = field.read(memory_capacity)
+    if not 0 < memory_mib <= 2 * gpu_model.memory_mib:
+        raise field.refuse(f"memory that a {gpu_model.name} can have", f"{gpu_model.memory_mib}Mi")
+    return memory_mib

@@ -1,0 +1,31 @@
+"""GPUNode objects (tessera.dev/v1alpha1): one for each GPU node, where agent, controller and server meet.
+
+The status is the agent's: GPUs, layouts, health, and in `offered` what is the kubelet's to give. `spec.wanted` and
+`spec.policy` are the controller's, `spec.claims` the servers'; see docs/decisions/0010-claims-on-the-gpunode.md and
+0013-one-allocator-for-a-device.md.
+"""
+
+from tessera.api.tessera.gpunodes.fields import Spec, Status
+from tessera.api.tessera.gpunodes.reading import read_gpu_node
+from tessera.api.tessera.gpunodes.writing import (
+    API_VERSION,
+    KIND,
+    claims_field,
+    new_object,
+    offered_field,
+    status_fields,
+    wanted_field,
+)
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "Spec",
+    "Status",
+    "claims_field",
+    "new_object",
+    "offered_field",
+    "read_gpu_node",
+    "status_fields",
+    "wanted_field",
+]

@@ -1,0 +1,215 @@
+"""GPUNode objects as the state of a node."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tessera.api.fields import in_place
+from tessera.api.tessera.gpunodes.fields import (
+    GpuFields,
+    OfferedFields,
+    PlaceFields,
+    ShareFields,
+    Spec,
+    Status,
+    WantedFields,
+)
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
+from tessera.core.gpu.sharing import Offer, Sharing
+from tessera.core.workload.need import PodKey
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read_gpu_node"]
+
+_MAX_GPUS = 256
+_MAX_MIB = 1 << 24
+"""16 TiB: more memory than any GPU has."""
+_MAX_AXIS = 64
+"""Placement units; the longest axis known is 12."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: Spec = Spec()
+    status: Status | None = None
+
+
+def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
+    """Return the state of a GPU node as its object tells.
+
+    Raises:
+        InvalidInput: a field of the wrong type, a GPU twice, a layout that its GPU cannot have, impossible numbers.
+
+    """
+    name = shown((each.get("metadata") or {}).get("name"))
+    try:
+        found = msgspec.convert(each, _Object)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"GPUNode {name}", found=str(error), wanted="an object of tessera.dev/v1alpha1") from error
+    return in_place(f"GPUNode {found.metadata.name}", partial(_state, found))
+
+
+def _state(found: _Object) -> GpuNodeState:
+    status = found.status or Status()
+    gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
+    _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
+    _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
+    _bounded("status.unitMiB", status.unit_mib, 1, _MAX_MIB)
+    models = {gpu.uuid: gpu.model for gpu in gpus}
+    return GpuNodeState(
+        name=NodeName(found.metadata.name),
+        gpus=gpus,
+        sick=tuple(
+            Sick(gpu=each.uuid, placement=_place(models[each.uuid], sick.place), reason=sick.reason)
+            for each in status.gpus
+            for sick in each.sick
+        ),
+        used=tuple(
+            Used(gpu=each.uuid, placement=_place(models[each.uuid], used.place), memory_mib=used.memory_mib)
+            for each in status.gpus
+            for used in each.used
+        ),
+        unit_mib=status.unit_mib,
+        driver=status.driver,
+        reported=found.status is not None,
+        impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
+        wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
+        offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
+        claims=tuple(
+            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)), attempt=each.attempt)
+            for each in found.spec.claims
+        ),
+        policy=found.spec.policy.name if found.spec.policy else "",
+        assignment_keys=status.assignment_keys,
+        version=found.metadata.resource_version,
+    )
+
+
+def _gpu(each: GpuFields) -> Gpu:
+    subject = f"GPU {each.index}"
+    _bounded(f"index of {subject}", each.index, 0, _MAX_GPUS - 1)
+    _bounded(f"memory of {subject}", each.memory_mib, 1, _MAX_MIB)
+    known = _model(each)
+    layout = each.sharing.layout
+    return Gpu(
+        index=each.index,
+        model=known,
+        memory_mib=each.memory_mib,
+        sharing=Sharing(
+            modes=each.sharing.modes,
+            layout=None if layout is None else _layout(subject, known, layout),
+            recut=each.sharing.recut,
+            replicas=tuple((part.profile, part.clients) for part in each.sharing.replicas),
+            renamed=each.sharing.renamed,
+            strategy=each.sharing.strategy,
+            offers=tuple(
+                Offer(
+                    placement=_place(known, part.place),
+                    mode=part.mode,
+                    clients=part.clients,
+                    resource=part.resource,
+                    single_request=part.single_request,
+                )
+                for part in each.sharing.offers
+            ),
+            single_request=each.sharing.single_request,
+            allocator=each.sharing.allocator,
+        ),
+        uuid=each.uuid,
+    )
+
+
+def _model(each: GpuFields) -> GpuModel:
+    if each.product is None:
+        return model(each.model)
+    product = each.product
+    for profile in product.profiles:
+        subject = f"profile {profile.name} of GPU {each.index}"
+        _bounded(f"memory of {subject}", profile.memory_mib, 1, _MAX_MIB)
+        _bounded(f"units of {subject}", profile.size, 0, _MAX_AXIS)
+        for start in profile.starts:
+            _bounded(f"start of {subject}", start, 0, _MAX_AXIS)
+    _bounded(f"units of GPU {each.index}", product.units, 0, _MAX_AXIS)
+    return GpuModel(
+        name=each.model,
+        arch=product.arch,
+        memory_mib=product.memory_mib,
+        units=product.units,
+        compute_slices=product.compute_slices,
+        profiles=tuple(
+            Profile(
+                name=profile.name,
+                compute_slices=profile.compute_slices,
+                size=profile.size,
+                starts=profile.starts,
+                max_instances=profile.max_instances,
+                memory_mib=profile.memory_mib,
+                media=profile.media,
+                graphics=profile.graphics,
+                placement="observed",
+            )
+            for profile in product.profiles
+        ),
+        at_most_one=product.at_most_one,
+    )
+
+
+def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Layout:
+    layout = tuple(sorted(_placement(known, each) for each in places))
+    wrong = why_illegal(known, layout)
+    if wrong:
+        raise InvalidInput(f"layout of {subject}", found=wrong, wanted=f"a layout that a {known.name} can have")
+    return layout
+
+
+def _place(known: GpuModel, place: PlaceFields | None) -> Placement | None:
+    return None if place is None else _placement(known, place)
+
+
+def _placement(known: GpuModel, place: PlaceFields) -> Placement:
+    if place.size:
+        return Placement(place.start, place.size, place.profile)
+    return placement_at(known, place.profile, place.start)
+
+
+def _wanted(known: GpuModel, each: WantedFields) -> Wanted:
+    instances = _layout(f"GPU {each.gpu} in spec.wanted", known, each.instances)
+    if each.whole and instances:
+        raise InvalidInput(
+            f"GPU {each.gpu} in spec.wanted", found="the whole GPU and instances of it", wanted="one of the two"
+        )
+    return Wanted(gpu=each.gpu, whole=each.whole, instances=instances)
+
+
+def _offered(known: GpuModel | None, each: OfferedFields) -> Wanted:
+    """Return the devices; also those that lie across each other while one takes the other's place, or of a lost GPU."""
+    instances = (
+        Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
+        for place in each.instances
+    )
+    return Wanted(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
+
+
+def _share(each: ShareFields) -> Share:
+    return msgspec.convert(each, Share, from_attributes=True)
+
+
+def _bounded(subject: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidInput(subject, found=str(value), wanted=f"{least} to {most}")
+
+
+def _check_distinct(subject: str, values: list[Any]) -> None:
+    if len(set(values)) < len(values):
+        twice = next(each for each in values if values.count(each) > 1)
+        raise InvalidInput(subject, found=f"{shown(twice)} twice", wanted="each once")

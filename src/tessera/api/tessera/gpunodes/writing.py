@@ -1,0 +1,173 @@
+"""The state of a node as fields of its GPUNode object."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tessera.api.tessera.gpunodes.fields import (
+    ClaimFields,
+    GpuFields,
+    ImpairedFields,
+    OfferedFields,
+    OfferFields,
+    PlaceFields,
+    ProductFields,
+    ProfileFields,
+    ReplicasFields,
+    ShareFields,
+    SharingFields,
+    SickFields,
+    Status,
+    SummaryFields,
+    UsedFields,
+    WantedFields,
+)
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.gpumodels import GpuModel, model
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Sharing
+from tessera.core.node.reported import summary
+from tessera.errors import InvalidInput
+
+__all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field", "status_fields", "wanted_field"]
+
+API_VERSION = "tessera.dev/v1alpha1"
+KIND = "GPUNode"
+_MOST_IMPAIRED, _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 64, 512, 4096
+"""As the schema has them."""
+
+
+def new_object(node: str, uid: str) -> dict[str, Any]:
+    """Return the object of a node that has none yet; it goes when the Node goes."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": node, "ownerReferences": [owner]}}
+
+
+def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
+    """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
+
+    What is offered by name is not in it: that is written on its own, with the version that was read.
+    """
+    told = summary(state)
+    status = Status(
+        observed_generation=observed_generation,
+        driver=state.driver,
+        unit_mib=state.unit_mib,
+        gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
+        impaired=tuple(_impaired_fields(each) for each in state.impaired[:_MOST_IMPAIRED]),
+        assignment_keys=state.assignment_keys,
+        summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
+    )
+    fields: dict[str, Any] = msgspec.to_builtins(status)
+    return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
+
+
+def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
+    """Return `spec.wanted` as JSON."""
+    fields = (
+        WantedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
+        for each in wanted
+    )
+    return [msgspec.to_builtins(each) for each in fields]
+
+
+def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
+    """Return `status.offered` as JSON."""
+    fields = (
+        OfferedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
+        for each in offered
+    )
+    return [msgspec.to_builtins(each) for each in fields]
+
+
+def claims_field(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+    """Return `spec.claims` as JSON."""
+    fields = (
+        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(_share_fields, each.shares)), attempt=each.attempt)
+        for each in claims
+    )
+    return [msgspec.to_builtins(each) for each in fields]
+
+
+def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
+    return GpuFields(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        model=gpu.model.name,
+        memory_mib=gpu.memory_mib,
+        sharing=_sharing_fields(gpu.sharing),
+        product=_product_fields(gpu.model),
+        sick=tuple(
+            SickFields(place=_optional(sick.placement), reason=sick.reason)
+            for sick in state.sick
+            if sick.gpu == gpu.uuid
+        ),
+        used=tuple(
+            UsedFields(place=_optional(used.placement), memory_mib=used.memory_mib)
+            for used in state.used
+            if used.gpu == gpu.uuid
+        ),
+    )
+
+
+def _impaired_fields(each: Impairment) -> ImpairedFields:
+    return ImpairedFields(
+        kind=each.kind,
+        subject=each.subject[:_NAME_CHARACTERS],
+        by=each.by[:_NAME_CHARACTERS],
+        message=each.message[:_MESSAGE_CHARACTERS],
+    )
+
+
+def _sharing_fields(sharing: Sharing) -> SharingFields:
+    return SharingFields(
+        modes=sharing.modes,
+        layout=None if sharing.layout is None else tuple(map(_place_fields, sharing.layout)),
+        recut=sharing.recut,
+        replicas=tuple(ReplicasFields(profile=profile, clients=clients) for profile, clients in sharing.replicas),
+        renamed=sharing.renamed,
+        strategy=sharing.strategy,
+        offers=tuple(
+            OfferFields(
+                place=_optional(each.placement),
+                mode=each.mode,
+                clients=each.clients,
+                resource=each.resource,
+                single_request=each.single_request,
+            )
+            for each in sharing.offers
+        ),
+        single_request=sharing.single_request,
+        allocator=sharing.allocator,
+    )
+
+
+def _product_fields(known: GpuModel) -> ProductFields | None:
+    """Return what the driver shows of a model; None where that is the catalogue's entry."""
+    try:
+        if model(known.name) == known:
+            return None
+    except InvalidInput:
+        pass  # a product that the catalogue does not have
+    return ProductFields(
+        arch=known.arch,
+        memory_mib=known.memory_mib,
+        units=known.units,
+        compute_slices=known.compute_slices,
+        profiles=tuple(msgspec.convert(each, ProfileFields, from_attributes=True) for each in known.profiles),
+        at_most_one=known.at_most_one,
+    )
+
+
+def _place_fields(placement: Placement) -> PlaceFields:
+    return PlaceFields(profile=placement.profile, start=placement.start, size=placement.size)
+
+
+def _optional(placement: Placement | None) -> PlaceFields | None:
+    return None if placement is None else _place_fields(placement)
+
+
+def _share_fields(share: Share) -> ShareFields:
+    return msgspec.convert(share, ShareFields, from_attributes=True)

@@ -1,0 +1,456 @@
+"""GPUPolicy objects (tessera.dev/v1alpha1): how the GPUs of some nodes are shared; see docs/policy.md.
+
+What is said of single GPUs is said to their nodes in the words of the node policy (`api/tessera/nodepolicy`), which
+alone decides what it means.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from tessera.api.kubernetes.conditions import Condition
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.sharing import Allocator
+from tessera.core.workload.need import Isolation, Requirement, SelectorTerm
+from tessera.errors import InvalidInput, shown
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "RULES",
+    "Clocks",
+    "Disruption",
+    "Entry",
+    "GpuPolicy",
+    "LabelSelector",
+    "LayoutFields",
+    "Repartition",
+    "Rule",
+    "SharingFields",
+    "Spec",
+    "Status",
+    "node_policy",
+    "read_gpu_policy",
+    "selector_term",
+    "status_fields",
+]
+
+API_VERSION = "tessera.dev/v1alpha1"
+KIND = "GPUPolicy"
+
+Strategy = Literal[
+    "first-fit", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd", "fragmentation-min", "tessera"
+]
+"""Packing policies that decide alike each time."""
+SharingMode = Literal["auto", "whole", "memory-share", "time-slicing", "mps", "mig", "mig-time-slicing", "mig-mps"]
+_FIXED_LAYOUT: Final = ("mig", "mig-time-slicing", "mig-mps")
+_OPEN: Final = ("auto", "memory-share")
+_REPLICATED: Final = ("time-slicing", "mps", "mig-time-slicing", "mig-mps")
+
+_Label = Annotated[str, msgspec.Meta(max_length=317)]
+_LabelValue = Annotated[str, msgspec.Meta(max_length=63)]
+_Device = Annotated[str, msgspec.Meta(pattern="^([0-9]{1,3}|GPU-[-0-9A-Za-z]{1,60})$", max_length=64)]
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=64)]
+_Replicas = Annotated[int, msgspec.Meta(ge=2, le=4096)]
+_MHz = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=86_400)]
+_Tally = Annotated[int, msgspec.Meta(ge=0)]
+_Percent = Annotated[str, msgspec.Meta(pattern="^([1-9][0-9]?|100)%$", max_length=4)]
+
+
+class Selected(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """One condition on a node's labels."""
+
+    key: _Label
+    """Name of the label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """Whether the label has one of the values, none of them, is there, or is not."""
+    values: Annotated[tuple[_LabelValue, ...], msgspec.Meta(max_length=64)] = ()
+    """At least one for `In` and `NotIn`, none for the others."""
+
+
+class LabelSelector(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """Conditions on a node's labels, all of which must hold; without any every node is meant."""
+
+    match_labels: Annotated[dict[_Label, _LabelValue], msgspec.Meta(max_length=32)] = {}
+    """Labels with exactly these values."""
+    match_expressions: Annotated[tuple[Selected, ...], msgspec.Meta(max_length=32)] = ()
+    """Other conditions."""
+
+
+class LayoutFields(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """MIG instances of a GPU, said in one of three ways."""
+
+    configuration: _Word | None = None
+    """Name of a configuration of NVIDIA's MIG manager: `all-1g.10gb`, `all-balanced`."""
+    counts: Annotated[dict[_Word, _Count], msgspec.Meta(min_length=1, max_length=16)] | None = None
+    """Number of instances by profile; where they lie is Tessera's choice."""
+    placements: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
+    """`PROFILE@START`, as `3g.40gb@4`."""
+
+
+class SharingFields(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """How a GPU is shared."""
+
+    mode: SharingMode = "auto"
+    """`auto` leaves it to Tessera; all others fix it."""
+    modes: Annotated[tuple[Literal["whole", "mig", "mps", "memory-share"], ...], msgspec.Meta(max_length=4)] = ()
+    """What Tessera may use under `auto`; without any all four."""
+    layout: LayoutFields | None = None
+    """The MIG instances, with a mode that begins with `mig`."""
+    recut: bool = False
+    """Whether Tessera may change unused instances of the layout, with mode `mig`."""
+    replicas: _Replicas | None = None
+    """Clients of each device, with time-slicing and MPS."""
+    replicas_by_profile: (
+        Annotated[dict[_Word, Annotated[int, msgspec.Meta(ge=1, le=4096)]], msgspec.Meta(min_length=1, max_length=16)]
+        | None
+    ) = None
+    """Clients of each MIG instance by its profile, in place of `replicas`."""
+    renamed: bool = False
+    """Whether replicas are advertised with the suffix `.shared`."""
+    allocator: Allocator | None = None
+    """Who allocates the devices of a fixed mode: `kubelet` (the default), to pods that ask for them by name, or
+    `scheduler`, to pods that ask for an amount of GPU memory; then none is advertised by name."""
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Frequencies between which the clock of a GPU's graphics engine is kept, in MHz."""
+
+    lowest: _MHz
+    """MHz."""
+    highest: _MHz
+    """MHz; the lowest one for a clock that does not move."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What is said of some GPUs of each node; of several entries the first that names a GPU decides about it."""
+
+    devices: Annotated[tuple[_Device, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
+    """The GPUs by index (`"0"`) or UUID."""
+    models: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1, max_length=64)] | None = None
+    """The GPUs by model, under any of its names. Without devices and models all GPUs are meant."""
+    sharing: SharingFields | None = None
+    """How they are shared; left out where the node's own files decide."""
+    isolation: Isolation | None = None
+    """The weakest isolation that these GPUs offer; left out for that of the policy."""
+    power_limit_watts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """Limit of the GPU's power; left out for the GPU's own."""
+    clocks_mhz: Clocks | None = msgspec.field(name="clocksMHz", default=None)
+    """Left out for the driver's choice."""
+
+
+class Repartition(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """Whether Tessera may make and destroy MIG instances on GPUs left to it, and when."""
+
+    allowed: bool = True
+    """Where it is not, GPUs left to Tessera are offered as they are."""
+    idle_seconds: _Seconds = 1
+    """A batch of waiting pods is planned for when none came for so long; a lone pod waits a quarter of it."""
+    longest_seconds: _Seconds = 10
+    """And at the latest when its first pod has waited for so long."""
+    keep_idle_seconds: _Seconds = 600
+    """How long a slice that nobody uses is kept for the next pod of its kind, unless others need its place."""
+
+
+class Disruption(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """How much may be changed at once. No pod is evicted for a change; `tessera defrag` does that for people."""
+
+    budget: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent = "10%"
+    """GPUs of this policy that may be changing at once: a number, or a percentage of them, rounded up."""
+    evict_conflicts: bool = True
+    """Whether, where two pods hold one device by a defect, the later is evicted, within its PodDisruptionBudget; false
+    only reports it."""
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What the administrator wants."""
+
+    node_selector: LabelSelector = LabelSelector()
+    """The nodes; those without GPUs never count."""
+    priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
+    """Of several policies that select a node the one with the highest number applies; of equals the first by name."""
+    unit: Literal["GiB", "MiB"] = "GiB"
+    """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
+    mig_strategy: Literal["none", "single", "mixed"] | None = None
+    """What MIG instances are called, as NVIDIA's device plugin has it; left out where the node's own files and the
+    agent's option `--strategy` decide, and `mixed` where they do not either."""
+    isolation: Isolation = Isolation.NONE
+    """The weakest isolation that GPUs offer of which no entry says another."""
+    gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
+    """What is said of single GPUs; without any entry all are left to Tessera."""
+    repartition: Repartition = Repartition()
+    disruption: Disruption = Disruption()
+    strategy: Strategy = "tessera"
+    """Packing policy by which the controller chooses where slices are cut; `tessera server` has one of its own."""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What Tessera found and decided."""
+
+    observed_generation: _Tally = 0
+    """Generation of the spec that this is about."""
+    nodes: _Tally = 0
+    """Nodes that this policy applies to."""
+    gpus: _Tally = 0
+    """GPUs of these nodes."""
+    wanted_slices: _Tally = 0
+    """MIG instances and whole GPUs kept for pods with exact requests."""
+    waiting_pods: _Tally = 0
+    """Pods that wait for GPUs of these nodes."""
+    decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """What was decided last, and why, in a sentence."""
+    conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=16)] = ()
+    """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
+    that labels, files or options of its nodes say yields to it."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    generation: int = 0
+    resource_version: str = ""
+
+
+class GpuPolicy(msgspec.Struct, frozen=True):
+    """A GPUPolicy object."""
+
+    metadata: _Metadata
+    spec: Spec = Spec()
+    status: Status = Status()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Something that must hold of a record beyond the types of its fields, said to the API server and to readers."""
+
+    cel: str
+    """As the API server evaluates it, `self` being the record."""
+    message: str
+    """What to do where it does not hold."""
+    holds: Callable[[Any], bool]
+    """The same of a record that was read."""
+
+
+def _within(mode: str, modes: tuple[str, ...]) -> str:
+    return f"{mode} in [{', '.join(map(repr, modes))}]"
+
+
+RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
+    Selected: (
+        Rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "In and NotIn need at least one of values; take values out for Exists and DoesNotExist",
+            lambda each: (each.operator in {"In", "NotIn"}) == bool(each.values),
+        ),
+    ),
+    LayoutFields: (
+        Rule(
+            "[has(self.configuration), has(self.counts), has(self.placements)].exists_one(each, each)",
+            "say the layout in exactly one way: configuration, counts or placements",
+            lambda each: sum(way is not None for way in (each.configuration, each.counts, each.placements)) == 1,
+        ),
+    ),
+    SharingFields: (
+        Rule(
+            f"has(self.layout) == ({_within('self.mode', _FIXED_LAYOUT)})",
+            "a fixed layout and mode auto exclude each other: give a layout with mode mig, mig-time-slicing or "
+            "mig-mps, "
+            "and only with these",
+            lambda each: (each.layout is not None) == (each.mode in _FIXED_LAYOUT),
+        ),
+        Rule(
+            f"(has(self.replicas) != has(self.replicasByProfile)) == ({_within('self.mode', _REPLICATED)}) && "
+            "!(has(self.replicas) && has(self.replicasByProfile))",
+            "give replicas (or replicasByProfile, not both) with mode time-slicing, mps, mig-time-slicing or mig-mps, "
+            "and only with these",
+            lambda each: (
+                ((each.replicas is not None) + (each.replicas_by_profile is not None)) == (each.mode in _REPLICATED)
+            ),
+        ),
+        Rule(
+            "!has(self.replicasByProfile) || self.mode.startsWith('mig-')",
+            "replicasByProfile goes with mode mig-time-slicing or mig-mps; give replicas for whole GPUs",
+            lambda each: each.replicas_by_profile is None or each.mode.startswith("mig-"),
+        ),
+        Rule(
+            "!has(self.modes) || self.modes.size() == 0 || self.mode == 'auto'",
+            "modes says what Tessera may use under mode auto; take it out for the others",
+            lambda each: not each.modes or each.mode == "auto",
+        ),
+        Rule(
+            "!self.recut || self.mode == 'mig'",
+            "recut goes with mode mig; under auto Tessera recuts anyway, and instances with replicas stay as they are",
+            lambda each: not each.recut or each.mode == "mig",
+        ),
+        Rule(
+            f"!self.renamed || {_within('self.mode', _REPLICATED)}",
+            "renamed is about replicas: mode time-slicing, mps, mig-time-slicing or mig-mps",
+            lambda each: not each.renamed or each.mode in _REPLICATED,
+        ),
+        Rule(
+            "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.recut)",
+            "allocator goes with a mode that fixes devices; take it out for auto, memory-share and recut, where the "
+            "scheduler allocates anyway and devices are offered by name on demand",
+            lambda each: each.allocator is None or not (each.mode in _OPEN or each.recut),
+        ),
+    ),
+    Clocks: (
+        Rule(
+            "self.lowest <= self.highest",
+            "the lowest clock must not be above the highest",
+            lambda each: each.lowest <= each.highest,
+        ),
+    ),
+    Entry: (
+        Rule(
+            "!(has(self.devices) && has(self.models))",
+            "choose GPUs in one way: by devices or by models; neither means all GPUs of the node",
+            lambda each: each.devices is None or each.models is None,
+        ),
+    ),
+    Repartition: (
+        Rule(
+            "self.idleSeconds <= self.longestSeconds",
+            "idleSeconds must not be above longestSeconds, within which every batch is planned for",
+            lambda each: each.idle_seconds <= each.longest_seconds,
+        ),
+    ),
+    Disruption: (
+        Rule(
+            "type(self.budget) == int ? self.budget >= 1 : self.budget.matches('^([1-9][0-9]?|100)%$')",
+            "budget is a number of GPUs from 1 on, or a percentage from 1% to 100%; to change nothing, set "
+            "repartition.allowed to false",
+            lambda _: True,  # the types of the record say it already
+        ),
+    ),
+}
+"""What the API server and readers check of each record."""
+
+
+def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
+    """Return a GPUPolicy as its object tells.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.
+
+    """
+    name = shown((each.get("metadata") or {}).get("name"))
+    subject = f"{KIND} {name[1:-1]}"
+    try:
+        found = msgspec.convert(each, GpuPolicy)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(subject, found=str(error), wanted=f"an object of {API_VERSION}") from error
+    for path, record in _records(found.spec, "spec"):
+        for rule in RULES.get(type(record), ()):
+            if not rule.holds(record):
+                written = msgspec.json.encode(record).decode()
+                raise InvalidInput(f"{subject}: {path}", found=written, wanted=rule.message)
+    for index, entry in enumerate(found.spec.gpus):
+        for product in entry.models or ():
+            _check_model(f"{subject}: spec.gpus[{index}].models", product)
+    return found
+
+
+def _check_model(subject: str, name: str) -> None:
+    try:
+        model(name)
+    except InvalidInput as error:
+        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
+
+
+def _records(record: msgspec.Struct, path: str) -> Iterator[tuple[str, msgspec.Struct]]:
+    """Yield a record and all in it, each with its path."""
+    yield path, record
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        parts = [("", value)] if not isinstance(value, tuple) else [(f"[{i}]", part) for i, part in enumerate(value)]
+        for step, part in parts:
+            if isinstance(part, msgspec.Struct):
+                yield from _records(part, f"{path}.{field.encode_name}{step}")
+
+
+def selector_term(selector: LabelSelector) -> SelectorTerm | None:
+    """Return the selector as a term over node labels; None for one that means every node."""
+    expressions = (
+        *(Requirement(key=key, operator="In", values=(value,)) for key, value in sorted(selector.match_labels.items())),
+        *(Requirement(key=each.key, operator=each.operator, values=each.values) for each in selector.match_expressions),
+    )
+    return SelectorTerm(expressions=expressions) if expressions else None
+
+
+def node_policy(spec: Spec) -> dict[str, Any]:
+    """Return the node policy document that says of a node's GPUs what this spec does, for `api/tessera/nodepolicy`."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "NodePolicy",
+        **({} if spec.mig_strategy is None else {"strategy": spec.mig_strategy}),
+        "unit": spec.unit,
+        "gpus": [_entry(each, spec) for each in spec.gpus or (Entry(sharing=SharingFields()),)],
+        **({} if spec.disruption.evict_conflicts else {"evict-conflicts": False}),
+    }
+
+
+def _entry(entry: Entry, spec: Spec) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for key, value in (("devices", entry.devices), ("models", entry.models)):
+        if value is not None:
+            written[key] = list(value)
+    if entry.sharing is not None and (entry.sharing.mode != "auto" or spec.repartition.allowed):
+        written["sharing"] = _sharing(entry.sharing)
+        written["isolation"] = str(entry.isolation or spec.isolation)
+    if entry.power_limit_watts is not None:
+        written["power-limit-watts"] = entry.power_limit_watts
+    if entry.clocks_mhz is not None:
+        written["clocks-mhz"] = [entry.clocks_mhz.lowest, entry.clocks_mhz.highest]
+    return written
+
+
+def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
+    replicas = dict(sharing.replicas_by_profile) if sharing.replicas_by_profile else sharing.replicas
+    layout = sharing.layout or LayoutFields()
+    # Said only where it is not the default, which agents of before have too.
+    allocator = {"allocator": sharing.allocator} if sharing.allocator == "scheduler" else {}
+    match sharing.mode:
+        case "auto":
+            return {"modes": list(sharing.modes)} if sharing.modes else "auto"
+        case "whole" if allocator:
+            return {"whole": True, **allocator}
+        case "whole" | "memory-share":
+            return sharing.mode
+        case "time-slicing" | "mps":
+            return {sharing.mode: replicas, "renamed": sharing.renamed, **allocator}
+        case "mig":
+            return {"mig": _layout(layout), "recut": sharing.recut, **allocator}
+        case _:
+            shared = sharing.mode.removeprefix("mig-")
+            return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed, **allocator}
+
+
+def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:
+    if layout.configuration is not None:
+        return layout.configuration
+    return dict(layout.counts) if layout.counts is not None else list(layout.placements or ())
+
+
+def status_fields(status: Status) -> dict[str, Any]:
+    """Return the status as JSON with every field in it, so that a patch replaces what was there."""
+    empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "wantedSlices": 0, "waitingPods": 0, "decision": ""}
+    return {**empty, "conditions": [], **msgspec.to_builtins(status)}

@@ -1,0 +1,181 @@
+"""The `sharing` field of a fleet file: what an administrator fixed about a GPU, or what is left to Tessera.
+
+`auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `whole`, `mig`, `time-slicing`, `mps`; see
+docs/fleet.md.
+"""
+
+import re
+from functools import partial
+from typing import Literal
+
+from tessera.api.fields import Field, in_place
+from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.mig import Layout, Placement, named_layouts, place, why_illegal
+from tessera.core.gpu.sharing import Allocator, Mode, Sharing, left_to_tessera
+
+__all__ = ["fixed_layout", "profile_counts", "read_sharing"]
+
+_Strategy = Literal["mixed", "single"]
+
+_MAX_REPLICAS = 4096
+_PLACEMENT = re.compile(r"(?P<profile>[^@]{1,64})@(?P<start>[0-9]{1,2})")
+
+
+def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
+    """Return the sharing of one GPU of this model; a missing field is `auto`.
+
+    Raises:
+        InvalidInput: an unknown form, a profile the model does not offer, instances that do not fit together.
+
+    """
+    if not isinstance(field.value, dict):
+        match field.choice("auto", "whole", "memory-share", default="auto"):
+            case "auto":
+                return left_to_tessera(gpu_model)
+            case word:
+                return Sharing(modes=(Mode(word),))
+    ways = [key for key in ("modes", "whole", "mig", "time-slicing", "mps") if key in field.value]
+    if "mig" in ways:
+        return _mig(field, gpu_model)
+    if len(ways) != 1:
+        found = " and ".join(ways)
+        raise field.refuse("one way to share", "modes, whole, mig, time-slicing or mps", found=found)
+    if "modes" in ways:
+        _check_no_allocator(field, "several modes leave the GPU to Tessera")
+        return _modes(field.only("modes").get("modes"))
+    if "whole" in ways:
+        if not field.only("whole", "allocator").get("whole").boolean():
+            raise field.get("whole").refuse("true", "another way to share, or auto")
+        return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
+    field.only(*ways, "renamed", "allocator")
+    replicas = field.get(ways[0]).integer(least=2, most=_MAX_REPLICAS)
+    return Sharing(
+        modes=(Mode(ways[0]),), replicas=(("", replicas),), renamed=_renamed(field), allocator=_allocator(field)
+    )
+
+
+def _allocator(field: Field) -> Allocator:
+    """Return who allocates the devices of a fixed sharing."""
+    allocator: Allocator = field.get("allocator").choice("kubelet", "scheduler", default="kubelet")
+    return allocator
+
+
+def _check_no_allocator(field: Field, reason: str) -> None:
+    if "allocator" in field.mapping():
+        raise field.get("allocator").refuse(f"no such field: {reason}, so that the scheduler allocates there")
+
+
+def _renamed(field: Field) -> bool:
+    return field.get("renamed").boolean(default=False)
+
+
+def _modes(field: Field) -> Sharing:
+    known = (Mode.WHOLE, Mode.MIG, Mode.MPS, Mode.MEMORY_SHARE)
+    modes = {element.choice(*known) for element in field.elements()}
+    if not modes:
+        raise field.refuse("at least one mode", ", ".join(known))
+    return Sharing(modes=tuple(mode for mode in known if mode in modes))
+
+
+# MIG
+
+
+def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
+    field.only("mig", "strategy", "recut", "time-slicing", "mps", "renamed", "allocator")
+    layout = _layout(field.get("mig"), gpu_model)
+    if layout is None:
+        return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
+    recut = field.get("recut").boolean(default=False)
+    shared = [(key, mode) for key, mode in _MIG_SHARED if key in field.mapping()]
+    if len(shared) > 1:
+        raise field.refuse("one of time-slicing and mps", found="both")
+    if recut and shared:
+        raise field.get("recut").refuse("a fixed layout where its instances have replicas")
+    if recut:
+        _check_no_allocator(field, "recut leaves the GPU to Tessera")
+    strategy: _Strategy = field.get("strategy").choice("mixed", "single", default="mixed")
+    if strategy == "single" and len({placement.profile for placement in layout}) > 1:
+        raise field.get("strategy").refuse("mixed where instances have several profiles", "mixed")
+    return Sharing(
+        modes=left_to_tessera(gpu_model).modes if recut else (Mode.MIG, *(mode for _, mode in shared)),
+        layout=layout,
+        recut=recut,
+        replicas=_replicas(field.get(shared[0][0]), gpu_model, layout) if shared else (),
+        renamed=_renamed(field),
+        strategy=strategy,
+        allocator=_allocator(field),
+    )
+
+
+_MIG_SHARED = (("time-slicing", Mode.MIG_TIME_SLICING), ("mps", Mode.MIG_MPS))
+
+
+def _layout(field: Field, gpu_model: GpuModel) -> Layout | None:
+    """Return the layout: a configuration mig-parted names, counts by profile, or placements `PROFILE@START`."""
+    if isinstance(field.value, list):
+        return _placements(field, gpu_model)
+    if isinstance(field.value, dict):
+        return fixed_layout(field, gpu_model, profile_counts(field, gpu_model))
+    named, name = named_layouts(gpu_model), field.text()
+    if name not in named:
+        raise field.refuse(f"a MIG configuration of {gpu_model.name}", ", ".join(named))
+    return None if name == "all-disabled" else fixed_layout(field, gpu_model, dict(named[name]))
+
+
+def profile_counts(field: Field, gpu_model: GpuModel, *, least: int = 0, most: int = 64) -> dict[str, int]:
+    """Return the numbers a mapping gives by profile, under the profiles' own names.
+
+    Raises:
+        InvalidInput: a profile the model does not offer, one profile under two names, a number out of bounds.
+
+    """
+    counts: dict[str, int] = {}
+    for name, count in field.members():
+        known = in_place(count, partial(profile, gpu_model, name)).name
+        if known in counts:
+            raise count.refuse("each profile once", found=f"{known} again")
+        counts[known] = count.integer(least=least, most=most)
+    return counts
+
+
+def fixed_layout(field: Field, gpu_model: GpuModel, counts: dict[str, int]) -> Layout:
+    """Return where so many instances of each profile lie on one GPU; of several layouts always the same.
+
+    Raises:
+        InvalidInput: they do not fit one GPU together.
+
+    """
+    layout = place(gpu_model, counts)
+    if layout is None:
+        found = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        raise field.refuse(f"instances that fit one {gpu_model.name} together", found=found)
+    return layout
+
+
+def _placements(field: Field, gpu_model: GpuModel) -> Layout:
+    layout = tuple(sorted(_placement(element, gpu_model) for element in field.elements()))
+    reason = why_illegal(gpu_model, layout)
+    if reason is not None:
+        raise field.refuse(f"a legal layout of {gpu_model.name}", found=reason)
+    return layout
+
+
+def _placement(field: Field, gpu_model: GpuModel) -> Placement:
+    match = _PLACEMENT.fullmatch(field.text())
+    if match is None:
+        raise field.refuse("a placement PROFILE@START", "3g.40gb@4")
+    found = in_place(field, partial(profile, gpu_model, match["profile"]))
+    return Placement(int(match["start"]), found.size, found.name)
+
+
+def _replicas(field: Field, gpu_model: GpuModel, layout: Layout) -> tuple[tuple[str, int], ...]:
+    """Return the clients of each instance by profile: one number for all of them, or a number for each profile."""
+    profiles = tuple(dict.fromkeys(placement.profile for placement in layout))
+    if not isinstance(field.value, dict):
+        replicas = field.integer(least=2, most=_MAX_REPLICAS)
+        return tuple((name, replicas) for name in profiles)
+    by_profile = profile_counts(field, gpu_model, least=1, most=_MAX_REPLICAS)
+    for name in by_profile:
+        if name not in profiles:
+            raise field.refuse("replicas of instances that the layout has", ", ".join(profiles), found=name)
+    return tuple(sorted(by_profile.items()))

@@ -1,0 +1,30 @@
+"""What GPUPolicy objects say about partitioning, as values of the core."""
+
+from tessera.api.tessera.gpupolicies import Disruption, GpuPolicy, selector_term
+from tessera.core.packing.partitioning import Budget, Limits, Policy
+
+__all__ = ["partition_policy"]
+
+
+def partition_policy(policy: GpuPolicy) -> Policy:
+    """Return how the nodes of a policy are partitioned."""
+    spec = policy.spec
+    return Policy(
+        name=policy.name,
+        term=selector_term(spec.node_selector),
+        priority=spec.priority,
+        allowed=spec.repartition.allowed,
+        limits=Limits(
+            idle_s=spec.repartition.idle_seconds,
+            longest_s=spec.repartition.longest_seconds,
+            keep_s=spec.repartition.keep_idle_seconds,
+            policy=spec.strategy,
+        ),
+        budget=_budget(spec.disruption),
+    )
+
+
+def _budget(disruption: Disruption) -> Budget:
+    if isinstance(disruption.budget, int):
+        return Budget(gpus=disruption.budget)
+    return Budget(percent=int(disruption.budget.removesuffix("%")))

@@ -1,0 +1,215 @@
+"""The devices of a running pod as annotations record them: Tessera's, and the two of gpushare."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.api.fields import Field
+from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.podspecs import ASSIGNMENT
+from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
+from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.sharing import Mode, mig_resource
+from tessera.core.workload.need import Ask, Form, Isolation, Need
+from tessera.errors import shown
+
+__all__ = ["check_asked", "dealt", "read_shares", "write_shares"]
+
+_GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+_GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
+"""Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`, gpushare-device-plugin
+`cmd/inspect/nodeinfo.go`: JSON of container index, GPU index, units of memory."""
+
+_INDEX_DIGITS = 3
+"""No node has a thousand GPUs."""
+_WHOLE_PERCENT = 100
+_GIB = 1024
+_AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
+
+_DECODER = msgspec.json.Decoder(tuple[Share, ...])
+_ALLOCATION = msgspec.json.Decoder(dict[str, dict[str, int]])
+
+
+def write_shares(shares: tuple[Share, ...]) -> str:
+    """Return the text of the annotation `tessera.dev/assignment`: the shares as JSON, in the order of the asks."""
+    return msgspec.json.encode(shares).decode()
+
+
+def read_shares(
+    pod: Field, need: Need | None, *, share_unit_mib: int = 1024, keys: Keys | None = None
+) -> tuple[Share, ...] | None:
+    """Return the shares that a pod's annotations record; None where they record none.
+
+    Args:
+        pod: the object.
+        need: what it asks; None where that cannot be read.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on the pod's node; without them every annotation is taken at its word.
+
+    Raises:
+        Ungranted: an assignment that Tessera did not make, or of more than the pod asks.
+        InvalidInput: an annotation that cannot be read.
+
+    """
+    if keys is None or keys.unsigned == "counts":
+        return _any(pod, need, share_unit_mib)
+    annotations = pod.get("metadata", "annotations")
+    foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
+    if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
+        try:
+            check_signature(pod, keys)
+        except Ungranted:
+            if not foreign or keys.unsigned == "refused":
+                raise
+        else:
+            shares = _own(annotations.get(ASSIGNMENT))
+            # The unit may have been a larger one when the pod was bound.
+            check_asked(pod, need, shares, spare=max(1, _GIB // share_unit_mib))
+            return shares
+    found = _foreign(pod, need, share_unit_mib)
+    check_asked(pod, need, found or ())
+    _check_there(pod, found or (), keys)
+    return found
+
+
+def _any(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
+    own = pod.get("metadata", "annotations", ASSIGNMENT)
+    return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
+
+
+def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
+    """Return what gpushare's annotations record."""
+    annotations = pod.get("metadata", "annotations")
+    allocation, index = (annotations.get(key) for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
+    if allocation.given:
+        return _allocation(allocation, share_unit_mib)
+    memory_mib = sum(ask.memory_mib for ask in need.asks if ask.form is Form.SHARE) if need else 0
+    if not index.given or not memory_mib:
+        return None
+    text = index.text()
+    if not (text.isascii() and text.isdecimal() and len(text) <= _INDEX_DIGITS):
+        raise index.refuse("the index of a GPU")
+    return (_share(int(text), memory_mib),)
+
+
+def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
+    """Yield each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
+
+    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record told them.
+
+    Raises:
+        Ungranted: more shares or fewer than devices are asked.
+
+    """
+    asks = tuple(ask for ask in asks if ask.form is not Form.EXACT or names_device(ask.resource))
+    amounts = tuple(ask for ask in asks if ask.form is not Form.EXACT)
+    asks = amounts if len(shares) == sum(ask.count for ask in amounts) else asks
+    devices = sum(ask.count for ask in asks)
+    lone = len(asks) == 1 and asks[0].form is Form.SHARE
+    if devices != len(shares) and not (lone and shares):
+        found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
+        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
+    at = 0
+    for ask in asks:
+        count = len(shares) if lone else ask.count
+        yield ask, at, shares[at : at + count]
+        at += count
+
+
+def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spare: int = 1) -> None:
+    """Refuse shares beyond what the pod asks: other devices than it names, more of them, more memory.
+
+    Serving may round a need up to a device: a MIG instance, a replica of fixed size, a whole GPU.
+
+    Args:
+        pod: the object.
+        need: what it asks; None where that cannot be read.
+        shares: what is recorded.
+        spare: how many times the memory of a memory share may be had.
+
+    Raises:
+        Ungranted: shares that are too many, too large, or of another kind.
+
+    """
+    if need is None or not shares:
+        return
+    for ask, _, own in dealt(pod, need.asks, shares):
+        strange = next((share for share in own if not _serves(share, ask)), None)
+        if strange is not None:
+            found = f"{strange.resource}, mode {strange.mode}"
+            raise Ungranted(
+                f"{assignment_of(pod)}, not what is asked", found=found, wanted=f"{ask.count} {ask.resource}"
+            )
+        given_mib = sum(share.memory_mib for share in own if _is_amount(share, ask))
+        most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
+        if given_mib > most_mib:
+            subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
+            raise Ungranted(subject, found=f"{given_mib} MiB", wanted=wanted)
+
+
+def _is_amount(share: Share, ask: Ask) -> bool:
+    """Return whether a share has its size from what was asked, and not from the device that it is."""
+    return ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
+
+
+def _serves(share: Share, ask: Ask) -> bool:
+    """Return whether a share is of a kind that serves an ask."""
+    if ask.form is Form.EXACT:
+        return _kind(share.resource) == _kind(ask.resource)
+    return ask.form is Form.NEED or (share.resource == ask.resource and _is_part(share))
+
+
+def _is_part(share: Share) -> bool:
+    return share.profile is None and share.mode in _AMOUNTS
+
+
+def _kind(resource: str) -> str:
+    """Return a resource name without what differs between drivers: `3g.39gb` and `3g.40gb` are one profile."""
+    profile = resource.removeprefix(mig_resource(""))
+    if profile == resource:
+        return resource
+    slices, _, rest = profile.partition(".")
+    return f"{slices} {rest.partition('.')[2]}"
+
+
+def _check_there(pod: Field, shares: tuple[Share, ...], keys: Keys) -> None:
+    """Refuse gpushare's annotation of a GPU that the node does not have."""
+    absent = sorted({share.gpu for share in shares} - keys.gpus) if keys.gpus is not None else []
+    if absent:
+        found, wanted = f"GPU {absent[0]}", f"one of the node's {len(keys.gpus or ())} GPUs"
+        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
+
+
+def _own(field: Field) -> tuple[Share, ...]:
+    try:
+        shares = _DECODER.decode(field.text())
+    except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
+        raise field.refuse("a list of shares in JSON", found=shown(error)) from error
+    for share in shares:
+        if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= _WHOLE_PERCENT:
+            raise field.refuse("shares with amounts that a GPU has")
+    return shares
+
+
+def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
+    """Return one share for each GPU: gpushare's containers of one pod see one limit together."""
+    try:
+        by_container = _ALLOCATION.decode(field.text())
+        amounts: dict[int, int] = {}
+        for by_gpu in by_container.values():
+            for gpu, amount in by_gpu.items():
+                amounts[int(gpu)] = amounts.get(int(gpu), 0) + amount * unit_mib
+    except (ValueError, RecursionError) as error:
+        raise field.refuse("JSON of container index, GPU index and amount", found=shown(error)) from error
+    return tuple(_share(gpu, memory_mib) for gpu, memory_mib in sorted(amounts.items()))
+
+
+def _share(gpu: int, memory_mib: int) -> Share:
+    return Share(
+        gpu=gpu,
+        mode=Mode.MEMORY_SHARE,
+        memory_mib=memory_mib,
+        compute_percent=0,
+        isolation=Isolation.NONE,
+        resource=SHARE_MEMORY,
+    )

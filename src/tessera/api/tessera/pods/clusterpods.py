@@ -1,0 +1,142 @@
+"""A Pod object of a live cluster as the scheduler counts it. Objects are as others wrote them: nothing here raises."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field
+from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.podspecs import PREFIX, read_need
+from tessera.api.tessera.pods.assignments import check_asked, read_shares
+from tessera.api.tessera.pods.signatures import Keys, UnknownKey
+from tessera.core.cluster.snapshot import Share
+from tessera.core.workload.need import Form, Need, PodKey
+from tessera.errors import InvalidInput
+
+__all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod", "told"]
+
+_FINISHED = ("Succeeded", "Failed")
+
+
+class LivePod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as its object tells."""
+
+    uid: str
+    key: PodKey
+    node: str = ""
+    """Empty for a pod that is not bound."""
+    need: Need = Need()
+    """Without what kube-scheduler decides, so that equal shapes are equal."""
+    shares: tuple[Share, ...] = ()
+    """What its annotations say it holds."""
+    priority: int = 0
+    finished: bool = False
+    """Whether it has run to its end and holds nothing."""
+    gpus: bool = False
+    """Whether it asks for GPUs in a form that Tessera knows."""
+    wrong: str = ""
+    """What is wrong with its request, naming the field; then the need is empty."""
+    unread: str = ""
+    """Why its recorded shares cannot be read, or do not count; then they are empty."""
+    doubted: str = ""
+    """Id of the unknown key by which its shares are signed, which count until somebody has asked for the key."""
+
+    @property
+    def claiming(self) -> bool:
+        """Whether it needs an assignment: shares and needs do, exact requests are the kubelet's to serve."""
+        return any(ask.form is not Form.EXACT for ask in self.need.asks)
+
+
+def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> LivePod:
+    """Return what a Pod object tells, as far as it can be read.
+
+    Args:
+        pod: the object, with whatever it may have instead of what it should have.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on its node; without them every annotation is taken at its word.
+
+    """
+    metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    field = object_field("Pod", pod)
+    need, wrong = _need(field, share_unit_mib)
+    shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
+    priority, node = spec.get("priority"), spec.get("nodeName")
+    return LivePod(
+        uid=str(metadata.get("uid") or ""),
+        key=PodKey(f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"),
+        node=node if isinstance(node, str) else "",
+        need=need,
+        shares=shares,
+        priority=priority if isinstance(priority, int) else 0,
+        finished=status.get("phase") in _FINISHED,
+        gpus=asks_gpus(pod),
+        wrong=wrong,
+        unread=unread,
+        doubted=doubted,
+    )
+
+
+def _need(field: Field, share_unit_mib: int) -> tuple[Need, str]:
+    try:
+        need = read_need(field, share_unit_mib=share_unit_mib)
+    except InvalidInput as error:
+        return Need(), told(error, field)
+    return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""
+
+
+def _shares(
+    field: Field, need: Need | None, share_unit_mib: int, keys: Keys | None
+) -> tuple[tuple[Share, ...], str, str]:
+    """Return the shares, why there are none, and the id of a key by which they are signed and that is not known yet."""
+    try:
+        return read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or (), "", ""
+    except UnknownKey as error:
+        if keys is None or keys.refuses(error.key):
+            return (), told(error, field), ""
+        return (*_doubted(field, need, share_unit_mib), error.key)
+    except InvalidInput as error:
+        return (), told(error, field), ""
+
+
+def _doubted(field: Field, need: Need | None, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
+    """Return the shares of an assignment whose key is not known yet, at most what is asked, and why there are none."""
+    try:
+        shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
+        check_asked(field, need, shares)
+    except InvalidInput as error:
+        return (), told(error, field)
+    return shares, ""
+
+
+def asks_gpus(pod: Mapping[str, Any]) -> bool:
+    """Return whether a Pod object names a resource that Tessera knows."""
+    return any(
+        name.startswith(PREFIX) or name == SHARE_MEMORY or names_device(name)
+        for container in _containers(_mapping(pod.get("spec")))
+        for part in ("limits", "requests")
+        for name in _mapping(_mapping(container.get("resources")).get(part))
+    )
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for kind in ("containers", "initContainers"):
+        found = spec.get(kind)
+        yield from map(_mapping, found if isinstance(found, list) else ())
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def object_field(kind: str, value: Mapping[str, Any]) -> Field:
+    """Return an object that the API server gave as a field for the readers of objects."""
+    return Field(Document(source=kind, number=1, data=dict(value), first_line=1), dict(value))
+
+
+def told(error: InvalidInput, field: Field) -> str:
+    """Return an error about an object of the API in one line, without place in a text, which it has none of."""
+    subject = error.subject.removeprefix(field.place).removeprefix(": ")
+    text = f"{subject + ': ' if subject else ''}found {error.found}, wanted {error.wanted}"
+    return f"{text}; accepted: {error.accepted}" if error.accepted else text

@@ -1,0 +1,182 @@
+"""What the assignments of a node's pods say about shares, container by container."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field, identity
+from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
+from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.tessera.pods.assignments import dealt, read_shares, write_shares
+from tessera.api.tessera.pods.signatures import Keys
+from tessera.core.cluster.advertise import SHARE_RESOURCES
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import Correction, Due, DueKey, Held
+from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.units import count
+from tessera.errors import InvalidInput
+
+__all__ = ["Dues", "corrected", "read_dues", "unshown"]
+
+_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+"""Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+_NS = 10**9
+
+
+class Dues(msgspec.Struct, frozen=True, kw_only=True):
+    """The dues of a node's pods."""
+
+    dues: tuple[Due, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Pods whose assignment cannot be used, and why."""
+    refused: tuple[str, ...] = ()
+    """The same in few words."""
+
+
+def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> Dues:
+    """Return the dues of Pod objects; finished ones are left out, those that cannot be read with a note.
+
+    Args:
+        pods: the objects.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on their node; without them every annotation is taken at its word.
+
+    """
+    dues: list[Due] = []
+    notes: list[str] = []
+    refused: list[str] = []
+    for pod in pods:
+        field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
+        try:
+            if not is_finished(field):
+                dues.extend(_dues(field, share_unit_mib, keys))
+        except InvalidInput as error:
+            notes.append(f"the assignment of a pod is not used: {error}")
+            refused.append(f"{error.subject}: {error.found}")
+    return Dues(dues=tuple(dues), notes=tuple(notes), refused=tuple(refused))
+
+
+def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
+    namespace, name = identity(pod)
+    need = read_need(pod, share_unit_mib=share_unit_mib)
+    shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
+    if shares is None:
+        return
+    running = pod.get("status", "phase").value == "Running"
+    ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
+    initial, uid = set(_initial(pod)), str(pod.get("metadata", "uid").value or "")
+    for ask, at, own in dealt(pod, need.asks, shares):
+        units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
+        if ask.form is Form.SHARE:
+            parts = {name: _part(own, count * share_unit_mib, len(units)) for name, count in units.items()}
+        else:
+            parts = dict.fromkeys((ask.container, *(units.keys() & initial)), own) if shared else {}
+        for container, part in parts.items():
+            yield Due(
+                key=DueKey(namespace, name, container, ask.resource),
+                uid=uid,
+                units=units.get(container, 0),
+                shares=part,
+                at=at,
+                since_ns=since_ns,
+                ending=ending,
+                running=running,
+                ask=_asked(ask, need),
+                bound=name if len(parts) > 1 else "",
+                initial=container in initial,
+            )
+
+
+def _initial(pod: Field) -> Iterator[str]:
+    """Yield the init containers that come to an end before the others start."""
+    for container in pod.get("spec", "initContainers").elements():
+        if container.get("restartPolicy").value != "Always":
+            yield container.get("name").text()
+
+
+def _asked(ask: Ask, need: Need) -> str:
+    """Return a need as text: two pods with equal needs may change shares, though one be a MIG instance."""
+    if ask.form is not Form.NEED:
+        return ""
+    return msgspec.json.encode((msgspec.structs.replace(ask, container=""), need.models)).decode()
+
+
+def _part(shares: tuple[Share, ...], memory_mib: int, containers: int) -> tuple[Share, ...]:
+    """Return one container's part of memory shares that a pod's containers were given together."""
+    if containers == 1 or len(shares) > 1:
+        return shares
+    return (msgspec.structs.replace(shares[0], memory_mib=memory_mib),)
+
+
+def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
+    for kind in ("containers", "initContainers"):
+        for container in pod.get("spec", kind).elements():
+            limit = container.get("resources", "limits").get(resource)
+            if limit.given:
+                yield container.get("name").text(), count(limit.value, limit.subject)
+
+
+def _since_ns(pod: Field) -> int:
+    assumed = pod.get("metadata", "annotations").get(_ASSUMED)
+    if assumed.given and assumed.text().isdecimal():
+        return int(assumed.text())
+    created = pod.get("metadata", "creationTimestamp")
+    if not created.given:
+        return 0
+    try:
+        return int(dt.datetime.fromisoformat(created.text()).timestamp()) * _NS
+    except ValueError as error:
+        raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
+
+
+def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held]) -> tuple[str, ...]:
+    """Return the running pods with devices that the kubelet's record does not show, sorted.
+
+    A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
+    taken to say that something is free.
+    """
+    shown = {(each.namespace, each.pod) for each in held}
+    missing = []
+    for pod in pods:
+        metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+        name = (metadata.get("namespace") or "", metadata.get("name") or "")
+        running = (pod.get("status") or {}).get("phase") == "Running" and not metadata.get("deletionTimestamp")
+        if running and name not in shown and any(_has_devices(each) for each in spec.get("containers") or ()):
+            missing.append("/".join(name))
+    return tuple(sorted(missing))
+
+
+def _has_devices(container: Mapping[str, Any]) -> bool:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return any(str(limits[name]) != "0" for name in limits if names_device(name) or name in SHARE_RESOURCES)
+
+
+def corrected(
+    pod: Mapping[str, Any], correction: Correction, *, share_unit_mib: int = 1024, keys: Keys | None = None
+) -> dict[str, str]:
+    """Return the annotations that make a pod's assignment say what its container was given.
+
+    Args:
+        pod: the object.
+        correction: what shall be said.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count: what is signed anew must have been signed before.
+
+    Raises:
+        InvalidInput: the pod's assignment is not the one that was corrected.
+
+    """
+    field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
+    due, end = correction.due, correction.due.at + len(correction.shares)
+    annotations = {ASSIGNMENT: write_shares((*shares[: due.at], *correction.shares, *shares[end:]))}
+    if due.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
+        annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
+    return annotations

@@ -1,0 +1,169 @@
+"""What a pod must say of what the kubelet gave it: its devices by name, and that its gpushare memory was allocated."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field, identity
+from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
+from tessera.api.kubernetes.workloads import is_finished
+from tessera.api.tessera.pods.assignments import check_asked, read_shares, write_shares
+from tessera.api.tessera.pods.signatures import Keys, Ungranted
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.matching import DueKey, Held
+from tessera.core.workload.need import Ask, Form, Need
+
+__all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
+
+_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+
+
+def asks_by_name(pod: Mapping[str, Any]) -> bool:
+    """Return whether an unfinished pod asks for GPUs or MIG instances by name; not where it cannot be read.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    return not is_finished(field) and any(map(_by_name, read_need(field).asks))
+
+
+def recorded_assignment(
+    pod: Mapping[str, Any],
+    held: Iterable[Held],
+    devices: Mapping[str, Share],
+    *,
+    share_unit_mib: int = 1024,
+    keys: Keys | None = None,
+) -> str | None:
+    """Return the text that a pod's assignment must have; None where that cannot be told, or not yet.
+
+    Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is told
+    about once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
+    others, are not in the record, so that nothing is told about pods that have any.
+
+    Args:
+        pod: the Pod object.
+        held: the kubelet's record.
+        devices: what each device is, `core.cluster.byname.shares_by_id`.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        keys: whose signatures count on the node.
+
+    Raises:
+        InvalidInput: the pod or its assignment cannot be read.
+
+    """
+    field = _field(pod)
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    named = _named(field, need, held, devices)
+    if not named:
+        return None
+    amounts = sum(ask.count for ask in need.asks if ask.form is not Form.EXACT)
+    if not amounts:
+        return write_shares(named)
+    if field.get("status", "phase").value != "Running":
+        return None
+    assigned = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
+    if len(assigned) not in {amounts, amounts + len(named)}:
+        return None
+    return write_shares((*named, *assigned[-amounts:]))
+
+
+def honored(pod: Mapping[str, Any], held: Iterable[Held], keys: Keys, *, share_unit_mib: int = 1024) -> str | None:
+    """Return the assignment of a pod that runs with it and that nobody signed; None where there is nothing to sign.
+
+    So it is with pods that an agent let start which did not sign yet. What they were given they have, and the
+    kubelet's record shows it; more than they ask is never signed.
+
+    Args:
+        pod: the object.
+        held: the kubelet's record.
+        keys: whose signatures count on the node.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+
+    Raises:
+        InvalidInput: the pod or its assignment cannot be read; or it is of more than the pod asks.
+
+    """
+    field = _field(pod)
+    if field.get("status", "phase").value != "Running":
+        return None
+    need = read_need(field, share_unit_mib=share_unit_mib)
+    amounts = {ask.resource for ask in need.asks if ask.form is not Form.EXACT}
+    own = identity(field)
+    if not amounts or not amounts <= {each.resource for each in held if (each.namespace, each.pod) == own}:
+        return None
+    try:
+        read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys)
+    except Ungranted:
+        counts = msgspec.structs.replace(keys, unsigned="counts")
+        shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=counts) or ()
+        check_asked(field, need, shares)
+        return field.get("metadata", "annotations", ASSIGNMENT).text("") or write_shares(shares)
+    return None
+
+
+def awaits_memory(pod: Mapping[str, Any]) -> bool:
+    """Return whether an unfinished pod says that its gpushare memory was assigned by a scheduler and not allocated yet.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    return not is_finished(field) and field.get("metadata", "annotations").get(_ASSIGNED).value == "false"
+
+
+def allocated(pod: Mapping[str, Any], held: Iterable[Held], *, now_ns: int) -> dict[str, str]:
+    """Return the annotations of a pod whose gpushare memory was allocated, with the time of that; none before.
+
+    Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, which writes them in `Allocate`.
+
+    Args:
+        pod: one that `awaits_memory`.
+        held: the kubelet's record.
+        now_ns: the time, in nanoseconds since 1970.
+
+    Raises:
+        InvalidInput: the pod cannot be read.
+
+    """
+    field = _field(pod)
+    namespace, name = identity(field)
+    own = {
+        each.container for each in held if (each.namespace, each.pod, each.resource) == (namespace, name, SHARE_MEMORY)
+    }
+    asking = {
+        container.get("name").text()
+        for container in field.get("spec", "containers").elements()
+        if container.get("resources", "limits").get(SHARE_MEMORY).given
+    }
+    given = field.get("status", "phase").value == "Running" or (asking and asking <= own)
+    return {_ASSIGNED: "true", _ASSUMED: str(now_ns)} if given else {}
+
+
+def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str, Share]) -> tuple[Share, ...]:
+    """Return the devices held for each ask by name, in order; none where one of them cannot be told."""
+    namespace, name = identity(field)
+    ids = {each.key: each.device_ids for each in held}
+    shares: list[Share] = []
+    for ask in filter(_by_name, need.asks):
+        own = ids.get(DueKey(namespace, name, ask.container, ask.resource), ())
+        known = [devices[each] for each in own if each in devices]
+        if len(known) != ask.count or len(own) != ask.count:
+            return ()
+        shares += (msgspec.structs.replace(each, resource=ask.resource, container=ask.container) for each in known)
+    return tuple(shares)
+
+
+def _by_name(ask: Ask) -> bool:
+    return ask.form is Form.EXACT and names_device(ask.resource)
+
+
+def _field(pod: Mapping[str, Any]) -> Field:
+    return Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))

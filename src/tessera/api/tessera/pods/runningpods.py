@@ -1,0 +1,250 @@
+"""The pods of a live cluster: those that run with the devices they hold, and those that wait.
+
+Which device a pod holds is recorded nowhere in Kubernetes unless a scheduler extender wrote it on the pod. Where it is
+not recorded, the pod is given devices of its node as the packer would choose them (the tightest GPU that fits, then the
+first), in order of pod name and after all recorded ones.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.api.fields import Field, identity
+from tessera.api.kubernetes.asks import names_device
+from tessera.api.kubernetes.podspecs import read_need
+from tessera.api.kubernetes.workloads import controller, is_finished
+from tessera.api.tessera.pods.assignments import read_shares
+from tessera.api.tessera.pods.signatures import Keys, Ungranted
+from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from tessera.core.packing.fit import Fleet
+from tessera.core.packing.pack.packer import Packer
+from tessera.core.workload.need import Form, Need, Pod, PodKey
+from tessera.errors import InvalidInput
+
+__all__ = ["Claims", "Observed", "PodMemory", "read_pods"]
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of a cluster."""
+
+    running: tuple[Running, ...] = ()
+    pending: tuple[Pod, ...] = ()
+    """By creation time, then as written."""
+    recorded: Mapping[PodKey, tuple[Share, ...]] = {}
+    """Shares that annotations record, also those that the node cannot have given."""
+    ungranted: Mapping[PodKey, str] = {}
+    """Why what annotations say does not count; such a pod holds nothing, or what the kubelet gave it by name."""
+    misread: tuple[str, ...] = ()
+    """Pods and records that could not be read, one sentence each."""
+    notes: tuple[str, ...] = ()
+    """These, and the devices of pods that their nodes cannot have given."""
+
+
+Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
+"""By pod UID: node and shares that a server is about to bind the pod to."""
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What one Pod object tells."""
+
+    pod: Pod | None
+    """None where it cannot be read."""
+    shares: tuple[Share, ...] | None = None
+    """Where they are recorded."""
+    note: str = ""
+    """What could not be read."""
+    ungranted: str = ""
+    """Why what annotations say does not count."""
+
+
+class PodMemory:
+    """What Pod objects told: one that did not change since is not read again, which is most of the work.
+
+    Objects are told apart by UID and version; those without are read each time. It remembers the pods of the last look.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
+        self._now: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
+
+    def reading(self, field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None = None) -> _Reading:
+        """Return what an object tells, where these keys count on its node."""
+        metadata = field.get("metadata")
+        uid, version = (metadata.get(name).text("") for name in ("uid", "resourceVersion"))
+        unit_mib, former, known = self._before.get((uid, version), (0, None, None))
+        if known is None or unit_mib != share_unit_mib or not (keys is former or (keys and keys.like(former))):
+            known = _read(field, key, share_unit_mib, keys)
+        if uid and version:
+            self._now[uid, version] = share_unit_mib, keys, known
+        return known
+
+    def settle(self) -> None:
+        """Forget what was not seen since the last time."""
+        self._before, self._now = self._now, {}
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    """A pod on a node; its shares where they are recorded."""
+
+    pod: Pod
+    shares: tuple[Share, ...] | None
+
+
+def read_pods(
+    fields: Sequence[Field],
+    nodes: Mapping[str, Node],
+    *,
+    share_unit_mib: int = 1024,
+    claims: Claims | None = None,
+    memory: PodMemory | None = None,
+    keys: Mapping[str, Keys] | None = None,
+) -> Observed:
+    """Return the pods of Pod objects; finished ones are left out, those a server has claimed a place for run there.
+
+    A pod that cannot be read, or runs on a node that is not there, is left out with a note: a cluster is as it is.
+
+    Args:
+        fields: the objects.
+        nodes: the nodes there are, by name.
+        share_unit_mib: MiB in one `aliyun.com/gpu-mem`.
+        claims: places that servers are about to bind pods to.
+        memory: what was read before, kept up to date for the next time.
+        keys: whose signatures count, by node; without them every annotation is taken at its word.
+
+    Raises:
+        InvalidInput: an object without a valid name, or two pods of one name.
+
+    """
+    memory = memory or PodMemory()
+    claims = claims or {}
+    notes: list[str] = []
+    on_node: dict[str, list[_Placed]] = {}
+    pending: list[tuple[str, Pod]] = []
+    ungranted: dict[PodKey, str] = {}
+    seen: set[str] = set()
+    for field in fields:
+        key = PodKey("/".join(identity(field)))
+        if key in seen:
+            raise field.refuse("each pod name once", found=f"pod {key} again")
+        seen.add(key)
+        if is_finished(field):
+            continue
+        try:
+            read = memory.reading(field, key, share_unit_mib, _keys_of(field, keys))
+        except InvalidInput as error:
+            notes.append(_left_out(key, error))
+            continue
+        notes.extend([read.note] if read.note else [])
+        ungranted |= {key: read.ungranted} if read.ungranted else {}
+        if read.pod is None:
+            continue
+        node, shares = read.pod.need.node_name, read.shares
+        if not node:
+            node, shares = claims.get(field.get("metadata", "uid").text(""), ("", None))
+        if not node:
+            pending.append((field.get("metadata", "creationTimestamp").text("~"), read.pod))
+        elif node in nodes:
+            on_node.setdefault(node, []).append(_Placed(read.pod, shares))
+        else:
+            notes.append(f"pod {key} is left out: it runs on node {node}, which is not among the nodes")
+    memory.settle()
+    waiting = tuple(pod for _, pod in sorted(pending, key=lambda item: item[0]))
+    return msgspec.structs.replace(_observed(nodes, on_node, waiting, notes), ungranted=ungranted)
+
+
+def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
+    return (keys or {}).get(field.get("spec", "nodeName").text(""))
+
+
+def _observed(
+    nodes: Mapping[str, Node], on_node: Mapping[str, list[_Placed]], pending: tuple[Pod, ...], misread: list[str]
+) -> Observed:
+    """Return the pods with what those on nodes hold; `misread` are the notes of reading them."""
+    notes = list(misread)
+    running: list[Running] = []
+    recorded: dict[PodKey, tuple[Share, ...]] = {}
+    for name, there in on_node.items():
+        running.extend(_on(nodes[name], there, notes))
+        recorded |= {placed.pod.key: placed.shares for placed in there if placed.shares is not None}
+    return Observed(
+        running=tuple(running), pending=pending, recorded=recorded, misread=tuple(misread), notes=tuple(notes)
+    )
+
+
+def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
+    try:
+        need = read_need(field, share_unit_mib=share_unit_mib)
+        priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
+        pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
+    except InvalidInput as error:
+        return _Reading(None, note=_left_out(key, error))
+    if not need.node_name:
+        return _Reading(pod)
+    try:
+        return _Reading(pod, read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys))
+    except Ungranted as error:
+        by_name = any(ask.form is Form.EXACT and names_device(ask.resource) for ask in need.asks)
+        return _Reading(pod, None if by_name else (), note=_unused(key, error), ungranted=str(error))
+    except InvalidInput as error:
+        return _Reading(pod, note=_unused(key, error))
+
+
+def _left_out(key: PodKey, error: InvalidInput) -> str:
+    return f"pod {key} is left out: {error}"
+
+
+def _unused(key: PodKey, error: InvalidInput) -> str:
+    return f"the devices recorded on pod {key} are not used: {error}"
+
+
+def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
+    """Return the running pods of one node, recorded devices first, each with what the node can have given it."""
+    ordered = sorted(there, key=lambda placed: placed.pod.key)
+    rest = [placed.pod for placed in ordered if placed.shares is None]
+    recorded = [_running(each.pod, node.name, each.shares) for each in ordered if each.shares is not None]
+    running, refused = _believable(node, recorded, notes)
+    rest = sorted((*rest, *refused), key=lambda pod: pod.key)
+    if not any(pod.need.asks for pod in rest):
+        return [*running, *(_running(pod, node.name, ()) for pod in rest)]
+    packer = Packer(Fleet.of(Snapshot(nodes=(_open(node),), running=tuple(running))), "first-fit")
+    for pod in rest:
+        asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
+        choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
+        if asks and choice is None:
+            notes.append(f"pod {pod.key} holds devices that node {node.name} does not show; they are not counted")
+        running.append(_running(pod, node.name, choice.shares if choice else ()))
+    return running
+
+
+def _believable(node: Node, recorded: list[Running], notes: list[str]) -> tuple[list[Running], list[Pod]]:
+    """Return the pods whose records the node can have given together, and the others, each with a note."""
+    if _conflict(node, recorded) is None:
+        return recorded, []
+    kept: list[Running] = []
+    refused: list[Pod] = []
+    for held in recorded:
+        error = _conflict(node, [*kept, held])
+        if error is None:
+            kept.append(held)
+        else:
+            notes.append(_unused(held.pod.key, error))
+            refused.append(held.pod)
+    return kept, refused
+
+
+def _conflict(node: Node, running: list[Running]) -> InvalidInput | None:
+    """Return what the node cannot have given; None where it can have given all."""
+    try:
+        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
+    except InvalidInput as error:
+        return error
+    return None
+
+
+def _open(node: Node) -> Node:
+    """Return the node without what could keep a pod off that runs there already."""
+    return msgspec.structs.replace(node, taints=(), unschedulable=False, max_pods=1 << 30)
+
+
+def _running(pod: Pod, node: NodeName, shares: tuple[Share, ...]) -> Running:
+    return Running(pod=pod, assignment=Assignment(pod=pod.key, node=node, shares=shares))

@@ -1,0 +1,264 @@
+"""Whether an assignment on a pod was signed by Tessera: the annotation beside it, what it signs, and whose keys count.
+
+Anybody who may create pods may write `tessera.dev/assignment` on one. Beside it a server or agent of Tessera writes
+`tessera.dev/assignment-signature`, `v1.KEYID.BASE64`: an Ed25519 signature over the pod's UID, its node and the
+assignment's text, worth nothing on another pod, another node or beside another text.
+docs/decisions/0012-assignments-are-signed.md tells why.
+
+Signing and verifying are handed in as functions: what is here is text and decisions.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field
+from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
+from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.errors import InvalidInput, shown
+
+__all__ = [
+    "KEYS",
+    "NAMESPACE",
+    "SECRET",
+    "Authority",
+    "Keys",
+    "Ungranted",
+    "UnknownKey",
+    "assignment_of",
+    "check_signature",
+    "is_signed",
+    "key_id",
+    "keys_text",
+    "public_keys",
+    "published",
+    "published_keys",
+    "secret",
+    "secret_seed",
+    "signature_text",
+    "signed_text",
+]
+
+NAMESPACE = "tessera-system"
+"""Where the two objects are."""
+SECRET = "tessera-assignment-key"  # noqa: S105 (the name of an object)
+"""The Secret with the servers' private key."""
+KEYS = "tessera-assignment-keys"
+"""The ConfigMap with the public keys of servers, present and former."""
+
+_VERSION = "v1"
+_DOMAIN = "tessera.dev/assignment/v1"
+"""Begins what is signed, so that no signature made for another purpose passes for one of an assignment."""
+_SEED = "seed"
+_KEY_BYTES, _SIGNATURE_BYTES = 32, 64
+_WANTED = "one that a server of Tessera wrote"
+_FIX = "schedulerName: tessera-scheduler, and no annotation tessera.dev/assignment of its own"
+
+Verify: TypeAlias = Callable[[bytes, bytes, bytes], bool]
+"""Returns whether a public key made a signature of a message: key, signature, message."""
+
+
+class Ungranted(InvalidInput):
+    """An assignment that Tessera did not make for this pod on this node, or that gives more than the pod asks."""
+
+
+class UnknownKey(Ungranted):
+    """An assignment signed with a key that nobody here knows, or does not know yet.
+
+    Args:
+        pod: the object.
+        key: id of the key.
+
+    """
+
+    def __init__(self, pod: Field, key: str) -> None:
+        found = f"a signature of key {shown(key)}, which is no key of this node or of a server"
+        super().__init__(_subject(pod), found=found, wanted=_WANTED, accepted=_FIX)
+        self.key = key
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose signatures count on the pods of one node."""
+
+    public: Mapping[str, bytes]
+    """By id: those of the servers and of the node's own agent, present and former."""
+    verify: Verify
+    unsigned: Literal["refused", "gpushare", "counts"] = "refused"
+    """What becomes of assignments without signature. On nodes without an agent gpushare's own annotations count, since
+    its own scheduler and plugin serve there. All count where the agent is of a version that does not sign yet."""
+    gpus: frozenset[int] | None = None
+    """Indices of the node's GPUs, which unsigned annotations must name; None where nobody knows."""
+    refuses: Callable[[str], bool] = lambda _: True
+    """Whether an unknown key, by id, is refused. A server asks the API first: the key may have been made just now."""
+
+    def like(self, other: "Keys | None") -> bool:
+        """Return whether other keys judge alike."""
+        known = (self.public, self.unsigned, self.gpus)
+        return other is not None and known == (other.public, other.unsigned, other.gpus)
+
+
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
+    """The public keys of a cluster's servers, from which follows whose signatures count on each node."""
+
+    servers: Mapping[str, bytes]
+    verify: Verify
+
+    def keys(
+        self,
+        state: GpuNodeState | None,
+        gpus: frozenset[int] | None = None,
+        refuses: Callable[[str], bool] | None = None,
+    ) -> Keys:
+        """Return whose signatures count on a node: the servers', and those of the node's own agent.
+
+        Args:
+            state: what its agent reports; None where there is none.
+            gpus: indices of its GPUs.
+            refuses: as in `Keys`.
+
+        """
+        own = public_keys(state.assignment_keys) if state else {}
+        reported = state is not None and state.reported
+        return Keys(
+            public={**self.servers, **own},
+            verify=self.verify,
+            unsigned="gpushare" if not reported else "refused" if own else "counts",
+            gpus=gpus,
+            refuses=refuses or (lambda _: True),
+        )
+
+
+# What is signed, and how a signature is written
+
+
+def signed_text(uid: str, node: str, assignment: str) -> bytes:
+    """Return what a signature is made of; no two assignments have the same."""
+    return f"{_DOMAIN}\0{uid}\0{node}\0{assignment}".encode("utf-8", "surrogatepass")
+
+
+def key_id(public: bytes) -> str:
+    """Return the id of a key: the beginning of its SHA-256."""
+    return hashlib.sha256(public).hexdigest()[:16]
+
+
+def signature_text(public: bytes, signature: bytes) -> str:
+    """Return the text of the annotation `tessera.dev/assignment-signature`."""
+    return f"{_VERSION}.{key_id(public)}.{base64.b64encode(signature).decode()}"
+
+
+def check_signature(pod: Field, keys: Keys) -> None:
+    """Refuse the assignment of a bound pod where it is not signed for this pod on its node.
+
+    Raises:
+        UnknownKey: by a key that is unknown; `Keys.refuses` does not matter here.
+        Ungranted: it has no signature, or one that is wrong.
+
+    """
+    annotations = pod.get("metadata", "annotations")
+    field = annotations.get(SIGNATURE)
+    if not field.given:
+        raise _ungranted(pod, "no signature beside it")
+    version, _, rest = field.text().partition(".")
+    known, _, encoded = rest.partition(".")
+    if version != _VERSION or not known or not encoded:
+        raise _ungranted(pod, f"a signature that is not of the form {_VERSION}.KEYID.BASE64")
+    signature = _decoded(encoded, _SIGNATURE_BYTES)
+    if signature is None:
+        raise _ungranted(pod, "a signature that is no base64 of 64 bytes")
+    public = keys.public.get(known)
+    if public is None:
+        raise UnknownKey(pod, known)
+    uid, node = pod.get("metadata", "uid").text(""), pod.get("spec", "nodeName").text("")
+    if not keys.verify(public, signature, signed_text(uid, node, annotations.get(ASSIGNMENT).text(""))):
+        raise _ungranted(pod, "a signature of another pod, node or assignment")
+
+
+def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
+    """Return whether the assignment of a Pod object is signed for this pod on its node."""
+    try:
+        check_signature(Field(Document(source="pod", number=1, data=dict(pod), first_line=1), dict(pod)), keys)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _ungranted(pod: Field, found: str) -> Ungranted:
+    return Ungranted(_subject(pod), found=found, wanted=_WANTED, accepted=_FIX)
+
+
+def _subject(pod: Field) -> str:
+    return assignment_of(pod).replace("assignment of", "assignment not signed by Tessera,", 1)
+
+
+def assignment_of(pod: Field) -> str:
+    """Return how errors name a pod's assignment."""
+    metadata = pod.get("metadata")
+    names = [metadata.get(key).value for key in ("namespace", "name")]
+    return f"assignment of pod {'/'.join(str(name) for name in names if name)}"
+
+
+def _decoded(text: str, length: int) -> bytes | None:
+    """Return the bytes of a base64 text, where it is one of so many bytes and written as everybody writes it."""
+    try:
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return found if len(found) == length and base64.b64encode(found).decode() == text else None
+
+
+# The objects that hold keys
+
+
+def keys_text(public: Iterable[bytes]) -> tuple[str, ...]:
+    """Return public keys as a GPUNode's status has them."""
+    return tuple(base64.b64encode(each).decode() for each in public)
+
+
+def public_keys(texts: Iterable[str]) -> dict[str, bytes]:
+    """Return public keys by id; texts that are no keys are left out."""
+    found = (_decoded(text, _KEY_BYTES) for text in texts)
+    return {key_id(each): each for each in found if each is not None}
+
+
+def published(public: bytes) -> dict[str, Any]:
+    """Return the ConfigMap with one public key in it, for server-side apply; each key has a manager of its own."""
+    (text,) = keys_text([public])
+    return _object("ConfigMap", KEYS) | {"data": {key_id(public): text}}
+
+
+def published_keys(config_map: Mapping[str, Any] | None) -> dict[str, bytes]:
+    """Return the servers' public keys by id, as the ConfigMap has them; what is no key is left out."""
+    data = (config_map or {}).get("data") or {}
+    return public_keys(str(text) for text in data.values())
+
+
+def secret(seed: bytes) -> dict[str, Any]:
+    """Return the Secret that holds the servers' private key."""
+    return _object("Secret", SECRET) | {"type": "Opaque", "data": {_SEED: base64.b64encode(seed).decode()}}
+
+
+def secret_seed(each: Mapping[str, Any]) -> bytes:
+    """Return the private key in the Secret.
+
+    Raises:
+        InvalidInput: there is none; the text does not show what there is.
+
+    """
+    found = _decoded(str((each.get("data") or {}).get(_SEED) or ""), _KEY_BYTES)
+    if found is None:
+        raise InvalidInput(
+            f"Secret {NAMESPACE}/{SECRET}",
+            found=f"no private key in data.{_SEED}",
+            wanted="32 bytes in base64",
+            accepted=f"kubectl delete secret -n {NAMESPACE} {SECRET}, after which the server makes a new key",
+        )
+    return found
+
+
+def _object(kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}

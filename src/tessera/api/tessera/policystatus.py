@@ -1,0 +1,100 @@
+"""The status of a GPUPolicy: what it applies to, what was decided, whether it is in force."""
+
+import datetime as dt
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera.api.kubernetes.conditions import Finding, settled
+from tessera.api.tessera.gpupolicies import KIND, GpuPolicy, Status
+from tessera.core.cluster.gpunodestate import Impairment
+
+__all__ = ["Facts", "new_status", "refused_status"]
+
+_DECISION_CHARACTERS = 1024
+_NAMED = 3
+"""Nodes that a message names before it counts the others."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found about one policy."""
+
+    nodes: int = 0
+    """GPU nodes it applies to."""
+    gpus: int = 0
+    wanted: int = 0
+    """Devices wanted on them for exact requests."""
+    waiting: int | None = None
+    """Pods that wait for them; None where that was not looked at."""
+    decision: str = ""
+    """What was decided in this look; empty for nothing, which leaves the last decision standing."""
+    behind: tuple[str, ...] = ()
+    """Nodes whose agents have not acted on what the policy says by now."""
+    impaired: tuple[tuple[str, Impairment], ...] = ()
+    """What the agents of its nodes report as declared and not in force, by node."""
+
+
+def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
+    """Return the status of a policy that can be carried out; the same facts give the same status."""
+    generation = policy.metadata.generation
+    found = (
+        Finding("Accepted", "True", "Valid", "the policy can be carried out"),
+        _ready(facts, policy.name),
+        _overrides(facts, policy.name),
+    )
+    return Status(
+        observed_generation=generation,
+        nodes=facts.nodes,
+        gpus=facts.gpus,
+        wanted_slices=facts.wanted,
+        waiting_pods=policy.status.waiting_pods if facts.waiting is None else facts.waiting,
+        decision=facts.decision[:_DECISION_CHARACTERS] or policy.status.decision,
+        conditions=settled(policy.status.conditions, found, now, generation=generation),
+    )
+
+
+def refused_status(former: Status, generation: int, problem: str, now: dt.datetime) -> Status:
+    """Return the status of a policy that cannot be read; what was in force before stays in force."""
+    found = (Finding("Accepted", "False", "Invalid", problem),)
+    return msgspec.structs.replace(
+        former,
+        observed_generation=generation,
+        conditions=settled(former.conditions, found, now, generation=generation),
+    )
+
+
+def _ready(facts: Facts, name: str) -> Finding:
+    if not facts.nodes:
+        return Finding("Ready", "True", "NoNodes", "it applies to no node with GPUs and an agent")
+    if facts.behind:
+        return Finding("Ready", "False", "Applying", f"not yet in force on {_listed(facts.behind)}")
+    own = [each for each in facts.impaired if each[1].kind != "Overridden" or each[1].subject == _named(name)]
+    if own:
+        return Finding("Ready", "False", own[0][1].kind, _reported(own))
+    return Finding("Ready", "True", "InForce", f"in force on {facts.nodes} node{'s' if facts.nodes > 1 else ''}")
+
+
+def _overrides(facts: Facts, name: str) -> Finding:
+    """Return what the policy takes precedence over; docs/policy.md has the order."""
+    others = [each for each in facts.impaired if each[1].kind == "Overridden" and each[1].by == _named(name)]
+    if others:
+        return Finding("Overrides", "True", "Overridden", _reported(others))
+    return Finding("Overrides", "False", "Nothing", "nothing that labels, files and options of its nodes say")
+
+
+def _named(name: str) -> str:
+    return f"{KIND} {name}"
+
+
+def _reported(impaired: Iterable[tuple[str, Impairment]]) -> str:
+    """Return what agents report, the same of several nodes once."""
+    nodes: dict[str, list[str]] = {}
+    for node, each in impaired:
+        nodes.setdefault(each.message, []).append(node)
+    return "; ".join(f"on {_listed(names)}: {message}" for message, names in nodes.items())
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = len(ordered) - _NAMED
+    return ", ".join(ordered[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,40 @@
+"""What containers ask of device plugins."""
+
+from typing import Any
+
+import pytest
+
+from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+
+POD: dict[str, Any] = {
+    "spec": {
+        "initContainers": [{"name": "init"}, {"name": "sidecar", "restartPolicy": "Always"}],
+        "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "0"}}}],
+    }
+}
+
+
+def test_init_containers_end_and_sidecars_last() -> None:
+    assert lasting_containers(POD) == {"sidecar", "main"}
+    assert list(asks_of(POD)) == [("main", "nvidia.com/gpu", "2")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "want"),
+    [
+        ({"nvidia.com/gpu": "1"}, True),
+        ({"nvidia.com/mig-1g.5gb": "1"}, True),
+        ({"tessera.dev/gpu-memory": 5}, True),
+        ({"aliyun.com/gpu-mem": "5"}, True),
+        ({"nvidia.com/gpu": "0"}, False),
+        ({"cpu": "1"}, False),
+        ({}, False),
+    ],
+)
+def test_who_has_devices(limits: dict[str, Any], *, want: bool) -> None:
+    assert holds_devices({"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}) is want
+
+
+def test_a_pod_that_says_nothing() -> None:
+    assert not holds_devices({})
+    assert lasting_containers({}) == frozenset()

@@ -1,0 +1,42 @@
+"""The kubelet's device checkpoint, as a real one writes it and as nobody does."""
+
+import json
+
+import pytest
+
+from tessera.api.kubernetes.devicecheckpoint import read_checkpoint
+from tessera.core.deviceplugin.lastgate import Checkpointed
+from tessera.errors import InvalidInput
+
+# As kubelet 1.36.3 wrote it, without the answers of plugins.
+REAL = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"7a1","ContainerName":"main","ResourceName":"nvidia.com/gpu",'
+    b'"DeviceIDs":{"-1":["GPU-1"],"0":["GPU-0"]},"AllocResp":"Cg=="}],'
+    b'"RegisteredDevices":{"nvidia.com/gpu":["GPU-0","GPU-1"]}},"Checksum":3041437418}'
+)
+NONE = (b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}')
+
+
+def test_ids_of_all_numa_nodes_are_one_container_s() -> None:
+    want = Checkpointed(uid="7a1", container="main", resource="nvidia.com/gpu", device_ids=("GPU-0", "GPU-1"))
+    assert read_checkpoint("file", REAL) == (want,)
+
+
+@pytest.mark.parametrize("data", [{"PodDeviceEntries": None}, {}, {"PodDeviceEntries": []}])
+def test_a_kubelet_that_allocated_nothing_yet(data: object) -> None:
+    assert read_checkpoint("file", json.dumps({"Data": data}).encode()) == ()
+
+
+@pytest.mark.parametrize("ids", [None, {}, {"-1": None}])
+def test_an_entry_without_ids(ids: object) -> None:
+    entry = {"PodUID": "u", "ContainerName": "c", "ResourceName": "r", "DeviceIDs": ids}
+    (got,) = read_checkpoint("file", json.dumps({"Data": {"PodDeviceEntries": [entry]}}).encode())
+    assert got.device_ids == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}']
+)
+def test_what_is_none_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"file: found .* wanted a device checkpoint"):
+        read_checkpoint("file", content)

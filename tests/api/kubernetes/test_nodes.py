@@ -1,0 +1,366 @@
+"""Node objects: capacity, and GPUs as GPU feature discovery, GKE and the device plugins show them."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api import documents
+from tessera.api.tessera import fleets
+from tessera.core.cluster.snapshot import Node, Snapshot, Taint
+from tessera.core.gpu.gpumodels import model
+from tessera.core.gpu.mig import counts_of, is_legal
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.errors import InvalidInput
+
+Plain = documents.Plain
+
+
+def snapshot(labels: dict[str, str], allocatable: dict[str, str] | None = None) -> Snapshot:
+    metadata: Plain = {"name": "n", "labels": dict(labels)}
+    data: dict[str, Plain] = {"kind": "Node", "metadata": metadata}
+    if allocatable is not None:
+        data["status"] = {"allocatable": dict(allocatable)}
+    return fleets.read(documents.read("nodes.yaml", documents.write(data)))
+
+
+def node(labels: dict[str, str], allocatable: dict[str, str] | None = None) -> Node:
+    return snapshot(labels, allocatable).nodes[0]
+
+
+def labels(product: str, *pairs: str) -> dict[str, str]:
+    """Labels of GPU feature discovery: `labels("Tesla-T4", "gpu.count=2")`."""
+    return {"nvidia.com/gpu.product": product} | dict(f"nvidia.com/{pair}".split("=") for pair in pairs)
+
+
+def gke(accelerator: str, *pairs: str) -> dict[str, str]:
+    """Labels of GKE: `gke("nvidia-l4", "gpu-partition-size=1g.5gb")`."""
+    named = {"cloud.google.com/gke-accelerator": accelerator}
+    return named | dict(f"cloud.google.com/gke-{pair}".split("=") for pair in pairs)
+
+
+def gpus(count: str) -> dict[str, str]:
+    return {"nvidia.com/gpu": count}
+
+
+def test_capacity_is_what_is_allocatable() -> None:
+    text = """
+    kind: Node
+    metadata: {name: n, labels: {b: "2", a: "1"}}
+    spec:
+      unschedulable: true
+      taints: [{key: x, value: y, effect: NoSchedule}, {key: z, effect: PreferNoSchedule}]
+    status:
+      capacity: {cpu: "8", memory: 16Gi, pods: "110"}
+      allocatable: {cpu: 7910m, memory: 15000000Ki, pods: "58", ephemeral-storage: "1"}
+    """
+    assert fleets.read(documents.read("n", text)).nodes == (
+        Node(
+            name=node({}).name,
+            cpu_milli=7910,
+            memory_mib=14648,
+            max_pods=58,
+            labels=(("a", "1"), ("b", "2")),
+            taints=(Taint(key="x", value="y", effect="NoSchedule"), Taint(key="z", effect="PreferNoSchedule")),
+            unschedulable=True,
+        ),
+    )
+
+
+def test_capacity_stands_in_where_nothing_is_allocatable() -> None:
+    text = "kind: Node\nmetadata: {name: n}\nstatus: {capacity: {cpu: 8}}\n"
+    got = fleets.read(documents.read("n", text)).nodes[0]
+    assert (got.cpu_milli, got.memory_mib, got.max_pods) == (8000, 64 << 20, 110)
+
+
+T4, H100 = "Tesla-T4", "NVIDIA-H100-80GB-HBM3"
+WHOLE: dict[str, tuple[dict[str, str], dict[str, str] | None, list[Sharing]]] = {
+    "no GPU": ({}, {"cpu": "4"}, []),
+    "a card of another maker": ({}, {"amd.com/gpu": "8"}, []),
+    "whole GPUs are left to Tessera": (labels(H100, "gpu.count=8"), gpus("8"), [AUTO] * 8),
+    "without capacity the label counts": (labels(T4, "gpu.count=2"), None, [AUTO] * 2),
+    "without anything it is one": (labels(T4), None, [AUTO]),
+    "without a count capacity counts": (labels(T4), gpus("2"), [AUTO] * 2),
+    "GPUs that are not healthy are not there": (labels(T4, "gpu.count=2"), gpus("1"), [AUTO]),
+    "time-slicing": (
+        labels("Tesla-T4-SHARED", "gpu.count=2", "gpu.replicas=4", "gpu.sharing-strategy=time-slicing"),
+        gpus("8"),
+        [Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))] * 2,
+    ),
+    "renamed MPS": (
+        labels(T4, "gpu.count=1", "gpu.replicas=4", "gpu.sharing-strategy=mps"),
+        {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"},
+        [Sharing(modes=(Mode.MPS,), replicas=(("", 4),), renamed=True)],
+    ),
+    "replicas that no label tells": (
+        labels(T4, "gpu.count=2"),
+        gpus("20"),
+        [Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 10),))] * 2,
+    ),
+    "no sharing as GPU feature discovery may write it": (
+        labels(T4, "gpu.count=1", "gpu.replicas=0", "gpu.sharing-strategy=none"),
+        gpus("1"),
+        [AUTO],
+    ),
+    "GKE without sharing": (gke("nvidia-tesla-t4", "accelerator-count=2"), gpus("2"), [AUTO] * 2),
+    "GKE time-sharing": (
+        gke("nvidia-tesla-t4", "gpu-sharing-strategy=time-sharing", "max-shared-clients-per-gpu=3"),
+        gpus("6"),
+        [Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))] * 2,
+    ),
+    "GKE MPS": (
+        gke("nvidia-l4", "gpu-sharing-strategy=mps", "max-shared-clients-per-gpu=20"),
+        gpus("20"),
+        [Sharing(modes=(Mode.MPS,), replicas=(("", 20),))],
+    ),
+    "gpushare": (
+        labels(T4, "gpu.count=2"),
+        {"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"},
+        [Sharing(modes=(Mode.MEMORY_SHARE,))] * 2,
+    ),
+    "gpushare beside NVIDIA's plugin, no count": (
+        labels(T4),
+        {"aliyun.com/gpu-mem": "14", "nvidia.com/gpu": "1"},
+        [Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))],
+    ),
+    "the owner fixes whole GPUs": (
+        labels(T4) | {"tessera.dev/sharing": "whole"},
+        gpus("1"),
+        [Sharing(modes=(Mode.WHOLE,))],
+    ),
+    "the owner leaves replicas to Tessera": (
+        labels(T4, "gpu.replicas=4") | {"tessera.dev/sharing": "auto"},
+        gpus("4"),
+        [AUTO],
+    ),
+    "Tessera's label names the model before all others": (
+        labels("Something-New") | {"tessera.dev/gpu-model": "L4"},
+        gpus("1"),
+        [AUTO],
+    ),
+}
+
+
+@pytest.mark.parametrize(("shown", "allocatable", "want"), WHOLE.values(), ids=WHOLE)
+def test_whole_gpus(shown: dict[str, str], allocatable: dict[str, str] | None, want: list[Sharing]) -> None:
+    got = node(shown, allocatable)
+    assert [gpu.sharing for gpu in got.gpus] == want
+    assert [gpu.index for gpu in got.gpus] == list(range(len(want)))
+
+
+MIG: dict[str, tuple[dict[str, str], dict[str, str] | None, list[dict[str, int]]]] = {
+    "GKE partitions": (gke("nvidia-h100-80gb", "gpu-partition-size=1g.10gb"), gpus("56"), [{"1g.10gb": 7}] * 8),
+    "GKE partitions with a count": (
+        gke("nvidia-tesla-a100", "gpu-partition-size=3g.20gb", "accelerator-count=2"),
+        None,
+        [{"3g.20gb": 2}] * 2,
+    ),
+    "GKE partitions with time-sharing": (
+        gke(
+            "nvidia-tesla-a100",
+            "gpu-partition-size=2g.10gb",
+            "gpu-sharing-strategy=time-sharing",
+            "max-shared-clients-per-gpu=2",
+        ),
+        gpus("12"),
+        [{"2g.10gb": 3}] * 2,
+    ),
+    "strategy single": (
+        labels("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "mig.strategy=single", "gpu.count=14", "gpu.memory=4864"),
+        gpus("14"),
+        [{"1g.5gb": 7}] * 2,
+    ),
+    "strategy single without a count": (
+        labels("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED", "mig.strategy=single"),
+        gpus("3"),
+        [{"3g.20gb": 2}, {"3g.20gb": 1}],
+    ),
+    "strategy mixed, alike on all GPUs": (
+        labels(
+            "NVIDIA-A100-SXM4-40GB",
+            "mig.strategy=mixed",
+            "gpu.count=2",
+            "mig-1g.5gb.count=4",
+            "mig-2g.10gb.count=2",
+            "mig-3g.20gb.count=2",
+        ),
+        {"nvidia.com/mig-1g.5gb": "4", "nvidia.com/mig-2g.10gb": "2", "nvidia.com/mig-3g.20gb": "2"},
+        [{"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}] * 2,
+    ),
+    "strategy mixed beside whole GPUs": (
+        labels("NVIDIA-A100-SXM4-40GB", "mig.strategy=mixed", "gpu.count=4", "mig-3g.20gb.count=3"),
+        {"nvidia.com/gpu": "2", "nvidia.com/mig-3g.20gb": "3"},
+        [{"3g.20gb": 2}, {"3g.20gb": 1}, {}, {}],
+    ),
+    "strategy mixed without labels": (
+        labels("NVIDIA-A100-SXM4-40GB"),
+        {"nvidia.com/mig-1g.5gb": "9", "nvidia.com/mig-1g.5gb.me": "1"},
+        [{"1g.5gb": 7}, {"1g.5gb": 2, "1g.5gb+me": 1}],
+    ),
+    "MIG is on everywhere, some GPUs are empty": (
+        labels("NVIDIA-A100-SXM4-40GB", "gpu.count=2", "mig-7g.40gb.count=1"),
+        {"nvidia.com/mig-7g.40gb": "1"},
+        [{"7g.40gb": 1}, {}],
+    ),
+}
+
+
+@pytest.mark.parametrize(("shown", "allocatable", "want"), MIG.values(), ids=MIG)
+def test_mig_instances(shown: dict[str, str], allocatable: dict[str, str] | None, want: list[dict[str, int]]) -> None:
+    got = node(shown, allocatable)
+    assert [dict(counts_of(gpu.model, gpu.sharing.layout or ())) for gpu in got.gpus] == want
+    assert all(gpu.memory_mib == gpu.model.memory_mib for gpu in got.gpus)
+    assert not any(gpu.sharing.layout and gpu.sharing.recut for gpu in got.gpus)
+
+
+def test_slices_of_gke_are_advertised_as_gpus() -> None:
+    time_shared = ("gpu-sharing-strategy=time-sharing", "max-shared-clients-per-gpu=2")
+    got = node(gke("nvidia-h100-80gb", "gpu-partition-size=1g.10gb", *time_shared), gpus("14")).gpus[0]
+    assert got.sharing.modes == (Mode.MIG, Mode.MIG_TIME_SLICING)
+    assert {(device.resource, device.clients) for device in got.devices} == {("nvidia.com/gpu", 2)}
+
+
+def test_replicas_of_mixed_instances() -> None:
+    pairs = ("gpu.count=1", "mig-3g.20gb.count=2", "mig-3g.20gb.replicas=4", "mig-3g.20gb.sharing-strategy=mps")
+    got = node(labels("NVIDIA-A100-SXM4-40GB", *pairs), {"nvidia.com/mig-3g.20gb.shared": "8"}).gpus[0]
+    assert {(device.mode, device.resource, device.clients) for device in got.devices} == {
+        (Mode.MIG_MPS, "nvidia.com/mig-3g.20gb.shared", 4)
+    }
+
+
+def test_unused_instances_may_be_recut_where_the_owner_says_so() -> None:
+    shown = labels("NVIDIA-A100-SXM4-40GB", "mig-3g.20gb.count=2") | {"tessera.dev/sharing": "auto"}
+    got = node(shown, {"nvidia.com/mig-3g.20gb": "2"}).gpus[0].sharing
+    assert (got.recut, got.modes, len(got.layout or ())) == (True, AUTO.modes, 2)
+
+
+MEMORY = {
+    "the driver's figure": ("15109", 15109),
+    "a share's figure is not the GPU's": ("3840", 15360),
+    "none": ("", 15360),
+}
+
+
+@pytest.mark.parametrize(("label", "want"), MEMORY.values(), ids=MEMORY)
+def test_memory_is_that_of_a_whole_gpu(label: str, want: int) -> None:
+    pairs = (f"gpu.memory={label}",) if label else ()
+    assert node(labels(T4, *pairs), gpus("1")).gpus[0].memory_mib == want
+
+
+NOTES = {
+    "a label without GPUs": (
+        labels(T4, "gpu.count=1"),
+        gpus("0"),
+        "node n: it is labelled nvidia.com/gpu.product=Tesla-T4 but advertises no GPU, so it has none here",
+    ),
+    "more instances than fit": (
+        labels("NVIDIA-A100-SXM4-40GB", "gpu.count=1", "mig-3g.20gb.count=3"),
+        {"nvidia.com/mig-3g.20gb": "3"},
+        "node n: 1 x 3g.20gb fit none of its 1 MIG GPUs and are left out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shown", "allocatable", "want"), NOTES.values(), ids=NOTES)
+def test_what_does_not_agree_is_noted(shown: dict[str, str], allocatable: dict[str, str], want: str) -> None:
+    assert snapshot(shown, allocatable).notes == (want,)
+
+
+REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "an unknown model": (
+        labels("NVIDIA-X9000"),
+        gpus("1"),
+        "nodes.yaml, document 1, line 4: Node n: metadata.labels[nvidia.com/gpu.product]: GPU model: found 'NVID",
+    ),
+    "no model": (
+        {},
+        gpus("1"),
+        "Node n: found GPUs of an unknown model, wanted a label that names",
+    ),
+    "a partition the model does not offer": (
+        gke("nvidia-h100-80gb", "gpu-partition-size=1g.5gb"),
+        gpus("7"),
+        "gke-gpu-partition-size]: MIG profile of H100-80GB: found '1g.5gb', wanted a profile this model offers",
+    ),
+    "a product with an unknown profile": (
+        labels("NVIDIA-A100-SXM4-40GB-MIG-9g.5gb", "mig.strategy=single"),
+        gpus("7"),
+        "gpu.product]: MIG profile of A100-40GB",
+    ),
+    "instances of an unknown profile": (
+        labels("NVIDIA-A100-SXM4-40GB", "mig-9g.5gb.count=1"),
+        {"nvidia.com/mig-9g.5gb": "1"},
+        "metadata.labels[nvidia.com/mig-9g.5gb.count]: MIG profile of A100-40GB",
+    ),
+    "a profile without placements": (
+        labels("RTX-PRO-5000-Blackwell-48GB-MIG-1g.12gb", "mig.strategy=single"),
+        gpus("4"),
+        "wanted a profile of RTX-PRO-5000-Blackwell-48GB whose placements are known",
+    ),
+    "a count that is none": (labels(T4, "gpu.count=many"), gpus("1"), "gpu.count]: found 'many', wanted a Kubernetes"),
+    "an unknown wish": (labels(T4) | {"tessera.dev/sharing": "x"}, gpus("1"), "found 'x', wanted one of the words"),
+    "half a GPU": (
+        labels(T4),
+        gpus("0.5"),
+        "allocatable[nvidia.com/gpu]: found '0.5', wanted a whole",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shown", "allocatable", "want"), REFUSED.values(), ids=REFUSED)
+def test_a_node_that_cannot_be_read_is_refused(shown: dict[str, str], allocatable: dict[str, str], want: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        snapshot(shown, allocatable)
+    assert want in str(caught.value)
+
+
+_PROFILES = [each.name for each in model("A100-40GB").profiles]
+
+
+@given(
+    st.dictionaries(st.sampled_from(_PROFILES), st.integers(0, 20)),
+    st.integers(0, 4),
+    st.none() | st.integers(0, 6),
+)
+def test_any_mixture_of_instances_is_laid_out_legally(counts: dict[str, int], whole: int, count: int | None) -> None:
+    resources = {f"nvidia.com/mig-{name.replace('+', '.')}": str(number) for name, number in counts.items()}
+    shown = labels("NVIDIA-A100-SXM4-40GB", *([] if count is None else [f"gpu.count={count}"]))
+    got = node(shown, resources | gpus(str(whole)))
+    held: dict[str, int] = {}
+    for gpu in got.gpus:
+        assert is_legal(gpu.model, gpu.sharing.layout or ())
+        for name, number in counts_of(gpu.model, gpu.sharing.layout or ()):
+            held[name] = held.get(name, 0) + number
+    assert all(held[name] <= counts[name] for name in held)
+
+
+_KEYS = st.sampled_from(
+    [
+        *("nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas"),
+        *("nvidia.com/mig.strategy", "nvidia.com/mig-1g.5gb.count", "nvidia.com/mig-x.count"),
+        *("cloud.google.com/gke-accelerator", "cloud.google.com/gke-gpu-partition-size", "tessera.dev/sharing"),
+        *("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "cpu", "pods"),
+    ]
+)
+_VALUES = st.sampled_from(
+    [
+        "1",
+        "8",
+        "0",
+        "-1",
+        "9" * 30,
+        "single",
+        "mixed",
+        "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+        "nvidia-l4",
+        "1g.5gb",
+        "auto",
+    ]
+)
+
+
+@given(st.dictionaries(_KEYS, _VALUES), st.none() | st.dictionaries(_KEYS, _VALUES))
+def test_any_node_is_read_or_refused(shown: dict[str, str], allocatable: dict[str, str] | None) -> None:
+    with contextlib.suppress(InvalidInput):
+        assert len(node(shown, allocatable).gpus) <= 256

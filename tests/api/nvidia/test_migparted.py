@@ -1,0 +1,125 @@
+"""mig-parted files: read as that program reads them, refused as it refuses them, and written so that it reads them."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api import documents
+from tessera.api.nvidia import migparted
+from tessera.api.nvidia.migparted import Group
+from tessera.errors import InvalidInput
+
+
+def read(text: str) -> dict[str, tuple[Group, ...]]:
+    return migparted.read(documents.read("config.yaml", text)[0])
+
+
+def config(group: str) -> str:
+    return f"version: v1\nmig-configs:\n  a:\n  - {group}\n"
+
+
+READ = {
+    "all GPUs without MIG": ("{devices: all, mig-enabled: false}", Group(enabled=False)),
+    "empty MIG devices without MIG": ("{devices: all, mig-enabled: false, mig-devices: {}}", Group(enabled=False)),
+    "MIG without instances": ("{devices: all, mig-enabled: true, mig-devices: {}}", Group(enabled=True)),
+    "some GPUs": (
+        "{devices: [0, 2], mig-enabled: true, mig-devices: {3g.20gb: 1, 1g.5gb+me: 2}}",
+        Group(devices=(0, 2), enabled=True, instances=(("3g.20gb", 1), ("1g.5gb+me", 2))),
+    ),
+    "a device filter": (
+        "{device-filter: '0x20B010DE', devices: all, mig-enabled: true, mig-devices: {1c.2g.10gb: 1}}",
+        Group(enabled=True, filters=("0x20B010DE",), instances=(("1c.2g.10gb", 1),)),
+    ),
+    "an empty device filter, which is none": (
+        "{device-filter: '', devices: all, mig-enabled: false}",
+        Group(enabled=False),
+    ),
+    "several device filters": (
+        "{device-filter: ['0x20B010DE', '0x20B110DE'], devices: [], mig-enabled: false}",
+        Group(devices=(), enabled=False, filters=("0x20B010DE", "0x20B110DE")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("group", "want"), READ.values(), ids=READ)
+def test_groups(group: str, want: Group) -> None:
+    assert read(config(group)) == {"a": (want,)}
+
+
+def test_configurations_keep_their_order() -> None:
+    group = "[{devices: all, mig-enabled: false}]"
+    assert list(read(f"version: v1\nmig-configs: {{b: {group}, a: {group}}}\n")) == ["b", "a"]
+
+
+REFUSED = {
+    "no version": ("mig-configs: {}\n", "version: found nothing, wanted a text"),
+    "another version": ("version: v2\nmig-configs: {}\n", "found 'v2', wanted a version this reader knows"),
+    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: found an unknown field"),
+    "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: found a mapping, wanted at least one config"),
+    "no configurations": ("version: v1\n", "mig-configs: found nothing, wanted at least one configuration"),
+    "an empty configuration": (
+        "version: v1\nmig-configs: {a: []}\n",
+        "mig-configs.a: found a list, wanted",
+    ),
+    "an unknown field in a group": (
+        config("{devices: all, mig-enabled: false, x: 1}"),
+        "x: found an unknown field",
+    ),
+    "no devices": (config("{mig-enabled: false}"), "devices: found nothing, wanted all, or a list of GPU indices"),
+    "devices by another word": (config("{devices: some, mig-enabled: false}"), "found 'some', wanted all, or a list"),
+    "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: found -1, wanted an integer"),
+    "no word about MIG": (config("{devices: all}"), "mig-enabled: found nothing, wanted true or false"),
+    "MIG without a word about instances": (
+        config("{devices: all, mig-enabled: true}"),
+        "wanted the instances, {}",
+    ),
+    "instances without MIG": (
+        config("{devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}"),
+        "wanted no instances where mig-enabled is false",
+    ),
+    "a profile that is none": (
+        config("{devices: all, mig-enabled: true, mig-devices: {big: 1}}"),
+        "found big, wanted a MIG profile",
+    ),
+    "counts of zero alone": (
+        config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 0}}"),
+        "found counts of 0 alone, wanted at least one instance",
+    ),
+    "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "found -1, wanted an"),
+    "a filter of numbers": (
+        config("{device-filter: [5], devices: all, mig-enabled: false}"),
+        "found 5, wanted a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), REFUSED.values(), ids=REFUSED)
+def test_what_mig_parted_refuses_is_refused_with_its_place(text: str, want: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read(text)
+    assert want in str(caught.value)
+    assert str(caught.value).startswith("config.yaml, document 1, line ")
+
+
+_PROFILES = st.sampled_from(["1g.5gb", "1g.5gb+me", "2g.10gb", "3g.20gb", "7g.40gb"])
+_GROUPS = st.builds(
+    lambda devices, instances, filters: Group(
+        devices=devices, enabled=instances is not None, instances=tuple((instances or {}).items()), filters=filters
+    ),
+    st.none() | st.lists(st.integers(0, 15)).map(tuple),
+    st.none() | st.dictionaries(_PROFILES, st.integers(1, 7)),
+    st.lists(st.sampled_from(["0x20B010DE", "0x20B110DE"]), max_size=2).map(tuple),
+)
+
+
+@given(st.dictionaries(st.text("abc.-1", min_size=1), st.lists(_GROUPS, min_size=1).map(tuple), min_size=1))
+def test_what_is_written_is_read_back(configs: dict[str, tuple[Group, ...]]) -> None:
+    assert read(migparted.write(configs)) == configs
+
+
+@given(st.text())
+def test_any_group_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InvalidInput):
+        read(config(text))

@@ -1,0 +1,129 @@
+"""Pod objects of a live cluster, whatever is in them; and what a binding writes on them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeobjects import gpu, pod, share
+from tessera.api.tessera.pods.bindings import binding_annotations
+from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Form
+from tessera.errors import InvalidInput
+
+NEED = {"tessera.dev/gpu-memory": 6}
+
+
+def test_a_pod_is_read_without_what_kube_scheduler_decides() -> None:
+    plain = read_live_pod(pod("p", NEED, node="a"))
+    picky = read_live_pod(pod("p", NEED, node="b", spec={"nodeSelector": {"disk": "fast"}, "priority": 7}))
+    assert plain.need == picky.need
+    assert (plain.uid, plain.key, plain.node, picky.priority) == ("uid-p", "ns/p", "a", 7)
+    assert plain.gpus
+    assert plain.claiming
+
+
+KINDS: dict[str, tuple[dict[str, Any], bool, bool]] = {
+    "a need": (pod("p", NEED), True, True),
+    "a share": (pod("p", {"aliyun.com/gpu-mem": 3}), True, True),
+    "a slice by name": (pod("p", {"nvidia.com/mig-1g.10gb": 1}), True, False),
+    "no GPU": (pod("p", {"cpu": 1}), False, False),
+    "another vendor's": (pod("p", {"example.com/fpga": 1}), False, False),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_which_pods_ask_gpus_and_which_need_an_assignment(case: str) -> None:
+    each, gpus, claiming = KINDS[case]
+    live = read_live_pod(each)
+    assert (live.gpus, live.claiming, live.wrong) == (gpus, claiming, "")
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a fraction": (pod("p", {"tessera.dev/gpu-memory": "0.5"}), "limits[tessera.dev/gpu-memory]"),
+    "a negative amount": (pod("p", {"tessera.dev/gpu-memory": -3}), "limits[tessera.dev/gpu-memory]"),
+    "an unknown grade": (pod("p", NEED, annotations={"tessera.dev/isolation": "very"}), "hardware, driver, none"),
+    "an unknown resource": (pod("p", {"tessera.dev/gpu-memry": 1}), "a resource Tessera knows"),
+    "more compute than there is": (pod("p", NEED | {"tessera.dev/gpu-compute": 101}), "percentage"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_request_that_makes_no_sense_is_told_by_its_field(case: str) -> None:
+    each, want = WRONG[case]
+    live = read_live_pod(each)
+    assert live.gpus
+    assert want in live.wrong
+    assert "line" not in live.wrong
+    assert not live.need.asks
+
+
+def test_what_a_pod_holds_counts_also_where_its_request_cannot_be_read() -> None:
+    live = read_live_pod(pod("p", {"tessera.dev/gpu-memry": 1}, share(0, 4096)))
+    assert [each.memory_mib for each in live.shares] == [4096]
+
+
+def test_shares_that_cannot_be_read_are_told() -> None:
+    live = read_live_pod(pod("p", NEED, annotations={"tessera.dev/assignment": "{"}))
+    assert live.shares == ()
+    assert "tessera.dev/assignment" in live.unread
+
+
+def test_finished_pods() -> None:
+    assert read_live_pod(pod("p", NEED, phase="Succeeded")).finished
+    assert not read_live_pod(pod("p", NEED)).finished
+
+
+HOSTILE: tuple[dict[str, Any], ...] = (
+    {},
+    {"metadata": None, "spec": None, "status": None},
+    {"metadata": 1, "spec": [], "status": "x"},
+    {"metadata": {"name": 1, "uid": []}, "spec": {"containers": 1, "nodeName": 7, "priority": "x"}},
+    {"spec": {"containers": [1, None, {"resources": 1}, {"resources": {"limits": [1]}}]}},
+)
+
+
+@pytest.mark.parametrize("each", HOSTILE, ids=repr)
+def test_hostile_pods_are_read_as_far_as_they_can_be(each: dict[str, Any]) -> None:
+    live = read_live_pod(each)
+    assert isinstance(live, LivePod)
+    assert live.wrong
+
+
+def test_an_error_about_the_whole_object_has_no_place() -> None:
+    field = object_field("Pod", {})
+    assert told(InvalidInput(field.place, found="x", wanted="y"), field) == "found x, wanted y"
+
+
+# Bindings
+
+
+def test_a_need_gets_its_assignment_alone() -> None:
+    each = pod("p", NEED)
+    got = binding_annotations(
+        each, read_live_pod(each).need, (share(1, 6144),), (gpu(0), gpu(1)), share_unit_mib=1024, now_ns=5
+    )
+    assert list(got) == ["tessera.dev/assignment"]
+
+
+def test_gpushare_pods_get_what_gpushares_extender_writes() -> None:
+    limits = [{"aliyun.com/gpu-mem": "3"}, {}, {"aliyun.com/gpu-mem": "2"}]
+    containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
+    each = pod("p", spec={"containers": containers})
+    live = read_live_pod(each)
+    assert [ask.form for ask in live.need.asks] == [Form.SHARE]
+    held = share(1, 5120, Mode.MEMORY_SHARE, resource="aliyun.com/gpu-mem")
+    got = binding_annotations(each, live.need, (held,), (gpu(0), gpu(1, "T4")), share_unit_mib=1024, now_ns=17)
+    assignment = got.pop("tessera.dev/assignment")
+    assert msgspec.json.decode(assignment)[0]["gpu"] == 1
+    assert got == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_POD": "5",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "17",
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":3},"2":{"1":2}}',
+    }
+    again = read_live_pod(pod("q", annotations=got, spec={"containers": containers, "nodeName": "a"}))
+    assert [(each.gpu, each.memory_mib) for each in again.shares] == [(1, 5120)]

@@ -1,0 +1,257 @@
+"""A live cluster: running pods with the devices they hold, recorded or not, and pods that wait."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api import documents
+from tessera.api.tessera import fleets
+from tessera.api.tessera.pods.assignments import write_shares
+from tessera.core.cluster.snapshot import Share, Snapshot
+from tessera.core.gpu.sharing import Mode
+from tessera.core.packing.fit import Fleet
+from tessera.core.workload.need import Isolation
+from tessera.errors import InvalidInput
+
+Plain = documents.Plain
+A100 = "NVIDIA-A100-SXM4-40GB"
+
+
+def gpu_node(product: str, resource: str, count: int, name: str = "n", **labels: str) -> Plain:
+    found: dict[str, Plain] = {"nvidia.com/gpu.product": product}
+    found |= {f"nvidia.com/{key}": value for key, value in labels.items()}
+    capacity: Plain = {"cpu": "64", "memory": "256Gi", "pods": "110", resource: str(count)}
+    return {"kind": "Node", "metadata": {"name": name, "labels": found}, "status": {"allocatable": capacity}}
+
+
+def pod(name: str, limits: dict[str, str], node_name: str | None = "n", **more: Plain) -> Plain:
+    annotations, created = more.pop("annotations", None), more.pop("created", None)
+    metadata: Plain = {"name": name, "namespace": "ns", "annotations": annotations, "creationTimestamp": created}
+    container: Plain = {"name": "main", "resources": {"limits": dict(limits)}}
+    spec: dict[str, Plain] = {"containers": [container], "nodeName": node_name}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec | more, "status": {"phase": "Running"}}
+
+
+def read(*items: Plain) -> Snapshot:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)}, indent=1)
+    return fleets.read(documents.read("cluster.json", text))
+
+
+def held(snapshot: Snapshot) -> dict[str, list[tuple[int, Mode, int | None]]]:
+    """By pod name: GPU, mode and start of each share; the snapshot is consistent."""
+    Fleet.of(snapshot)
+    return {
+        each.pod.key.removeprefix("ns/"): [(share.gpu, share.mode, share.start) for share in each.assignment.shares]
+        for each in snapshot.running
+    }
+
+
+GPU = {"nvidia.com/gpu": "1"}
+WHOLE, MIG, SHARE = Mode.WHOLE, Mode.MIG, Mode.MEMORY_SHARE
+
+
+def test_unrecorded_devices_are_those_that_fit_in_order_of_name() -> None:
+    got = read(gpu_node(A100, "nvidia.com/gpu", 4), pod("b", GPU), pod("a", {"nvidia.com/gpu": "2"}), pod("c", {}))
+    assert held(got) == {"a": [(0, WHOLE, None), (1, WHOLE, None)], "b": [(2, WHOLE, None)], "c": []}
+    assert got.notes == ()
+
+
+def test_unrecorded_slices() -> None:
+    slices = {"nvidia.com/mig-3g.20gb": "1"}
+    got = read(gpu_node(A100, "nvidia.com/mig-3g.20gb", 4), *(pod(name, slices) for name in "abc"))
+    assert held(got) == {"a": [(0, MIG, 0)], "b": [(0, MIG, 4)], "c": [(1, MIG, 0)]}
+
+
+def test_cordoned_and_tainted_nodes_keep_their_pods() -> None:
+    cordoned = gpu_node(A100, "nvidia.com/gpu", 1)
+    assert isinstance(cordoned, dict)
+    cordoned["spec"] = {"unschedulable": True, "taints": [{"key": "x", "effect": "NoSchedule"}]}
+    assert held(read(cordoned, pod("a", GPU))) == {"a": [(0, WHOLE, None)]}
+
+
+def test_gpushare_records_the_gpu() -> None:
+    cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 28, **{"gpu.count": "2"})
+    share = {"aliyun.com/gpu-mem": "5"}
+    got = read(
+        cluster,
+        pod("a", share),
+        pod("b", share, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+        pod("c", share, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"1": 5}, "1": {"0": 2}}'}),
+        pod("d", {}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+    )
+    assert held(got) == {
+        "a": [(1, SHARE, None)],
+        "b": [(1, SHARE, None)],
+        "c": [(0, SHARE, None), (1, SHARE, None)],
+        "d": [],
+    }
+    assert {share.memory_mib for each in got.running for share in each.assignment.shares} == {5120, 2048}
+
+
+def test_gpushare_in_mib() -> None:
+    cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 15109)
+    got = read(cluster, pod("a", {"aliyun.com/gpu-mem": "8000"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}))
+    assert got.running[0].assignment.shares[0].memory_mib == 8000
+
+
+def test_tessera_records_the_shares() -> None:
+    shares = (
+        Share(
+            gpu=1,
+            mode=MIG,
+            profile="2g.10gb",
+            start=2,
+            memory_mib=9856,
+            compute_percent=28,
+            isolation=Isolation.HARDWARE,
+            resource="tessera.dev/gpu-memory",
+            container="main",
+        ),
+    )
+    annotations: Plain = {"tessera.dev/assignment": write_shares(shares)}
+    got = read(
+        gpu_node(A100, "nvidia.com/gpu", 2),
+        pod("a", {"tessera.dev/gpu-memory": "9"}, annotations=annotations),
+        pod("b", GPU),
+    )
+    assert held(got) == {"a": [(1, MIG, 2)], "b": [(0, WHOLE, None)]}
+    assert got.running[0].assignment.shares == shares
+
+
+def test_a_pod_whose_record_is_unreadable_still_holds_its_devices() -> None:
+    cluster = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 14)
+    got = read(cluster, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"}))
+    assert held(got) == {"a": [(0, SHARE, None)]}
+    assert got.notes[0].startswith("the devices recorded on pod ns/a are not used: cluster.json, document 1, line ")
+
+
+def record(*shares: dict[str, Plain]) -> Plain:
+    whole: dict[str, Plain] = {
+        "gpu": 0,
+        "mode": "whole",
+        "memory_mib": 1,
+        "compute_percent": 100,
+        "isolation": "hardware",
+        "resource": "nvidia.com/gpu",
+    }
+    return {"tessera.dev/assignment": json.dumps([whole | share for share in shares])}
+
+
+NOTES: dict[str, tuple[Plain, str]] = {
+    "a recorded GPU that is not there": (
+        pod("a", GPU, annotations=record({"gpu": 7})),
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: found a share of GPU 7",
+    ),
+    "a node that is not there": (pod("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
+    "a pod that cannot be read": (
+        pod("a", GPU, annotations={"tessera.dev/isolation": "x"}),
+        "pod ns/a is left out: cluster.json, document 1, line 28: Pod ns/a: metadata.annotations",
+    ),
+    "more devices than the node shows": (
+        pod("a", {"nvidia.com/gpu": "3"}),
+        "pod ns/a holds devices that node n does not show; they are not counted",
+    ),
+    "an index that is none": (
+        pod("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
+        "ALIYUN_COM_GPU_MEM_IDX: found '-1', wanted the index of a GPU",
+    ),
+    "an allocation that is none": (
+        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
+        "gpushare.allocation]: found 'Input data was truncated', wanted JSON of container index",
+    ),
+    "an allocation of words": (
+        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
+        "wanted JSON of container index, GPU index and amount",
+    ),
+    "an assignment that is none": (
+        pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
+        "found 'Object missing required field `gpu` - at `$[0]`', wanted a list of shares in JSON",
+    ),
+    "an assignment nested without end": (
+        pod("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
+        "maximum recursion depth",
+    ),
+    "an allocation nested without end": (
+        pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
+        "wanted JSON of container index, GPU index and amount",
+    ),
+    "an assignment beyond a GPU": (
+        pod("a", GPU, annotations=record({"compute_percent": 101})),
+        "wanted shares with",
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "want"), NOTES.values(), ids=NOTES)
+def test_what_does_not_agree_is_noted(item: Plain, want: str) -> None:
+    got = read(gpu_node(A100, "nvidia.com/gpu", 2), item, pod("z", GPU))
+    assert want in got.notes[0]
+    assert len(got.notes) == 1
+    assert held(got)["z"]
+
+
+def test_devices_of_other_plugins_are_not_counted_as_gpus() -> None:
+    got = read(gpu_node(A100, "nvidia.com/gpu", 2), pod("a", GPU | {"rdma/hca": "1"}), pod("b", {"amd.com/gpu": "1"}))
+    assert held(got) == {"a": [(0, WHOLE, None)], "b": []}
+    assert got.notes == ()
+
+
+def test_pods_that_wait_are_in_order_of_creation() -> None:
+    got = read(
+        gpu_node(A100, "nvidia.com/gpu", 2),
+        pod("late", GPU, None, created="2025-02-01T00:00:00Z", priority=5),
+        pod("unknown", GPU, None),
+        pod("early", GPU, None, created="2025-01-01T00:00:00Z"),
+    )
+    assert [(each.key, each.priority) for each in got.pending] == [("ns/early", 0), ("ns/late", 5), ("ns/unknown", 0)]
+    assert got.running == ()
+
+
+def test_finished_pods_hold_nothing() -> None:
+    done = pod("a", GPU)
+    assert isinstance(done, dict)
+    done["status"] = {"phase": "Failed"}
+    got = read(gpu_node(A100, "nvidia.com/gpu", 1), done)
+    assert (got.running, got.pending) == ((), ())
+
+
+def test_a_pod_twice_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"Pod ns/a: found pod ns/a again, wanted each pod name once"):
+        read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU), pod("a", GPU))
+
+
+_LIMITS = st.dictionaries(
+    st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-3g.20gb", "aliyun.com/gpu-mem", "tessera.dev/gpu-memory"]),
+    st.integers(0, 12).map(str),
+    max_size=1,
+)
+_RECORDS: st.SearchStrategy[Plain] = st.none() | st.builds(
+    lambda gpu, mode, percent: record({"gpu": gpu, "mode": mode, "compute_percent": percent}),
+    st.integers(-1, 3),
+    st.sampled_from([*Mode]),
+    st.integers(0, 101),
+)
+
+
+@given(
+    st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-3g.20gb", "aliyun.com/gpu-mem"]),
+    st.lists(st.tuples(_LIMITS, _RECORDS), max_size=6),
+)
+def test_no_device_is_ever_over_granted(resource: str, pods: list[tuple[dict[str, str], Plain]]) -> None:
+    items = [pod(f"p{index}", limits, annotations=notes) for index, (limits, notes) in enumerate(pods)]
+    got = read(gpu_node(A100, resource, 2), *items)
+    assert len(held(got)) + sum("left out" in note for note in got.notes) == len(pods)
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_annotation_is_read_or_noted(value: Plain) -> None:
+    with contextlib.suppress(InvalidInput):
+        for key in ("tessera.dev/assignment", "scheduler.framework.gpushare.allocation", "ALIYUN_COM_GPU_MEM_IDX"):
+            read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU, annotations={key: json.dumps(value)}))
