@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from kubeobjects import gpu, share
-from replaying import Machine, make_machines, pod
+from builders.kubeobjects import gpu, share
+from harness.replaying import Machine, make_machines, pod
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object
 from tessera.log import configure

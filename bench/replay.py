@@ -4,11 +4,9 @@
 
 FOLDER holds the trace's CSV files; else `TESSERA_OPENB` names it, else `../shared/data/openb`. Nodes and pods are
 objects of a Kubernetes API in memory. Each pod is filtered, scored where several nodes are left (`choose` leaves one),
-and bound, over HTTP in this process; see `tests/replaying.py`. The trace tells parts of GPUs and no memory, so each
-GPU has 100 GiB here: a part of n percent asks `aliyun.com/gpu-mem: n`, whole GPUs ask `tessera.dev/gpu-memory: 100`
-with isolation hardware.
-
-Printed are the pods placed, decisions a second, and the quantiles of their times with JSON; floor: no pod elsewhere.
+and bound, over HTTP in this process; see `tests/harness/replaying.py`. The trace tells parts of GPUs and no memory, so
+each GPU has 100 GiB here: a part of n percent asks `aliyun.com/gpu-mem: n`, whole GPUs ask
+`tessera.dev/gpu-memory: 100` with isolation hardware.
 """
 
 import argparse
@@ -22,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from replaying import Machine, Took, differences, make_machines, pod, simulated
-from servers import servers
+from harness.replaying import Machine, Took, differences, make_machines, pod, simulated
+from harness.servers import servers
 from tessera.clients.kube import MemoryKube, Object
 from tessera.core.cluster.snapshot import Gpu, Node
 from tessera.core.gpu.gpumodels import model

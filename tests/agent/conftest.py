@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentmachine import Machine, WatchedDriver
-from nodeviews import of_the_host
+from builders.nodeviews import of_the_host
+from harness.agentmachine import Machine, WatchedDriver
 from tessera.clients.kube import NODES, MemoryKube
 from tessera.clients.kubelet import MemoryKubelet
 

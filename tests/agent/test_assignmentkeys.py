@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agentmachine import Machine
-from kubeobjects import amount
-from signed import SERVER, STRANGER, config_map, public
+from builders.kubeobjects import amount
+from builders.signed import SERVER, STRANGER, config_map, public
+from harness.agentmachine import Machine
 from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, is_signed, key_id

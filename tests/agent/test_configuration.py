@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.agent.configuration import CONFIG_LABEL, SHARE_LABEL, ConfigurationFiles, GivenPolicy, Sources
 
 GPUS = (gpu(0), gpu(1))

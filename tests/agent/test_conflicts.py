@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agentmachine import Machine
-from kubeobjects import amount
-from nodeviews import SaidPods
+from builders.kubeobjects import amount
+from builders.nodeviews import SaidPods
+from harness.agentmachine import Machine
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from agentmachine import Machine
-from gpunodes import at, facts, shared
+from builders.gpunodes import at, facts, shared
+from harness.agentmachine import Machine
 from tessera.agent.gpunode import Asked, GpuNodeLink
 from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import (

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentmachine import Machine
-from kubeobjects import amount
+from builders.kubeobjects import amount
+from harness.agentmachine import Machine
 from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
 from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted

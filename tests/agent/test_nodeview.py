@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeviews import of_the_host
+from builders.nodeviews import of_the_host
 from tessera.agent.nodeview import NodeView, by_uid
 from tessera.clients.kube import Listing, Object
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources

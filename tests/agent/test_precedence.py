@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentmachine import Machine, WatchedDriver
-from policyobjects import gpu_policy
+from builders.policyobjects import gpu_policy
+from harness.agentmachine import Machine, WatchedDriver
 from tessera.agent.configuration import APPLIED, CONFIG_LABEL
 from tessera.agent.settings import Settings
 from tessera.clients.kube import GPU_NODES, GPU_POLICIES, NODES, MemoryKube, Object, annotations_of

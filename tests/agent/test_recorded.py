@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from agentmachine import Machine
-from gpunodes import at, facts, shared
-from signed import Trusting
+from builders.gpunodes import at, facts, shared
+from builders.signed import Trusting
+from harness.agentmachine import Machine
 from tessera.agent.recorded import Recorder, World
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agentmachine import CONFIG, STATE, Machine
+from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.nodereports import DEVICE_LIST

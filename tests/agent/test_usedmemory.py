@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpunodes import shared
+from builders.gpunodes import shared
 from tessera.agent.usedmemory import UsedMemory
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.cluster.gpunodestate import Used

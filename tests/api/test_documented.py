@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.nodes import MODEL_LABELS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenes import SCENES, Scene
+from builders.scenes import SCENES, Scene
 from tessera.api.kubernetes.nodes import CPU_MILLI, MEMORY_MIB
 from tessera.cli.drawing import svg
 from tessera.cli.drawing.alike import EVERY_GPU

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
 from tessera.cli.explainpod import pod as command
 from tessera.cli.livecluster import events_of

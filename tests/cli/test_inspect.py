@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-import gpusharecli
-from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
+from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
+from judges import gpusharecli
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.cli import main
 from tessera.cli.inspect import _Choice, _frames

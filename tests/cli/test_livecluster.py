@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kubeobjects import amount, gpu, gpunode, node, pod, share
-from signed import AGENT, SERVER, config_map
+from builders.kubeobjects import amount, gpu, gpunode, node, pod, share
+from builders.signed import AGENT, SERVER, config_map
 from tessera.api.tessera.pods.signatures import keys_text
 from tessera.cli.livecluster import observe
 from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, NODES, PODS, MemoryKube, Object

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cards import at, card
-from kubeobjects import gpunode, pod, share
+from builders.cards import at, card
+from builders.kubeobjects import gpunode, pod, share
+from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks
 from tessera.cli import main
 from tessera.cli.mig.node import Means, locks_in
@@ -23,7 +24,6 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import TesseraError, Unavailable, Unsupported
 from tessera.sim.nvmlsim import Machine, create_state, library
-from virtualtime import run
 
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))

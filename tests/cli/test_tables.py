@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from scenes import SCENES, Scene
+from builders.scenes import SCENES, Scene
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.tables import letter, plan_tables

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-import virtualtime
-from kubeobjects import cut, gpu, gpunode, node, pod
-from policyobjects import gpu_policy
+from builders.kubeobjects import cut, gpu, gpunode, node, pod
+from builders.policyobjects import gpu_policy
+from harness import virtualtime
 from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, NODES, PODS, Kind, MemoryKube, Object
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deviceuse import Container, Entry, Gpu, Instance
-from deviceuse import Node as SeenNode
+from judges.deviceuse import Container, Entry, Gpu, Instance
+from judges.deviceuse import Node as SeenNode
 from kube.churn import INIT
 from tessera.sim.nvmlsim import Machine
 from testbed.cluster import Cluster

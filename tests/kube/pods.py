@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from signed import SERVER, config_map
+from builders.signed import SERVER, config_map
 from tessera.clients.kube import CONFIG_MAPS, PODS, LightkubeKube, annotations_of, name_of
 from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from admissionpods import ROUTED, asking
+from builders.admissionpods import ROUTED, asking
 from tessera.errors import Unavailable
 from testbed import admission
 from testbed.addresses import CONTROL_PLANE

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.kubeobjects import amount
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, create, devices, pod, run
-from kubeobjects import amount
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node, wanted_field
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources

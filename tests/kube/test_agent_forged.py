@@ -6,9 +6,9 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from builders.signed import SERVER, STRANGER
 from kube.gpunode import GpuNode
 from kube.pods import create, devices, phase, pod, run
-from signed import SERVER, STRANGER
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.cli import main
 from tessera.core.cluster.snapshot import Share

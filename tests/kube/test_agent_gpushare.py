@@ -9,7 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-import gpusharecli
+from judges import gpusharecli
 from kube.gpunode import GpuNode
 from kube.pods import pod, run
 from tessera.api.tessera.pods.assignments import write_shares

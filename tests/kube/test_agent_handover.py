@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from builders.kubeobjects import amount
 from kube.gpunode import GpuNode
 from kube.pods import environment, pod, run
-from kubeobjects import amount
 from tessera.api.tessera.pods.assignments import write_shares
 from testbed.gpus import DRIVER_SPEC
 from testbed.processes import until

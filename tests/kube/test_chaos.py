@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
+from judges.grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, LightkubeKube, Object, follow, name_of

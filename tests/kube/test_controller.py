@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from builders.policyobjects import gpu_policy
 from kube.fakenodes import FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from policyobjects import gpu_policy
 from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, LEASES, PODS, Kube, Object
 from tessera.core.cluster.leadership import Terms
 from testbed.cluster import Cluster

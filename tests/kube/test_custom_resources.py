@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policyobjects import BAD, GOOD, gpu_policy
+from builders.policyobjects import BAD, GOOD, gpu_policy
 from tessera.api.tessera.gpupolicies import Spec, node_policy, read_gpu_policy
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from kube.pods import environment, pod, remove, run, until_allocatable
-from plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import PodResources
 from tessera.errors import Conflict
 from testbed.cluster import Cluster

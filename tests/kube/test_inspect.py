@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import gpusharecli
+from builders.kubeobjects import Object, pod, share
+from judges import gpusharecli
 from kube.fakenodes import MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from kubeobjects import Object, pod, share
 from tessera.clients.kube import NODES, PODS, Kube
 from testbed.cluster import Cluster
 

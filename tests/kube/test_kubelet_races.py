@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from harness.plugins import RESOURCE, ScriptedPlugin, connect
 from kube.pods import pod, remove, run, until_allocatable
-from plugins import RESOURCE, ScriptedPlugin, connect
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
 from tessera.core.deviceplugin.grant import Grant

@@ -2,7 +2,7 @@
 
 import json
 
-from deviceuse import Container, judged, uses_of
+from judges.deviceuse import Container, judged, uses_of
 from kube import pods
 from kube.gpunode import GpuNode
 from kube.observing import containers_of, living, seen

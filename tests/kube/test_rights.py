@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from policyobjects import gpu_policy
+from builders.policyobjects import gpu_policy
 from tessera.errors import Unavailable
 from testbed.cluster import Cluster
 from testbed.deploy import NAMESPACE

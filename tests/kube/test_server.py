@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.servers import check
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from servers import check
 from tessera.clients.kube import GPU_NODES, PODS, Kube, LightkubeKube, Object, annotations_of
 from testbed.cluster import Cluster
 

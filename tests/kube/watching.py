@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from deviceuse import Container, Fault, doubled, judged, uses_of
+from judges.deviceuse import Container, Fault, doubled, judged, uses_of
 from kube.churn import CONTAINER, DEFAULT, MAIN, Act
 from kube.observing import Api, Living, NoAnswerError, checkpoint, containers_of, living, seen
 from testbed.cluster import Cluster

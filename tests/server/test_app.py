@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from admissionpods import ROUTED
-from kubeobjects import gpu, gpunode, node, pod, share
-from servers import FULL, NEED, SHARE, Asked, Clock, hold, make_node, make_pod, regrant, servers, settle
+from builders.admissionpods import ROUTED
+from builders.kubeobjects import gpu, gpunode, node, pod, share
+from harness.servers import FULL, NEED, SHARE, Asked, Clock, hold, make_node, make_pod, regrant, servers, settle
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.gpu.sharing import Mode, Sharing

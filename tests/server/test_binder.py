@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import virtualtime
-from kubeobjects import gpu, node, pod, share
-from servers import FULL, NEED, Asked, Clock, check, hold, make_node, make_pod, servers, settle
-from signed import AGENT, signed
+from builders.kubeobjects import gpu, node, pod, share
+from builders.signed import AGENT, signed
+from harness import virtualtime
+from harness.servers import FULL, NEED, Asked, Clock, check, hold, make_node, make_pod, servers, settle
 from tessera.api.tessera.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.gpunodestate import Claim

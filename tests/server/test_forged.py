@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kubeobjects import gpu, node, pod, share
-from servers import FULL, NEED, SHARE, Clock, hold, make_node, make_pod, regrant, servers, settle
-from signed import AGENT, SERVER, STRANGER, config_map, signed
+from builders.kubeobjects import gpu, node, pod, share
+from builders.signed import AGENT, SERVER, STRANGER, config_map, signed
+from harness.servers import FULL, NEED, SHARE, Clock, hold, make_node, make_pod, regrant, servers, settle
 from tessera.api.tessera.pods.signatures import (
     KEYS,
     NAMESPACE,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import virtualtime
-from grants import faults, shares_of, unsettled
-from kubeobjects import gpu, pod, share
-from servers import Asked, make_node, make_pod, servers, settle
+from builders.kubeobjects import gpu, pod, share
+from harness import virtualtime
+from harness.servers import Asked, make_node, make_pod, servers, settle
+from judges.grants import faults, shares_of, unsettled
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, Unanswered
 from tessera.core.gpu.sharing import Mode

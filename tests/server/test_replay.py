@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from kubeobjects import gpu
-from replaying import Machine, differences, make_machines, pod, simulated
-from servers import servers
+from builders.kubeobjects import gpu
+from harness.replaying import Machine, differences, make_machines, pod, simulated
+from harness.servers import servers
 from tessera.clients.kube import MemoryKube, Object
 from tessera.core.gpu.sharing import Mode, Sharing
 

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from kubeobjects import gpu
-from servers import NEED, make_node, make_pod, servers, settle
+from builders.kubeobjects import gpu
+from harness.servers import NEED, make_node, make_pod, servers, settle
 from tessera.cli import main
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable

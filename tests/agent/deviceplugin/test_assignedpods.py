@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from kubeobjects import amount, pod
-from signed import SERVER, STRANGER, Trusting, keys, signed
+from builders.kubeobjects import amount, pod
+from builders.signed import SERVER, STRANGER, Trusting, keys, signed
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.dues import read_dues

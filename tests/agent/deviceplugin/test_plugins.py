@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from gpunodes import facts, sevenths, shared
-from nodeviews import of_the_host
-from signed import Trusting, signed
+from builders.gpunodes import facts, sevenths, shared
+from builders.nodeviews import of_the_host
+from builders.signed import Trusting, signed
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares

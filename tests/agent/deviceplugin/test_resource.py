@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gpunodes import facts, offered
-from nodeviews import SaidPods
+from builders.gpunodes import facts, offered
+from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from cards import at, card
-from machines import Machine
+from builders.cards import at, card
+from harness.machines import Machine
+from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks, Partitioner
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
@@ -19,7 +20,6 @@ from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.node.layouts import Recorded, Target, exact
 from tessera.errors import Conflict, Unavailable
 from tessera.log import configure
-from virtualtime import run
 
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))

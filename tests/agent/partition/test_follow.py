@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cards import at, card
-from machines import Machine
+from builders.cards import at, card
+from harness.machines import Machine
+from harness.virtualtime import run
 from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
@@ -17,7 +18,6 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import Group, Limits, Recorded, State, Wish
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
-from virtualtime import run
 
 A100 = model("A100-40GB")
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))

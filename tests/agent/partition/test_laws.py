@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cards import at, card
-from machines import Death, Machine
+from builders.cards import at, card
+from harness.machines import Death, Machine
+from harness.virtualtime import run
 from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import CATALOGUE, model
@@ -21,7 +22,6 @@ from tessera.core.node.layouts import Cause, Group, Limits, State, Target, Wish,
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 from tessera.log import configure
-from virtualtime import run
 
 MIG_MODELS = [each.name for each in CATALOGUE if each.units]
 LIMITS = Limits(pending_s=120, retry_s=10, retry_most_s=40)

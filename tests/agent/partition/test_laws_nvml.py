@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from machines import TIMING, Machine
+from harness.machines import TIMING, Machine
 from tessera.agent.partition import Follower, Outside, Partitioner, Policy, Timing
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.virtualtime import run
 from tessera.agent.partition import NodeLocks
 from tessera.errors import Conflict
-from virtualtime import run
 
 HOLDER = """
 import asyncio, sys

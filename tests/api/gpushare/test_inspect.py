@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gpusharecli
-from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from judges import gpusharecli
 from tessera.api.gpushare.inspect import gpushare_inspect
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.explain.inspection import inspect

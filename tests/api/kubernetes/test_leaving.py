@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubeobjects import Object, pod
+from builders.kubeobjects import Object, pod
 from tessera.api.kubernetes.leaving import read_leaves
 from tessera.api.tessera.clusters import as_fields
 from tessera.core.workload.need import PodKey

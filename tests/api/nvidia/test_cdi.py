@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpunodes import facts, sevenths
+from builders.gpunodes import facts, sevenths
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
 from tessera.core.deviceplugin.edits import Mount, ShareEdits

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodefacts import gpu, instance, node
+from builders.nodefacts import gpu, instance, node
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns, stamped
 from tessera.api.tessera import fleets

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from admissionpods import ROUTED
+from builders.admissionpods import ROUTED
 from tessera.api.scheduler.admission import AMOUNTS, OPT_OUT, Review, is_routed, read_review, write_review
 from tessera.errors import InvalidInput
 from testbed.deploy import FOLDER

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeobjects import Object, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.explain.inspection import inspect

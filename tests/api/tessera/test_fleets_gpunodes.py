@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
+from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
 from tessera.api import documents
 from tessera.api.tessera import fleets
 from tessera.core.cluster.gpunodestate import Claim, Sick, Wanted

@@ -4,8 +4,8 @@ from typing import Any, get_args
 
 import pytest
 
-from nodefacts import gpu
-from policyobjects import BAD, GOOD, gpu_policy
+from builders.nodefacts import gpu
+from builders.policyobjects import BAD, GOOD, gpu_policy
 from tessera.api import documents
 from tessera.api.kubernetes.conditions import Condition
 from tessera.api.tessera import gpupolicies, nodepolicy

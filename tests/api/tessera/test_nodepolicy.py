@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.api import documents
 from tessera.api.tessera import nodepolicy
 from tessera.core.gpu.mig import Placement

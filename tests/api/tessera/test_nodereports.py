@@ -5,7 +5,7 @@ import json
 
 import msgspec
 
-from gpunodes import facts, shared
+from builders.gpunodes import facts, shared
 from tessera.api.tessera.nodereports import (
     Report,
     Subject,

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from fleets import T4, gpu, node, pods, slices
+from builders.fleets import T4, gpu, node, pods, slices
 from tessera.api.tessera.plans import to_json, to_yaml
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import plan

@@ -5,7 +5,7 @@ import datetime as dt
 import msgspec
 import pytest
 
-from policyobjects import gpu_policy
+from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import Status, read_gpu_policy
 from tessera.api.tessera.partitionpolicies import partition_policy
 from tessera.api.tessera.policystatus import Facts, new_status, refused_status

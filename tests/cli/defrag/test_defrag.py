@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
+from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
 from tessera.core.gpu.sharing import Mode
 

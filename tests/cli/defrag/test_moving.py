@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import virtualtime
-from kubeobjects import Object, gpu, gpunode, node, pod, share
+from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
+from harness import virtualtime
 from tessera.cli.defrag import carry_out
 from tessera.cli.defrag.moving import TAINT, Mover, look
 from tessera.clients.kube import (

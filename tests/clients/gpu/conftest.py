@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuworlds import Start
+from harness.gpuworlds import Start
 from tessera.sim.nvmlsim import Machine, create_state, library
 
 

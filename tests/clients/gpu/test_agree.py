@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from conformance.gpusuite import World, read
-from gpuworlds import QUICK, MemoryWorld, NvmlWorld, Start
+from harness.gpuworlds import QUICK, MemoryWorld, NvmlWorld, Start
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts
 from tessera.core.gpu.mig import Placement, placements

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from conformance.gpusuite import LARGE, SMALL, GpuSuite, World, cut
-from gpuworlds import SILENT, MemoryWorld
+from harness.gpuworlds import SILENT, MemoryWorld
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable, Unsupported

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from conformance.gpusuite import LARGE, SMALL, GpuSuite, cut, soon
-from gpuworlds import QUICK, NvmlWorld, Start
+from harness.gpuworlds import QUICK, NvmlWorld, Start
 from tessera.clients.gpu import Deadlines, NvmlDriver
 from tessera.core.gpu.gpumodels import CATALOGUE
 from tessera.core.gpu.inventory import GpuEvent

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from httpserver import Asked, answer, chunked, serving
+from harness.httpserver import Asked, answer, chunked, serving
 from tessera.clients.kube.connections import Answer, Broken, Connections, Server, Unreachable
 from tessera.errors import InvalidInput
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import virtualtime
+from harness import virtualtime
 from tessera.clients.kube import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from clients.kube.test_cluster import kubeconfig
-from httpserver import Asked, Play, Server, answer, chunked, serving
+from harness.httpserver import Asked, Play, Server, answer, chunked, serving
 from tessera.clients.kube import (
     CONFIG_MAPS,
     GPU_NODES,

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from plugins import RESOURCE, ScriptedPlugin, connect, devices
+from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import Container, MemoryKubelet, PluginOptions, PodResources, register, serve
 from tessera.errors import Conflict, InvalidInput, Unavailable
 

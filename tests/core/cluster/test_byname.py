@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gpunodes import at, facts, offered, shared
+from builders.gpunodes import at, facts, offered, shared
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import Inventory

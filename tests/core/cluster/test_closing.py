@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleets import amount, node, plain_share, slices
-from kubeobjects import cut, gpu, place, share
+from builders.fleets import amount, node, plain_share, slices
+from builders.kubeobjects import cut, gpu, place, share
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import Sick
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot

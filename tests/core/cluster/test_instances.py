@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model

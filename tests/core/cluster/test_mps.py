@@ -2,7 +2,7 @@
 
 import msgspec
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.cluster.mps import Level, MpsTarget, enforceable, enforcements, mps_key, mps_targets
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.mig import Placement

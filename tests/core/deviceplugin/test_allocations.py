@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunodes import facts, sevenths
+from builders.gpunodes import facts, sevenths
 from tessera.core.cluster.advertise import PluginDevice
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import (

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.edits import CONTAINER_PIPE, SHARED_MEMORY, Mount, Place, ShareEdits, edits
 from tessera.core.gpu.sharing import Mode

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share

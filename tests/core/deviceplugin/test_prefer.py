@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunodes import facts, offered, sevenths
+from builders.gpunodes import facts, offered, sevenths
 from tessera.core.cluster.advertise import Resource
 from tessera.core.deviceplugin.prefer import Policy, Wanted, prefer
 from tessera.core.gpu.sharing import Mode, Sharing

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeobjects import cut, gpu, place, share
+from builders.kubeobjects import cut, gpu, place, share
 from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.explain.conflicts import conflicts

@@ -1,6 +1,6 @@
 """Explanations say the need, the ways, where pods go and what stands in the way."""
 
-from fleets import A100, T4, gpu, node, plain_share, pods, slices
+from builders.fleets import A100, T4, gpu, node, plain_share, pods, slices
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.explain.explain import explain
 from tessera.core.workload.need import Need

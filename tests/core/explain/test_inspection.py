@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
+from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Used, Wanted

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpunodes import sevenths
-from kubeobjects import Object, cut, gpu, gpunode, node, pod, share
+from builders.gpunodes import sevenths
+from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.gpu.inventory import ComputeMode, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.doctor import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cards import at, card, node
+from builders.cards import at, card, node
 from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuEvent, Inventory

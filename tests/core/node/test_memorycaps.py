@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.memorycaps import MemoryCap, PodShares, Qos, memory_caps, pod_cgroup

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.cluster.mps import MpsTarget, mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.mig import Placement

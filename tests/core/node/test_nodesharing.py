@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.nodesharing import Entry, NodeSharing, Strategy, effective

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.core.node.nodesharing import GpuPolicy
 from tessera.core.node.power import LockClocks, Original, PowerAction, SetPower, forgotten, power_actions, remembered
 

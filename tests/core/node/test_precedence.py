@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodefacts import gpu
+from builders.nodefacts import gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import Entry, GpuPolicy, NodeSharing, PluginOptions, Strategy, effective

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
+from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement, open_placements, why_illegal

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import A100, T4, amount, gpu, node, slices
+from builders.fleets import A100, T4, amount, gpu, node, slices
+from builders.worlds import World, worlds
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.packing.preempt import victims
 from tessera.core.workload.need import Isolation, Need, PodKey
-from worlds import World, worlds
 
 
 def fits(spec: Node, pods: Sequence[Holder], need: Need) -> bool:

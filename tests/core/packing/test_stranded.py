@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets import amount, node, pods, slices
-from kubeobjects import cut, gpu, share
+from builders.fleets import amount, node, pods, slices
+from builders.kubeobjects import cut, gpu, share
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleets import gpu, node
+from builders.fleets import gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.reasons import reason
 from tessera.core.workload.foreignnames import foreign_names

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import cut_whole
+from harness.nvmlcalls import cut_whole
 from tessera.errors import InvalidInput
 from tessera.sim.nvmlsim import Machine
 

@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import cut
+from harness.nvmlcalls import cut
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import FOREVER, Machine, Process
 from tessera.sim.nvmlsim.faults import CODES, code_of, code_text, function_of, functions

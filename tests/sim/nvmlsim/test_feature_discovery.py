@@ -9,7 +9,7 @@ import msgspec
 import pynvml
 import pytest
 
-from nvmlcalls import cut_whole, mig_devices
+from harness.nvmlcalls import cut_whole, mig_devices
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvmlcalls import cut
+from harness.nvmlcalls import cut
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, open_placements, placements, remaining
 from tessera.sim.nvmlsim import Machine, create_state

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import cut_whole
+from harness.nvmlcalls import cut_whole
 from tessera.errors import Unavailable, Unsupported
 from tessera.sim.nvmlsim import library
 from tessera.sim.nvmlsim.building import FLAGS, compiler, environment, sources

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import computes, cut, cut_whole, instances, mig_devices, placements
+from harness.nvmlcalls import computes, cut, cut_whole, instances, mig_devices, placements
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 

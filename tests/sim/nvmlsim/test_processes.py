@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import cut_whole, mig_devices
+from harness.nvmlcalls import cut_whole, mig_devices
 from tessera.errors import Conflict, InvalidInput
 from tessera.sim.nvmlsim import Machine, Process
 

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvmlcalls import cut_whole, mig_devices
+from harness.nvmlcalls import cut_whole, mig_devices
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.errors import InvalidInput

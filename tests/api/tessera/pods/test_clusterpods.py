@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubeobjects import gpu, pod, share
+from builders.kubeobjects import gpu, pod, share
 from tessera.api.tessera.pods.bindings import binding_annotations
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
 from tessera.core.gpu.sharing import Mode

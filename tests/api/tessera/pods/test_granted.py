@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from kubeobjects import Object, amount, gpu, gpunode, node, pod, share
-from signed import AGENT, SERVER, authority, keys, signed
+from builders.kubeobjects import Object, amount, gpu, gpunode, node, pod, share
+from builders.signed import AGENT, SERVER, authority, keys, signed
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.dues import corrected, read_dues
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment

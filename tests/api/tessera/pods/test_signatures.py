@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeobjects import amount, cut, gpu, gpunode, place, pod, share
-from signed import AGENT, SERVER, STRANGER, authority, config_map, keys, public, signed
+from builders.kubeobjects import amount, cut, gpu, gpunode, place, pod, share
+from builders.signed import AGENT, SERVER, STRANGER, authority, config_map, keys, public, signed
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.pods.assignments import read_shares, write_shares

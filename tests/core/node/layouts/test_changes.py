@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cards import at, card, names, node
+from builders.cards import at, card, names, node
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of, is_legal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cards import at, card, node
+from builders.cards import at, card, node
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Counts, Layout, all_layouts, counts_of, named_layouts, place

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodefacts import gpu, node
+from builders.nodefacts import gpu, node
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.layouts import Limits, PolicyAttempt, attempted, exact, policy_targets, worth_trying

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cards import at, card, node
+from builders.cards import at, card, node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout, Placement

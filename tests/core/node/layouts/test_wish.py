@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cards import at, card, node
+from builders.cards import at, card, node
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import T4, amount, gpu, node
+from builders.fleets import T4, amount, gpu, node
+from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.snapshot import Node, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
@@ -16,7 +17,6 @@ from tessera.core.packing.defrag import Asker, Leave, Proposal, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.workload.need import Isolation, Need, Pod, PodKey
-from worlds import Judge, World, worlds
 
 OWNER = "ReplicaSet/default/made-by"
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import A100, T4, amount, gpu, node, pods
+from builders.fleets import A100, T4, amount, gpu, node, pods
+from builders.worlds import nodes_of
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
-from worlds import nodes_of
 
 
 def running(where: str, *shares: Share) -> Running:

@@ -6,13 +6,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.worlds import Judge, World, legal, nodes_of, worlds
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.ledger import Holder, Ledger
 from tessera.core.packing.pack import POLICIES, Choice, Packer
 from tessera.core.workload.need import Isolation, Need, PodKey
-from worlds import Judge, World, legal, nodes_of, worlds
 
 PROFILES = (None, "1g.5gb", "1g.5gb+me", "2g.10gb", "3g.20gb", "7g.40gb", "9g.9gb")
 wild_shares = st.builds(

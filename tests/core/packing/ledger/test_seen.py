@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleets import A30, T4, amount, gpu, node, slices
+from builders.fleets import A30, T4, amount, gpu, node, slices
 from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.mig import Placement

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import A30, A100, T4, amount, gpu, node, plain_share
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share
 from tessera.core.cluster.snapshot import Node
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import Mode, Sharing

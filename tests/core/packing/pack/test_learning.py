@@ -1,6 +1,6 @@
 """When the packer learns the mix anew: when arrivals have doubled, or the mix has moved."""
 
-from fleets import T4, gpu, node
+from builders.fleets import T4, gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import Choice, Mix, Packer, Policy

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleets import A100, T4, amount, gpu, node
+from builders.fleets import A100, T4, amount, gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Typical, percent_of, typical

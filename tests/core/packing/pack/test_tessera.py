@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleets import A100, T4, amount, gpu, node, pods, slices
+from builders.fleets import A100, T4, amount, gpu, node, pods, slices
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from servers import Asked, settle
+from harness.servers import Asked, settle
 from tessera.api.kubernetes.nodes import read_node
 from tessera.api.tessera.gpunodes import new_object, status_fields
 from tessera.api.tessera.pods.assignments import write_shares

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceuse import Container, Entry, Gpu, Instance, Node, doubled, judged, uses_of
+from judges.deviceuse import Container, Entry, Gpu, Instance, Node, doubled, judged, uses_of
 
 G0, G1 = "GPU-0", "GPU-1"
 NODE = Node(

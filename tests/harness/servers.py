@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import msgspec
 
-from kubeobjects import gpu, gpunode, node, pod
-from signed import AGENT
+from builders.kubeobjects import gpu, gpunode, node, pod
+from builders.signed import AGENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from signed import SERVER, config_map
+from builders.signed import SERVER, config_map
 from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
