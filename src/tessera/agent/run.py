@@ -26,11 +26,11 @@ from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
-from tessera.agent.loops import Joint, one_turn
+from tessera.agent.loops import Joint, defect, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
-from tessera.agent.nodeview import NodeView
+from tessera.agent.nodeview import NodeView, uid_of
 from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
 from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
@@ -48,7 +48,7 @@ from tessera.api.tessera.nodereports import (
 )
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of, name_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
 from tessera.core.cluster.allocators import as_wanted, by_name
@@ -188,7 +188,7 @@ class Agent:
             look=self._declarations.look,
             assigned=self._pods.assigned,
             note=self._note,
-            evict=self._kube.evict,
+            evict=self._evict,
         )
         return Layouts(self._settings, world, self._log)
 
@@ -251,7 +251,7 @@ class Agent:
             bell.ring()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
-        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
+        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
@@ -262,9 +262,8 @@ class Agent:
 
     async def _begin(self) -> None:
         """Have a key to sign with, and bring back the layouts of before a reboot."""
-        told = self._gpunode.assignment_keys
-        self._keys.open(told or ())
-        if told == ():  # the agent before this one did not sign
+        self._keys.open(self._gpunode.assignment_keys or ())
+        if self._gpunode.unsigned:
             await self._recorder.sign()
         await self._gpunode.tell_keys(self._keys.told)
         await self._layouts.begin(labels_of(await self._record.read()))
@@ -394,8 +393,17 @@ class Agent:
             await self._offered()
             self._enforcer.check(shares, await self._driver.inventory())
 
-    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> Object:
-        return await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
+    async def _correct(self, pod: Object, annotations: Mapping[str, str]) -> Object:
+        """Write annotations on this very pod; another of its name is refused."""
+        namespace, name = name_of(pod)
+        body = {"metadata": {"uid": uid_of(pod), "annotations": dict(annotations)}}
+        return await self._kube.patch(PODS, name, body, namespace=namespace)
+
+    async def _evict(self, name: str, namespace: str) -> None:
+        """Ask that the pod of this name that is on this node be evicted, and no other that has it since."""
+        pod = next((each for each in self._view.pods() if name_of(each) == (namespace, name)), None)
+        if pod is not None:
+            await self._kube.evict(name, namespace, uid=uid_of(pod))
 
     # Reports
 
