@@ -1,8 +1,8 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
-Four loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should
-be and reports it, one writes on pods what the kubelet gave them, one listens to the driver. Each looks when something
-changed, and every few seconds in any case, and goes on after any error.
+Five loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should
+be and reports it, one serves the kubelet, one writes on pods what the kubelet gave them, one listens to the driver. Each
+looks when something changed, and every few seconds in any case, and goes on after any error.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from tessera.agent.loops import Joint, defect, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
-from tessera.agent.nodeview import NodeView, uid_of
+from tessera.agent.nodeview import NodeView
+from tessera.agent.ownpods import OwnPods
 from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
 from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
@@ -48,7 +49,7 @@ from tessera.api.tessera.nodereports import (
 )
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of, name_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
 from tessera.core.cluster.allocators import as_wanted, by_name
@@ -78,7 +79,7 @@ _RELIST_S = 5.0
 _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _TOLD_TRIES = 5
-"""Pods that are bound for a device already get it before it is withdrawn."""
+"""Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
@@ -113,6 +114,7 @@ class Agent:
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
+        self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
         path = settings.paths.assignment_key
         self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
@@ -173,7 +175,7 @@ class Agent:
         )
         outside = PluginsOutside(
             view=self._view,
-            correct=self._correct,
+            correct=self._own_pods.annotate,
             instance=self._instance,
             whole=self._whole,
             enforce=self._enforce,
@@ -188,7 +190,7 @@ class Agent:
             look=self._declarations.look,
             assigned=self._pods.assigned,
             note=self._note,
-            evict=self._evict,
+            evict=self._own_pods.evict,
         )
         return Layouts(self._settings, world, self._log)
 
@@ -392,18 +394,6 @@ class Agent:
         if any(share.mode in _ENFORCED for share in shares):
             await self._offered()
             self._enforcer.check(shares, await self._driver.inventory())
-
-    async def _correct(self, pod: Object, annotations: Mapping[str, str]) -> Object:
-        """Write annotations on this very pod; another of its name is refused."""
-        namespace, name = name_of(pod)
-        body = {"metadata": {"uid": uid_of(pod), "annotations": dict(annotations)}}
-        return await self._kube.patch(PODS, name, body, namespace=namespace)
-
-    async def _evict(self, name: str, namespace: str) -> None:
-        """Ask that the pod of this name that is on this node be evicted, and no other that has it since."""
-        pod = next((each for each in self._view.pods() if name_of(each) == (namespace, name)), None)
-        if pod is not None:
-            await self._kube.evict(name, namespace, uid=uid_of(pod))
 
     # Reports
 
