@@ -18,6 +18,7 @@ from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate, NodeClaims
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, Ledger, seen
 from tessera.core.workload.need import Ask, Form, Need, PodKey
@@ -74,7 +75,7 @@ class View:
         self._told: dict[tuple[str, str, str], None] = {}
         self.authority = Authority(servers={}, verify=verify)
         """The servers' public keys."""
-        self._authority_version = 0
+        self._ring = KeyRing()
         self._keys: dict[str, Keys] = {}
         self._strangers: dict[tuple[str, str], None] = {}
         self.doubts: dict[tuple[str, str], None] = {}
@@ -85,17 +86,12 @@ class View:
     # Keys
 
     def take_keys(self, each: Object | None) -> None:
-        """Take the ConfigMap of the servers' public keys as it is now.
-
-        Where it is gone, what was known holds: a server writes it again, and what pods hold must not look free.
-        """
-        version = int(version_of(each or {}) or 0)
-        if version <= self._authority_version:
+        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away."""
+        if each is None:
             return
-        self._authority_version = version
-        servers = published_keys(each)
-        if servers != self.authority.servers:
-            self.authority = Authority(servers=servers, verify=verify)
+        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each))
+        if self._ring.public != self.authority.servers:
+            self.authority = Authority(servers=self._ring.public, verify=verify)
             for name in list(self._put):
                 self._judge(name)
 
