@@ -24,6 +24,7 @@ from tessera.core.packing.ledger import Holder, Ledger, seen
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.errors import InvalidInput
 from tessera.log import Logger
+from tessera.server.retention import Retention
 from tessera.signing import verify
 
 __all__ = ["BY_LABELS", "View"]
@@ -63,6 +64,7 @@ class View:
         self._units: dict[str, int] = {}
         self._nodes_of_unit: Counter[int] = Counter()
         self._pods: dict[str, LivePod] = {}
+        self._retention = Retention()
         self._objects: dict[str, Object] = {}
         self._uids: dict[str, str] = {}
         self._gone: dict[str, None] = {}
@@ -113,11 +115,15 @@ class View:
 
     def _read_anew(self, node: str) -> None:
         for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys():
-            self._keep(uid, self._objects[uid], self._live(self._objects[uid]))
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def _live(self, each: Object) -> LivePod:
         node = (each.get("spec") or {}).get("nodeName") or ""
         return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.get(node))
+
+    def _held(self, each: Object) -> LivePod:
+        live = self._live(each)
+        return self._retention.held(each, live, self._keys.get(live.node), self._ring.revoked)
 
     # Nodes
 
@@ -268,7 +274,7 @@ class View:
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
-                self._keep(uid, each, self._live(each))
+                self._keep(uid, each, self._held(each))
 
     def prepare(self) -> None:
         """Do what the first question would wait for: scores of a large fleet are compiled, which takes seconds."""
@@ -305,12 +311,17 @@ class View:
         if known is None and 0 < int(version_of(each) or 0) <= self._listed:
             return  # one that was overtaken by a list of all pods, which did not have it any more
         if known is not None and int(version_of(known)) >= int(version_of(each)):
-            return
-        if known is not None and _same_request(known, each):
-            live = self._pods[uid]
+            self._take_former(uid, each)
+        elif known is not None and _same_request(known, each):
+            self._keep(uid, each, self._pods[uid])
         else:
-            live = _still(self._pods.get(uid), self._live(each))
-        self._keep(uid, each, live)
+            self._keep(uid, each, self._held(each))
+
+    def _take_former(self, uid: str, each: Object) -> None:
+        """Take a version of a pod that a look-up overtook: it may be the only one that has what was granted."""
+        live = self._pods[uid]
+        if live.node and live.claiming and not live.shares and self._held(each).shares:
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
         before = self._pods.get(uid)
@@ -354,6 +365,7 @@ class View:
     def _forget(self, uid: str) -> None:
         live = self._pods.pop(uid, None)
         self._objects.pop(uid, None)
+        self._retention.forget(uid)
         if live is not None and self._uids.get(live.key) == uid:
             del self._uids[live.key]
         self._assumed.pop(uid, None)
@@ -455,12 +467,6 @@ def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
     return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
-
-
-def _still(before: LivePod | None, live: LivePod) -> LivePod:
-    """Return a pod with what it was granted, where its assignment was taken away or spoiled: it uses that still."""
-    spoiled = before is not None and before.node == live.node and not before.doubted and not live.shares
-    return msgspec.structs.replace(live, shares=before.shares) if before is not None and spoiled else live
 
 
 def _same_request(before: Object, after: Object) -> bool:
