@@ -83,7 +83,12 @@ class Binder:
         node, task = known
         if node != args.node:
             raise Conflict(_subject(args), found=f"a binding to node {node} under way", wanted="one at a time")
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # who asked waits no longer
+            raise Unavailable(_subject(args), found="a server that ends", wanted="another try") from None
 
     async def close(self) -> None:
         """Wait for what is under way, so long as it may take, and cancel the rest."""
@@ -96,7 +101,10 @@ class Binder:
 
     def _ended(self, uid: str, key: str, task: asyncio.Task[None]) -> None:
         self._under_way.pop(uid, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            self.counts["unanswered"] += 1
+            self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may be bound still")
+        elif (error := task.exception()) is not None:
             self.counts["refused" if not isinstance(error, Unanswered) else "unanswered"] += 1
             self._log.info("not_bound", pod=key, reason=str(error))
 
