@@ -93,6 +93,7 @@ class Claimer:
         Raises:
             Conflict: it does not fit, or others change the node again and again.
             Unavailable: the API server does not answer.
+            InvalidInput: the node's object cannot be read.
 
         """
         one, waiting = _Waiting(live, asyncio.get_running_loop().create_future()), self._waiting[node]

@@ -167,9 +167,9 @@ class View:
             self._gpu_nodes.pop(name, None)
             self._states.pop(name, None)
         elif int(version_of(each)) > claims.version:
-            state = self._state(name, each)
-            if state is None:
-                claims.lost()
+            try:
+                state = self._state(name, each)
+            except InvalidInput:
                 return
             claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
@@ -177,7 +177,12 @@ class View:
         self.reclaim(name)
 
     def verified(self, node: str, each: Object, pods: Listing) -> None:
-        """Take a GPUNode object that was read, and the pods of its node, which were listed after it."""
+        """Take a GPUNode object that was read, and the pods of its node, which were listed after it.
+
+        Raises:
+            InvalidInput: the object cannot be read; the pods were taken.
+
+        """
         present = {_uid(pod) for pod in pods.objects}
         for pod in pods.objects:
             self.take_pod(pod)
@@ -187,9 +192,6 @@ class View:
                 self._forget(uid)
         state = self._state(node, each)
         claims = self.claims(node)
-        if state is None:
-            claims.lost()
-            return
         if int(state.version) > claims.version:
             self._note_state(node, each, state)
         claims.read(int(state.version), state.claims, self._clock_s())
@@ -218,12 +220,19 @@ class View:
 
         return end
 
-    def _state(self, name: str, each: Object) -> GpuNodeState | None:
+    def _state(self, name: str, each: Object) -> GpuNodeState:
+        """Return what a GPUNode tells.
+
+        Raises:
+            InvalidInput: it cannot be read, and its claims are not known any more.
+
+        """
         try:
             return read_gpu_node(each)
         except InvalidInput as error:
             self._leave_out("GPUNode", name, str(error))
-            return None
+            self.claims(name).lost()
+            raise
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
         self._gpu_nodes[name] = each
