@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.kubeobjects import gpu, gpunode, node, pod, share
-from builders.signed import AGENT, SERVER, STRANGER, signed
+from builders.signed import AGENT, SERVER, STRANGER, keys, signed
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.clusterpods import read_live_pod
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, key_id, keys_text
 from tessera.clients.kube import Object
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.packing.ledger import Ledger
 from tessera.log import logger
+from tessera.server.retention import Retention
 from tessera.server.view import View
 from tessera.signing import Signer
 
@@ -48,8 +50,8 @@ class Watched:
         self.view.take_keys(self.versioned(each, f"uid-{self.keys_uid}"))
 
     def tell_gpu_node(self) -> None:
-        keys = keys_text(each.public for each in self.agent)
-        self.view.take_gpu_node(self.versioned(gpunode("a", *self.gpus, assignment_keys=keys)))
+        told = keys_text(each.public for each in self.agent)
+        self.view.take_gpu_node(self.versioned(gpunode("a", *self.gpus, assignment_keys=told)))
 
     def annotated(self, assignment: str | None, signature: Callable[[Object], Object] = lambda each: each) -> None:
         """Let the pod's owner write another assignment beside the signature, or none, and then sign it somehow."""
@@ -208,8 +210,8 @@ def test_gpushare_s_annotations_that_are_removed_hold_on_a_node_without_an_agent
     watched.view.take_pod(watched.versioned(pod("q", {"aliyun.com/gpu-mem": 30}, node="b")))
     with_another_unit(watched)
     assert [each.shares for each in watched.view.ledger.pods_on("b")] == [(before,)]
-    keys = keys_text([AGENT.public])
-    watched.view.take_gpu_node(watched.versioned(gpunode("b", gpu(0), assignment_keys=keys)))
+    told = keys_text([AGENT.public])
+    watched.view.take_gpu_node(watched.versioned(gpunode("b", gpu(0), assignment_keys=told)))
     assert [each.shares for each in watched.view.ledger.pods_on("b")] == [()]
 
 
@@ -223,3 +225,12 @@ def test_a_grant_that_was_overtaken_by_its_spoiled_version_is_taken_from_the_lat
     assert watched.of("uid-q") == (share(1, 40000),)
     watched.view.take_pod(watched.versioned(pod("q", FULL, phase="Succeeded")))
     assert watched.of("uid-q") == ()
+
+
+def test_nothing_is_remembered_of_a_pod_that_is_gone() -> None:
+    good, bad = signed(pod("p", FULL, GRANTED)), pod("p", FULL)
+    retention = Retention()
+    for each, want in ((good, (GRANTED,)), (bad, (GRANTED,))):
+        assert retention.held(each, read_live_pod(each, keys=keys()), keys(), ()).shares == want
+    retention.forget("uid-p")
+    assert retention.held(bad, read_live_pod(bad, keys=keys()), keys(), ()).shares == ()

@@ -1,7 +1,7 @@
 """The servers' keys stay published: whatever is deleted, pods that run hold what they hold, until a key is revoked."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -9,7 +9,18 @@ from builders.kubeobjects import gpu, pod, share
 from builders.signed import STRANGER, config_map, signed
 from harness.servers import FULL, Asked, make_node, make_pod, servers, settle
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, SECRET, key_id, published_keys
-from tessera.clients.kube import CONFIG_MAPS, PODS, SECRETS, Kind, MemoryKube, Object, annotations_of
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    PODS,
+    SECRETS,
+    Kind,
+    MemoryKube,
+    Object,
+    Selection,
+    WatchEvent,
+    annotations_of,
+)
 from tessera.server.settings import Limits
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +124,33 @@ async def test_a_key_that_came_back_with_another_object_can_be_revoked_there(kub
         await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
         await until(lambda: _has(kube, former))
         await settle()
+        await without(kube, former)
+        await asyncio.sleep(4 * QUICK.sweep_s)
+        assert await published(kube) == {present}
+
+
+class Late(MemoryKube):
+    """An API that tells changes of the keys when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tells = asyncio.Event()
+        self.tells.set()
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        async for event in super().watch(kind, since, selection):
+            if kind == CONFIG_MAPS:
+                await self.tells.wait()
+            yield event
+
+
+async def test_a_key_that_was_revoked_unseen_is_not_written_again() -> None:
+    """The server looks at the object before it writes, and takes in what it sees there."""
+    kube = Late()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, limits=QUICK) as (server,):
+        former, present = await replaced(kube, server)
+        kube.tells.clear()
         await without(kube, former)
         await asyncio.sleep(4 * QUICK.sweep_s)
         assert await published(kube) == {present}

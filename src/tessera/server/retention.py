@@ -20,7 +20,6 @@ __all__ = ["Retention"]
 class _Granted(msgspec.Struct, frozen=True):
     """What a pod was granted, as it was read last from an assignment that counted."""
 
-    node: str
     shares: tuple[Share, ...]
     key: str
     """Id of the key that signed it; empty for one that counted without signature."""
@@ -48,11 +47,11 @@ class Retention:
         if keys is None or not live.node:
             return live
         if live.shares and not live.doubted:
-            self._granted[live.uid] = _Granted(live.node, live.shares, _signed_by(each, keys))
+            self._granted[live.uid] = _Granted(live.shares, _signed_by(each, keys))
         if live.shares:
             return live
         before = self._granted.get(live.uid)
-        if before is None or before.node != live.node:
+        if before is None:
             return live
         counts = before.key not in revoked if before.key else keys.unsigned != "refused"
         return msgspec.structs.replace(live, shares=before.shares) if counts else live

@@ -85,7 +85,7 @@ class Server:
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
         self._unpublished = Bell()
-        """Rings when the ConfigMap of public keys lacks one that counts."""
+        """Rings when the ConfigMap of public keys was deleted."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
         self._http: tuple[uvicorn.Server, ...] = ()
@@ -165,13 +165,13 @@ class Server:
                 raise error
 
     def _take_keys(self, change: Change) -> None:
-        if not change.gone:
-            self.view.take_keys(change.object)
-        if change.gone or (change.object and self.view.authority.servers.keys() - published_keys(change.object)):
+        if change.gone:
             self._unpublished.ring()
+        else:
+            self.view.take_keys(change.object)
 
     async def _keep_key(self) -> None:
-        """Have a key to sign with, and all keys published: at once where one is missing, and now and then."""
+        """Have a key to sign with, and all keys published: now and then, and at once where they were deleted."""
         while True:
             try:
                 found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
