@@ -64,9 +64,28 @@ def test_an_empty_gpu_is_offered_in_its_modes_and_not_fragmented() -> None:
     )
     assert [each.modes for each in got.gpus] == [gpu(0).sharing.modes, (Mode.TIME_SLICING,)]
     assert [each.level for each in got.gpus] == [None, None]
-    assert [each.auto for each in got.gpus] == [True, False]
     assert [(each.free_percent, each.fragmentation_percent) for each in got.gpus] == [(100, 0), (100, None)]
     assert [each.slices for each in got.gpus] == [(), ()]
+
+
+# What is fixed or managed, and whether inspect calls it `auto`.
+CHOOSERS = {
+    "managed": (Sharing(), True),
+    "managed, narrowed to two modes": (Sharing(modes=(Mode.WHOLE, Mode.MPS)), True),
+    "managed, as MIG alone": (Sharing(modes=(Mode.MIG,)), True),
+    "fixed as whole": (Sharing(modes=(Mode.WHOLE,)), False),
+    "fixed as memory share": (Sharing(modes=(Mode.MEMORY_SHARE,)), False),
+    "fixed as MPS by amounts": (Sharing(modes=(Mode.MPS,)), False),
+    "a fixed layout": (Sharing(modes=(Mode.MIG,), layout=LAYOUT, recut=False), False),
+}
+
+
+@pytest.mark.parametrize("sharing", CHOOSERS)
+def test_an_idle_gpu_is_auto_only_where_nobody_fixed_its_sharing(sharing: str) -> None:
+    declared, auto = CHOOSERS[sharing]
+    got = first(node(), gpunode("a", gpu(0, sharing=declared)))
+    assert got.auto is auto
+    assert auto or got.modes == declared.modes
 
 
 def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:

@@ -293,7 +293,7 @@ class _View:
             memory_mib=gpu.memory_mib,
             units=gpu.model.units,
             modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants)) or _offered(gpu),
-            auto=gpu.sharing.open,
+            auto=gpu.sharing.managed,
             level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
             slices=_slices(gpu, tenants, _wanted(gpu, state)),
             tenants=tenants,

@@ -148,7 +148,7 @@ def _gives(ask: Ask, held: Occupancy) -> str:
         return f" offering {', '.join(names)}"
     if ask.resource.startswith(mig_resource("")):
         profiles = ", ".join(profile.name for profile in gpu.model.profiles if profile.starts)
-        if profiles and gpu.sharing.cuttable:
+        if profiles and gpu.sharing.can_repartition:
             return f" with profiles {profiles}"
         return " kept from MIG" if profiles else " without MIG"
     size = "" if ask.form is Form.EXACT else f" of {gpu.memory_mib} MiB"
@@ -163,7 +163,7 @@ def _room(ask: Ask, gpus: Iterable[Occupancy]) -> int:
 
 
 def _places(option: Option, held: Occupancy) -> int:
-    if option.exists and not held.gpu.sharing.cuttable:
+    if option.exists and not held.gpu.sharing.can_repartition:
         devices = (device for device in held.gpu.devices if device.option == option)
         return sum(device.clients - len(held.clients(device.placement)) for device in devices)
     if option.amount:
@@ -189,7 +189,7 @@ def _nearest(ask: Ask, gpus: Sequence[Occupancy]) -> tuple[str, int]:
     kinds: dict[Option, list[Occupancy]] = {}
     for gpu in gpus:
         ways = gpu.gpu.options(ask)
-        made = (way for way in ways if not (way.exists and gpu.gpu.sharing.cuttable))
+        made = (way for way in ways if not (way.exists and gpu.gpu.sharing.can_repartition))
         kinds.setdefault(next(made, ways[0]), []).append(gpu)
     told = [_near(ask, option, alike) for option, alike in kinds.items()]
     return ", ".join(text for text, _ in told), max(near for _, near in told)
