@@ -15,7 +15,7 @@ from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import inspect
-from tessera.core.explain.whereabouts import Whereabouts, whereabouts
+from tessera.core.explain.podexplanation import PodExplanation, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -27,8 +27,8 @@ EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
 
 
-def told(*objects: Object) -> Whereabouts:
-    found = whereabouts(read_cluster(as_fields(objects)), ME)
+def told(*objects: Object) -> PodExplanation:
+    found = explain_pod(read_cluster(as_fields(objects)), ME)
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def machine(name: str = "a", **more: Any) -> Object:
 
 
 def test_nobody_of_this_name() -> None:
-    assert whereabouts(read_cluster(as_fields([node()])), ME) is None
+    assert explain_pod(read_cluster(as_fields([node()])), ME) is None
 
 
 # Keyed by a sentence: objects; wanted are words of sentences, of remedies, and the nodes' answers.

@@ -23,7 +23,7 @@ from tessera.core.packing.reasons import describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 
-__all__ = ["Answer", "HeldDevice", "Whereabouts", "share_words", "whereabouts"]
+__all__ = ["Answer", "HeldDevice", "PodExplanation", "explain_pod", "share_words"]
 
 _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it would stand in the way even if nothing ran on the node."""
 
 
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
+class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to say about where one pod is or is not."""
 
     pod: PodKey
@@ -78,14 +78,14 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     """How each kind of GPU could serve it."""
 
 
-def whereabouts(cluster: Cluster, key: PodKey) -> Whereabouts | None:
+def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
     """Return where a pod is and why, or what it waits for; None where there is no such pod."""
     pod = next((each for each in cluster.pods if each.pod.key == key), None)
     if pod is None:
         return None
-    desk = _Desk(cluster, pod)
-    answers = desk.answers()
-    return Whereabouts(
+    rest = _WithoutPod(cluster, pod)
+    answers = rest.answers()
+    return PodExplanation(
         pod=key,
         need=describe_need(pod.pod.need),
         phase=pod.phase,
@@ -93,10 +93,10 @@ def whereabouts(cluster: Cluster, key: PodKey) -> Whereabouts | None:
         scheduler=pod.scheduler,
         devices=tuple(_devices(cluster, pod)),
         record=pod.record,
-        sentences=tuple(_placed(desk, answers) if pod.node is not None else _waiting(desk, answers)),
-        remedies=tuple(_remedies(desk, answers)) if pod.node is None else (),
+        sentences=tuple(_placed(rest, answers) if pod.node is not None else _waiting(rest, answers)),
+        remedies=tuple(_remedies(rest, answers)) if pod.node is None else (),
         nodes=answers,
-        ways=ways(desk.seen, pod.pod.need),
+        ways=ways(rest.seen, pod.pod.need),
     )
 
 
@@ -132,7 +132,7 @@ def _seen(each: SeenNode) -> tuple[Node, tuple[Share, ...]]:
     return seen(each.node, each.state) if each.state else (each.node, ())
 
 
-class _Desk:
+class _WithoutPod:
     """The cluster without the pod, while it is asked where the pod could be."""
 
     def __init__(self, cluster: Cluster, pod: SeenPod) -> None:
@@ -228,9 +228,9 @@ def _is(tenant: Tenant, pod: SeenPod, share: Share) -> bool:
     return tenant.pod == pod.pod.key and tenant.share == share
 
 
-def _placed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _placed(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
     """Yield why a pod is where it is, and whether it would go there again."""
-    pod = desk.pod
+    pod = rest.pod
     assert pod.node is not None
     yield from _how(pod)
     here = next((each for each in answers if each.node == pod.node), None)
@@ -239,9 +239,9 @@ def _placed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
     elif not pod.pod.need.asks:
         yield "it asks for no GPU"
     else:
-        yield from _again(desk, answers, here)
+        yield from _again(rest, answers, here)
     held = {share.gpu for share in pod.shares}
-    gpus = (gpu for node in inspect(desk.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
+    gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
     yield from (f"what is held of GPU {gpu.index} cannot be: {each}" for gpu in gpus for each in gpu.conflicts)
 
 
@@ -260,9 +260,9 @@ def _how(pod: SeenPod) -> Iterator[str]:
         yield "nobody recorded which devices it holds; these fit"
 
 
-def _again(desk: _Desk, answers: Sequence[Answer], here: Answer) -> Iterator[str]:
+def _again(rest: _WithoutPod, answers: Sequence[Answer], here: Answer) -> Iterator[str]:
     able = [each.node for each in answers if not each.reason]
-    found = desk.choice(able)
+    found = rest.choice(able)
     if here.reason:
         yield f"it would not fit there today: {here.reason}"
     elif found is not None and found[0] == here.node:
@@ -277,8 +277,8 @@ def _again(desk: _Desk, answers: Sequence[Answer], here: Answer) -> Iterator[str
 # Why it waits
 
 
-def _waiting(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
-    pod, need = desk.pod, desk.need
+def _waiting(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+    pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
     if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != _SCHEDULER:
@@ -286,9 +286,9 @@ def _waiting(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
             f"it is left to {pod.scheduler}, which chooses no GPU unless it calls Tessera's server: "
             f"set spec.schedulerName: {_SCHEDULER}"
         )
-    yield from _unadvertised(desk)
+    yield from _unadvertised(rest)
     able = [each.node for each in answers if not each.reason]
-    found = desk.choice(able)
+    found = rest.choice(able)
     if found is not None:
         yield f"{_named(able)} could take it now, {found[0]} best: {_listed(found[1])}"
     if not answers:
@@ -298,33 +298,33 @@ def _waiting(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
     yield from foreign_names(need.asks)
 
 
-def _unadvertised(desk: _Desk) -> Iterator[str]:
+def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
     """Yield the resources that no node advertises: kube-scheduler refuses the pod everywhere before asking further."""
-    offered = {name for each in desk.cluster.nodes for name, _ in each.advertised}
-    for ask in {ask.resource: ask for ask in desk.need.asks}.values():
+    offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
+    for ask in {ask.resource: ask for ask in rest.need.asks}.values():
         if ask.resource in offered:
             continue
-        yield f"no node advertises {ask.resource}{_who_would(desk, ask)}"
+        yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
 
 
-def _who_would(desk: _Desk, ask: Ask) -> str:
-    withheld = {each.node.name: reason for each in desk.cluster.nodes for reason in _withheld(each, (ask,))}
+def _who_would(rest: _WithoutPod, ask: Ask) -> str:
+    withheld = {each.node.name: reason for each in rest.cluster.nodes for reason in _withheld(each, (ask,))}
     for reason in dict.fromkeys(withheld.values()):
         return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
-        return _who_would_serve(desk, ask)
-    gpus = [gpu for each in desk.cluster.nodes for gpu in each.node.gpus]
+        return _who_would_serve(rest, ask)
+    gpus = [gpu for each in rest.cluster.nodes for gpu in each.node.gpus]
     able = sum(bool(gpu.options(ask)) for gpu in gpus)
     if able:
         return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could give it, once the controller has it made there"
     return ", and no GPU of the cluster could give it"
 
 
-def _who_would_serve(desk: _Desk, ask: Ask) -> str:
-    able = [node.name for node in desk.seen if any(gpu.options(ask) for gpu in node.gpus)]
+def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
+    able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
         return f": GPUs of {_named(able)} could serve it, and no agent says so; see whether it runs there"
-    told = [(each.node.name, told) for each in desk.cluster.nodes for _, told in _by_name(each, ask)]
+    told = [(each.node.name, told) for each in rest.cluster.nodes for _, told in _by_name(each, ask)]
     return f": {told[0][0]}: {told[0][1]}" if told else ", and no GPU of the cluster could serve it"
 
 
@@ -344,21 +344,21 @@ def _by_name(each: SeenNode, ask: Ask) -> Iterator[tuple[str, str]]:
 # What would make it fit
 
 
-def _remedies(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
-    if not desk.need.asks or any(not each.reason for each in answers):
+def _remedies(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+    if not rest.need.asks or any(not each.reason for each in answers):
         return
-    yield from _freed(desk, answers)
-    yield from _ended(desk, answers)
-    yield from _admitted(desk)
+    yield from _freed(rest, answers)
+    yield from _ended(rest, answers)
+    yield from _admitted(rest)
 
 
-def _freed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _freed(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
     """Yield the GPU on which the least memory is missing, for a pod that takes an amount of one GPU."""
-    if len(desk.need.asks) != 1 or desk.need.asks[0].count != 1:
+    if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
         return
-    ask = desk.need.asks[0]
+    ask = rest.need.asks[0]
     open_nodes = {each.node for each in answers if not each.lasting}
-    held = occupancy(desk.cluster.snapshot)
+    held = occupancy(rest.cluster.snapshot)
     lacks = sorted(
         (ask.memory_mib - gpu.left_mib, name, gpu.gpu.index)
         for name in open_nodes
@@ -375,38 +375,38 @@ def _lacks(held: Occupancy, ask: Ask) -> bool:
     return held.amounts in modes and held.left_mib < ask.memory_mib and held.left_percent >= ask.compute_percent
 
 
-def _ended(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _ended(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
     """Yield the pods that would have to end, fewest first, and what would then be given."""
     able = [each.node for each in answers if not each.lasting]
-    tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in desk.ledger.pods_on(name)))[:_MOST_TRIED]
+    tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
     for name in tried:
-        removable = [each.uid for each in desk.ledger.pods_on(name)]
-        gone = victims(desk.ledger, desk.need, _EVERYBODY, name, removable)
+        removable = [each.uid for each in rest.ledger.pods_on(name)]
+        gone = victims(rest.ledger, rest.need, _EVERYBODY, name, removable)
         if gone:
-            found.append((len(gone), name, _then(desk, name, gone)))
+            found.append((len(gone), name, _then(rest, name, gone)))
     yield from (sentence for _, _, sentence in sorted(found)[:_MOST_REMEDIES])
 
 
-def _then(desk: _Desk, name: str, gone: Sequence[str]) -> str:
-    trial = desk.ledger.alone(name)
+def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
+    trial = rest.ledger.alone(name)
     for uid in gone:
         trial.drop_pod(uid)
-    shares = trial.choose(desk.need, name)
+    shares = trial.choose(rest.need, name)
     what = f": {_listed(shares)}" if not isinstance(shares, str) else ""
     ends = "ends" if len(gone) == 1 else "end"
-    return f"once {_named([desk.names[uid] for uid in gone])} {ends} on {name}{what}"
+    return f"once {_named([rest.names[uid] for uid in gone])} {ends} on {name}{what}"
 
 
-def _admitted(desk: _Desk) -> Iterator[str]:
+def _admitted(rest: _WithoutPod) -> Iterator[str]:
     """Yield the rules but for which nodes had room, each with its nodes."""
     bare = Need(
-        cpu_milli=desk.need.cpu_milli, memory_mib=desk.need.memory_mib, asks=desk.need.asks, models=desk.need.models
+        cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
     )
     cures: dict[str, list[str]] = {}
-    for each in desk.cluster.nodes:
-        refused = desk.refused[each.node.name]
-        if refused is not None and desk.ledger.fits(bare, each.node.name) and not any(desk.short(each.node.name)):
+    for each in rest.cluster.nodes:
+        refused = rest.refused[each.node.name]
+        if refused is not None and rest.ledger.fits(bare, each.node.name) and not any(rest.short(each.node.name)):
             cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(each.node.name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"
