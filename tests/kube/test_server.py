@@ -106,7 +106,7 @@ async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpKube) -> None:
         assert time.monotonic() < deadline_s, told
         await asyncio.sleep(0.2)
     assert "tessera.dev/isolation" in told["odd"]
-    assert "no GPU here can give 100 GiB" in told["too-large"]
+    assert "no GPU of the node can provide 100 GiB" in told["too-large"]
 
 
 async def test_the_server_killed_during_binds_grants_nothing_twice(kube: HttpKube, scheduling_plane: Cluster) -> None:

@@ -114,7 +114,7 @@ def _parts(told: _Told) -> Iterator[RenderableType]:
     yield ""
     yield from ways_tables(found.ways)
     title = "Each node" if found.node is None else "Each node, were it not there yet"
-    answers = ((each.node, (each.reason or "has room",)) for each in found.nodes)
+    answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
     yield from node_table(title, "node answer", answers)
 
 

@@ -125,7 +125,7 @@ def test_how_far_pods_are() -> None:
         ("ns/e", Phase.RUNNING, True),
     ]
     assert [(each.pod, each.need, each.scheduler, each.message) for each in got.waiting] == [
-        ("ns/w", "4096 MiB, driver isolation", "tessera-scheduler", "no")
+        ("ns/w", "4 GiB with driver isolation", "tessera-scheduler", "no")
     ]
 
 

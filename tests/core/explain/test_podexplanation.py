@@ -81,7 +81,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
         ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could give it"],
         [],
-        ["no GPU here can give nvidia.com/mig-1g.10gb.me"],
+        ["no GPU of the node can provide nvidia.com/mig-1g.10gb.me"],
     ),
     "a resource that could be made": (
         [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 1})],
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node(), gpunode("a", gpu(0)), me({NEED: 4000})],
         [f"no node advertises {NEED}, and no GPU of the cluster could serve it"],
         [],
-        ["no GPU here can give 4000 GiB"],
+        ["no GPU of the node can provide 4000 GiB"],
     ),
     "a need where all devices are allocated by name": (
         [
@@ -115,18 +115,18 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [
             (
-                f"no node advertises {NEED}: a: its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one "
-                "by name, or set allocator: scheduler in GPUPolicy slices"
+                f"no node advertises {NEED}: a (GPUPolicy slices): its devices are allocated by name "
+                "(nvidia.com/mig-1g.5gb): request one by name, or set allocator: scheduler in the node's GPUPolicy"
             )
         ],
         [],
-        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one by name, or set allocator: scheduler"],
+        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): request one by name, or set allocator: scheduler"],
     ),
     "a need where no policy applies": (
         [machine(), gpunode("a", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,)))), me({NEED: 4})],
         [],
         [],
-        ["allocated by name (nvidia.com/gpu): ask for one by name, or set allocator: scheduler in a GPUPolicy"],
+        ["by name (nvidia.com/gpu): request one by name, or set allocator: scheduler in the node's GPUPolicy"],
     ),
     "a name where all devices are the scheduler's": (
         [
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
         [],
-        ["its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of nvidia"],
+        ["its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of nvidia"],
     ),
     "amounts that the agent withholds": (
         [
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         ["its scheduler said: 0/9 nodes", "HAMi"],
         [],
-        ["no GPU here can give nvidia.com/gpumem"],
+        ["no GPU of the node can provide nvidia.com/gpumem"],
     ),
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
@@ -200,7 +200,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if 2048 MiB were freed on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
-        ["needs 12 GiB on one GPU, at most 10 GiB is left on any (GPU 0)"],
+        ["too little free GPU memory: 12 GiB requested, at most 10 GiB free on one GPU (GPU 0)"],
     ),
     "an instance in the way": (
         [
@@ -212,7 +212,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
-        ["needs a place for 3g.20gb, at most 3 MIG units are free, in pieces (GPU 0)"],
+        ["no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4"],
     ),
     "two that would have to end": (
         [
@@ -224,13 +224,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if 39936 MiB were freed on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
-        ["needs 40 GiB on one GPU, at most 1 GiB is left on any (GPU 0)"],
+        ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
         [machine(), gpunode("a", gpu(0), sick=(Sick(gpu="GPU-a-0"),)), me({NEED: 4})],
         [],
         [],
-        ["in use"],
+        ["no room for 4 GiB"],
     ),
     "two GPUs where one is held": (
         [
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: the whole GPU 0, the whole GPU 1"],
-        ["needs 2 x nvidia.com/gpu, 1 free"],
+        ["too few free devices: 2 x nvidia.com/gpu requested, 1 free"],
     ),
     "kept for others by a wish": (
         [
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         [],
-        ["in use"],
+        ["no room for 4 GiB"],
     ),
     "a taint, a cordon, a selector, an affinity": (
         [
@@ -269,7 +269,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"nodeSelector": {"zone": "b"}})],
         [],
         ["if it did not select the label zone=b, or the node had it: a"],
-        ["the node lacks the label zone=b that the pod selects"],
+        ["the node has no label zone=b, which the pod selects"],
     ),
     "an affinity": (
         [
@@ -290,7 +290,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if its node affinity allowed the node: a"],
-        ["node affinity leaves the node out"],
+        ["node affinity excludes the node"],
     ),
     "a taint on a node that is full": (
         [
@@ -312,13 +312,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 4096 MiB of GPU 0 (mps)"],
-        ["needs 8000 milli cpu, 4000 left"],
+        ["too little CPU: 8000 milli requested, 4000 free"],
     ),
     "short of memory": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4, "memory": 1 << 40})],
         [],
         [],
-        ["needs 1048576 MiB memory, 262144 left"],
+        ["too little memory: 1048576 MiB requested, 262144 free"],
     ),
     "full of pods": (
         [
@@ -329,7 +329,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a"],
-        ["the node is full of pods"],
+        ["the node has its maximum number of pods"],
     ),
     "a node that is not ready": (
         [
@@ -351,7 +351,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node(), me({"cpu": 65})],
         [],
         [],
-        ["needs 65000 milli cpu, 64000 left"],
+        ["too little CPU: 65000 milli requested, 64000 free"],
     ),
 }
 
@@ -366,8 +366,12 @@ def test_what_a_pod_waits_for(sentence: str) -> None:
     assert len(got.remedies) == len(remedies)
     assert [words for words, found in zip(remedies, got.remedies, strict=True) if words not in found] == []
     assert len(got.nodes) == len(answers)
-    assert [words for words, found in zip(answers, got.nodes, strict=True) if words not in found.reason] == []
-    assert [bool(words) for words in answers] == [bool(found.reason) for found in got.nodes]
+    assert [
+        words
+        for words, found in zip(answers, got.nodes, strict=True)
+        if words not in (found.obstacle.text if found.obstacle else "")
+    ] == []
+    assert [bool(words) for words in answers] == [found.obstacle is not None for found in got.nodes]
 
 
 # Keyed by a sentence: objects; wanted are words of sentences, all of them in order.
@@ -399,7 +403,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [machine(), me({NEED: 4}, share(0, 4096), node="b")],
         ["cannot be read, or node b is not there", "bound it to b", "node b is not there any more"],
     ),
-    "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it asks for no GPU"]),
+    "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it requests no GPU"]),
     "not running yet": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", phase="Pending")],
         ["tessera-scheduler bound it to a, where its containers do not run yet", "no other node"],

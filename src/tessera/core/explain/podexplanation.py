@@ -17,13 +17,13 @@ from tessera.core.explain.inspection import Tenant, inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import Holder, Ledger, seen
-from tessera.core.packing.ledger.obstacles import allocated_by_name
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
-from tessera.core.packing.reasons import describe_need
+from tessera.core.packing.reasons import Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 
-__all__ = ["Answer", "HeldDevice", "PodExplanation", "explain_pod", "share_words"]
+__all__ = ["HeldDevice", "PodExplanation", "explain_pod", "share_words"]
 
 _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
@@ -48,16 +48,6 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Other pods on the same GPU."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a node could take the pod now."""
-
-    node: NodeName
-    reason: str = ""
-    """What stands in the way; empty where nothing does."""
-    lasting: bool = False
-    """Whether it would stand in the way even if nothing ran on the node."""
-
-
 class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to say about where one pod is or is not."""
 
@@ -72,8 +62,8 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is there, or why it waits, without full stop each; the most telling first."""
     remedies: tuple[str, ...] = ()
     """What would make it fit; empty for a pod that has its place."""
-    nodes: tuple[Answer, ...] = ()
-    """Each node's answer, were the pod not there yet."""
+    nodes: tuple[Verdict, ...] = ()
+    """Whether each node could take it, were the pod not there yet."""
     ways: tuple[Way, ...] = ()
     """How each kind of GPU could serve it."""
 
@@ -84,7 +74,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
     if pod is None:
         return None
     rest = _WithoutPod(cluster, pod)
-    answers = rest.answers()
+    verdicts = rest.verdicts()
     return PodExplanation(
         pod=key,
         need=describe_need(pod.pod.need),
@@ -93,9 +83,9 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
         scheduler=pod.scheduler,
         devices=tuple(_devices(cluster, pod)),
         record=pod.record,
-        sentences=tuple(_placed(rest, answers) if pod.node is not None else _waiting(rest, answers)),
-        remedies=tuple(_remedies(rest, answers)) if pod.node is None else (),
-        nodes=answers,
+        sentences=tuple(_placed(rest, verdicts) if pod.node is not None else _waiting(rest, verdicts)),
+        remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
+        nodes=verdicts,
         ways=ways(rest.seen, pod.pod.need),
     )
 
@@ -147,39 +137,32 @@ class _WithoutPod:
             holder.uid: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
-    def answers(self) -> tuple[Answer, ...]:
-        found = self.ledger.filter(self.need, [each.node.name for each in self.cluster.nodes])
-        fitting = set(found.fitting)
-        return tuple(self._answer(each, found.failed, found.hopeless, fitting) for each in self.cluster.nodes)
+    def verdicts(self) -> tuple[Verdict, ...]:
+        obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
+        return tuple(
+            Verdict(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
+            for each in self.cluster.nodes
+        )
 
-    def _answer(self, each: SeenNode, failed: dict[str, str], hopeless: dict[str, str], fitting: set[str]) -> Answer:
-        name = each.node.name
+    def _obstacle(self, each: SeenNode, devices: Obstacle | None) -> Obstacle | None:
+        """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
         if each.problem and self.need.asks:
-            return Answer(node=name, reason="its GPUs cannot be told; tessera inspect says why", lasting=True)
+            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be told; tessera inspect says why")
         withheld = next(_withheld(each, self.need.asks), "")
         if withheld:
-            return Answer(node=name, reason=withheld, lasting=True)
-        if name in hopeless:
-            reason = hopeless[name]
-            told = next((told for ask in self.need.asks for known, told in _by_name(each, ask) if known == reason), "")
-            return Answer(node=name, reason=told or reason, lasting=True)
-        refused = self.refused[name]
-        if refused is not None:
-            return Answer(node=name, reason=_ADMISSION[refused[0]].format(refused[1]), lasting=True)
+            return Obstacle(Cause.WITHHELD, withheld)
+        rule = self.refused[each.node.name]
+        if rule is not None:
+            return refused(*rule)
+        if devices is not None and devices.cause.lasting:
+            return devices
         if not each.ready:
-            return Answer(node=name, reason="the node is not ready")
-        short = next(self.short(name), "")
-        return Answer(node=name, reason=short or ("" if name in fitting else failed[name]))
+            return Obstacle(Cause.NOT_READY, "the node is not ready")
+        return self.short(each.node.name) or devices
 
-    def short(self, name: str) -> Iterator[str]:
-        """Yield what a node is short of beside devices."""
-        cpu, memory, pods = self.ledger.left(name)
-        if self.need.cpu_milli > cpu:
-            yield f"needs {self.need.cpu_milli} milli cpu, {max(cpu, 0)} left"
-        if self.need.memory_mib > memory:
-            yield f"needs {self.need.memory_mib} MiB memory, {max(memory, 0)} left"
-        if pods < 1:
-            yield "the node is full of pods"
+    def short(self, name: str) -> Obstacle | None:
+        """Return what a node is short of beside devices."""
+        return node_obstacle(self.need, *self.ledger.left(name))
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
@@ -191,13 +174,6 @@ class _WithoutPod:
         return None if isinstance(shares, str) else (best, shares)
 
 
-_ADMISSION = {
-    Refusal.NODE_NAME: "the pod is pinned to {}",
-    Refusal.UNSCHEDULABLE: "the node is cordoned",
-    Refusal.TAINT: "the pod does not tolerate the taint {}",
-    Refusal.SELECTOR: "the node lacks the label {} that the pod selects",
-    Refusal.AFFINITY: "the pod's node affinity leaves the node out",
-}
 _CURES = {
     Refusal.NODE_NAME: "if it were not pinned to {}",
     Refusal.UNSCHEDULABLE: "if the node were not cordoned",
@@ -228,18 +204,18 @@ def _is(tenant: Tenant, pod: SeenPod, share: Share) -> bool:
     return tenant.pod == pod.pod.key and tenant.share == share
 
 
-def _placed(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield why a pod is where it is, and whether it would go there again."""
     pod = rest.pod
     assert pod.node is not None
     yield from _how(pod)
-    here = next((each for each in answers if each.node == pod.node), None)
+    here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
         yield f"node {pod.node} is not there any more"
     elif not pod.pod.need.asks:
-        yield "it asks for no GPU"
+        yield "it requests no GPU"
     else:
-        yield from _again(rest, answers, here)
+        yield from _again(rest, verdicts, here)
     held = {share.gpu for share in pod.shares}
     gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
     yield from (f"what is held of GPU {gpu.index} cannot be: {each}" for gpu in gpus for each in gpu.conflicts)
@@ -260,11 +236,11 @@ def _how(pod: SeenPod) -> Iterator[str]:
         yield "nobody recorded which devices it holds; these fit"
 
 
-def _again(rest: _WithoutPod, answers: Sequence[Answer], here: Answer) -> Iterator[str]:
-    able = [each.node for each in answers if not each.reason]
+def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Iterator[str]:
+    able = [each.node for each in verdicts if each.obstacle is None]
     found = rest.choice(able)
-    if here.reason:
-        yield f"it would not fit there today: {here.reason}"
+    if here.obstacle is not None:
+        yield f"it would not fit there today: {here.obstacle.text}"
     elif found is not None and found[0] == here.node:
         if len(able) == 1:
             yield "no other node could take it now"
@@ -277,7 +253,7 @@ def _again(rest: _WithoutPod, answers: Sequence[Answer], here: Answer) -> Iterat
 # Why it waits
 
 
-def _waiting(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+def _waiting(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
@@ -287,11 +263,11 @@ def _waiting(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
             f"set spec.schedulerName: {_SCHEDULER}"
         )
     yield from _unadvertised(rest)
-    able = [each.node for each in answers if not each.reason]
+    able = [each.node for each in verdicts if each.obstacle is None]
     found = rest.choice(able)
     if found is not None:
         yield f"{_named(able)} could take it now, {found[0]} best: {_listed(found[1])}"
-    if not answers:
+    if not verdicts:
         yield "there are no nodes"
     if pod.message:
         yield f"its scheduler said: {pod.message}"
@@ -324,40 +300,32 @@ def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
     able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
         return f": GPUs of {_named(able)} could serve it, and no agent says so; see whether it runs there"
-    told = [(each.node.name, told) for each in rest.cluster.nodes for _, told in _by_name(each, ask)]
-    return f": {told[0][0]}: {told[0][1]}" if told else ", and no GPU of the cluster could serve it"
-
-
-def _by_name(each: SeenNode, ask: Ask) -> Iterator[tuple[str, str]]:
-    """Yield for GPUs with an agent that a need would be served there if the kubelet did not allocate by name.
-
-    First as the ledger says it, then with the policy that would have to change.
-    """
-    if each.state is None or ask.form is Form.EXACT:
-        return
-    for gpu in each.state.gpus:
-        devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
-        if devices:
-            yield allocated_by_name(devices), allocated_by_name(devices, each.state.policy)
+    for node, each in zip(rest.seen, rest.cluster.nodes, strict=True):
+        for gpu in node.gpus:
+            devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
+            if devices:
+                policy = f" (GPUPolicy {each.state.policy})" if each.state and each.state.policy else ""
+                return f": {node.name}{policy}: {allocated_by_name(devices)}"
+    return ", and no GPU of the cluster could serve it"
 
 
 # What would make it fit
 
 
-def _remedies(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
-    if not rest.need.asks or any(not each.reason for each in answers):
+def _remedies(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    if not rest.need.asks or any(each.obstacle is None for each in verdicts):
         return
-    yield from _freed(rest, answers)
-    yield from _ended(rest, answers)
+    yield from _freed(rest, verdicts)
+    yield from _ended(rest, verdicts)
     yield from _admitted(rest)
 
 
-def _freed(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+def _freed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield the GPU on which the least memory is missing, for a pod that takes an amount of one GPU."""
     if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
         return
     ask = rest.need.asks[0]
-    open_nodes = {each.node for each in answers if not each.lasting}
+    open_nodes = {each.node for each in verdicts if not _lasts(each)}
     held = occupancy(rest.cluster.snapshot)
     lacks = sorted(
         (ask.memory_mib - gpu.left_mib, name, gpu.gpu.index)
@@ -369,15 +337,19 @@ def _freed(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
         yield f"if {missing} MiB were freed on GPU {index} of {name}"
 
 
+def _lasts(verdict: Verdict) -> bool:
+    return verdict.obstacle is not None and verdict.obstacle.cause.lasting
+
+
 def _lacks(held: Occupancy, ask: Ask) -> bool:
     """Return whether a GPU would serve an ask by an amount if only it had more memory left."""
     modes = {option.mode for option in held.gpu.options(ask) if option.amount}
     return held.amounts in modes and held.left_mib < ask.memory_mib and held.left_percent >= ask.compute_percent
 
 
-def _ended(rest: _WithoutPod, answers: Sequence[Answer]) -> Iterator[str]:
+def _ended(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield the pods that would have to end, fewest first, and what would then be given."""
-    able = [each.node for each in answers if not each.lasting]
+    able = [each.node for each in verdicts if not _lasts(each)]
     tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
     for name in tried:
@@ -406,7 +378,7 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
     cures: dict[str, list[str]] = {}
     for each in rest.cluster.nodes:
         refused = rest.refused[each.node.name]
-        if refused is not None and rest.ledger.fits(bare, each.node.name) and not any(rest.short(each.node.name)):
+        if refused is not None and rest.ledger.fits(bare, each.node.name) and rest.short(each.node.name) is None:
             cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(each.node.name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"

@@ -46,7 +46,7 @@ def test_a_managed_gpu_is_seen_without_its_layout() -> None:
 
 def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
     ledger = ledger_of(state(reported=False))
-    assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU here can give 1 MiB"}
+    assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU of the node can provide 1 MiB"}
 
 
 def offered(*instances: Placement, whole: bool = False) -> dict[str, Any]:
