@@ -397,7 +397,7 @@ async def test_a_pod_that_was_listed_before_it_was_deleted_does_not_come_back(ku
         await kube.delete(PODS, "old", namespace="ns")
         await settle()
         assert each is not None
-        server.server.view.verified("a", each, listed)
+        server.server.view.take_verified("a", each, listed)
         assert await server.fitting(waiting, "a") == ["a"]
 
 
@@ -408,9 +408,9 @@ async def test_a_pod_that_was_listed_before_all_pods_were_does_not_come_back(kub
     await hold(kube, "old", FULL, share(0, 40000), node="a")
     listed, each = await kube.list(PODS), await kube.get(GPU_NODES, "a")
     await kube.delete(PODS, "old", namespace="ns")
-    view.listed(await kube.list(PODS))
+    view.forget_unlisted(await kube.list(PODS))
     assert each is not None
-    view.verified("a", each, listed)
+    view.take_verified("a", each, listed)
     assert view.ledger.pods_on("a") == ()
 
 
