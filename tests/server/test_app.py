@@ -46,9 +46,6 @@ async def test_choose_answers_in_the_form_of_the_question(kube: MemoryKube, serv
     assert answer["NodeNames"] is None
 
 
-# gpushare
-
-
 async def test_gpushares_paths_bind_with_gpushares_annotations(kube: MemoryKube, server: Asked) -> None:
     waiting = await make_pod(kube, "p", SHARE)
     _, answer = await server.post("/gpushare-scheduler/filter", {"Pod": waiting, "NodeNames": ALL})

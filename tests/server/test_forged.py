@@ -38,9 +38,6 @@ async def kube() -> MemoryKube:
     return made
 
 
-# Forged
-
-
 async def test_a_pod_that_gives_itself_a_gpu_takes_nothing_from_others(kube: MemoryKube) -> None:
     await hold(kube, "honest", NEED, share(0, 10240, Mode.MPS), node="a")
     for name, shares in (("whole", (WHOLE,)), ("much", (share(0, 38000),))):

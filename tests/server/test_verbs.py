@@ -6,13 +6,9 @@ import pytest
 from builders.kubeobjects import cut, gpu, pod, share
 from harness.servers import (
     FULL,
-    LARGE,
     NEED,
     SHARE,
     Asked,
-    Clock,
-    FaultyKube,
-    check,
     hold,
     make_node,
     make_pod,
@@ -21,7 +17,7 @@ from harness.servers import (
     settle,
 )
 from tessera.api.tessera.clusters import as_fields, read_cluster
-from tessera.clients.kube import PODS, MemoryKube, Object, Unanswered, annotations_of
+from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.explain.podexplanation import explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -192,24 +188,6 @@ async def test_nonsense_waits_with_a_reason_and_is_never_bound(kube: MemoryKube,
     assert answer == {"NodeNameToMetaVictims": {}}
 
 
-@pytest.mark.parametrize("path", ["/prioritize", "/choose"])
-async def test_a_place_is_kept_for_a_pod_that_was_scored_until_it_is_bound_or_late(kube: MemoryKube, path: str) -> None:
-    clock = Clock()
-    async with servers(kube, clock=clock) as (server,):
-        large = {"tessera.dev/gpu-memory": 39}
-        first, second = [await make_pod(kube, name, large) for name in ("p", "q")]
-        await settle()
-        for _ in range(2):  # asking again changes nothing
-            await server.post(path, {"Pod": first, "NodeNames": ["a"]})
-        assert await server.fitting(second, "a") == ["a"]
-        third = await make_pod(kube, "r", large)
-        assert await server.fitting(third, "a") == [], "one GPU is kept for each of the two"
-        clock.now_s += 6
-        assert await server.fitting(third, "a") == ["a"]
-        assert await server.bind(first, "a") == ""
-        assert await server.bind(second, "a") == "", "what is kept for the third gives way to who comes first"
-
-
 async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube, server: Asked) -> None:
     made: dict[str, Object] = {}
     for name, index, mib, priority in (("big", 0, 40000, 5), ("small", 1, 20000, 1), ("tiny", 1, 20000, 0)):
@@ -248,25 +226,3 @@ async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, s
     assert msgspec.json.decode(text)["nodes"] == [found["b"]]
     code, text = await server.get("/gpushare-scheduler/inspect/none")
     assert (code, "not found" in text) == (200, True)
-
-
-@pytest.mark.parametrize("path", ["/filter", "/choose"])
-async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(path: str) -> None:
-    """After a lost answer a pod is scheduled again: on a full node it is given what was claimed for it."""
-    kube = FaultyKube()
-    await make_node(kube, "a", gpu(0), gpu(1))
-    await make_node(kube, "empty", gpu(0))
-    async with servers(kube, 2) as running:
-        first, *others = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r")]
-        await settle()
-        kube.faults = {"bind": [Unanswered("x", found="nothing", wanted="an answer")]}
-        assert await running[0].bind(first, "a") != ""
-        assert await running[0].bind(others[0], "a") == ""
-        await settle()
-        for server in running:
-            assert await server.fitting(others[1], "a", path=path) == []
-            assert await server.fitting(first, "a", "nowhere", path=path) == ["a"]
-            assert "a" in await server.fitting(first, "empty", "a", path=path)
-            assert server.server.view.ledger.conflicts == ()
-        assert await running[1].schedule(first, "a") == ""
-    await check(kube)
