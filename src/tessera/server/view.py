@@ -298,7 +298,10 @@ class View:
         if known is not None and _same_request(known, each):
             live = self._pods[uid]
         else:
-            live = _still(self._pods.get(uid), self._live(each))
+            live, before = self._live(each), self._pods.get(uid)
+            # Where its assignment was taken away or spoiled it uses what it was granted still.
+            if before is not None and before.node == live.node and not before.doubted and not live.shares:
+                live = msgspec.structs.replace(live, shares=before.shares)
         self._keep(uid, each, live)
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
@@ -384,12 +387,6 @@ def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
     return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
-
-
-def _still(before: LivePod | None, live: LivePod) -> LivePod:
-    """Return a pod with what it was granted, where its assignment was taken away or spoiled: it uses that still."""
-    spoiled = before is not None and before.node == live.node and not before.doubted and not live.shares
-    return msgspec.structs.replace(live, shares=before.shares) if before is not None and spoiled else live
 
 
 def _same_request(before: Object, after: Object) -> bool:

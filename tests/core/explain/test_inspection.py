@@ -45,7 +45,7 @@ def test_a_cut_gpu() -> None:
         (7, 1, "", "free", ()),
     ]
     assert (got.granted_mib, got.granted_percent, got.used_mib) == (4864, 14, 3000)
-    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.WELL, True)
+    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.HEALTHY, True)
     assert got.conflicts == ()
 
 
@@ -139,10 +139,10 @@ def test_what_is_sick_is_told() -> None:
         node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), sick=sick), pod("w", NEED, node=None)
     )
     assert [(each.health, each.reasons) for each in got.gpus] == [
-        (Health.SICK, ("Xid 79",)),
-        (Health.SICK, ("1g.5gb at 6: Xid 43",)),
-        (Health.SICK, ("not well",)),
-        (Health.WELL, ()),
+        (Health.UNHEALTHY, ("Xid 79",)),
+        (Health.UNHEALTHY, ("1g.5gb at 6: Xid 43",)),
+        (Health.UNHEALTHY, ("unhealthy",)),
+        (Health.HEALTHY, ()),
     ]
     assert [each.fragmentation_percent for each in got.gpus] == [None, None, None, 0]
 

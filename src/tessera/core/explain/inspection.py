@@ -2,7 +2,7 @@
 
 import enum
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -18,17 +18,17 @@ from tessera.core.gpu.mig import Layout, Placement, mask, placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.reasons import describe_need
 from tessera.core.packing.stranded import Stranded, stranded
-from tessera.core.workload.need import Form, Need, PodKey
+from tessera.core.workload.need import Form, PodKey
 
 __all__ = [
     "GpuInspection",
     "Health",
     "Inspection",
     "NodeInspection",
+    "PendingPod",
     "Slice",
     "Tenant",
     "Unplaced",
-    "Waiting",
     "inspect",
 ]
 
@@ -48,8 +48,8 @@ State = Literal["held", "unused", "wanted", "free"]
 class Health(enum.StrEnum):
     """Whether a GPU may be given to pods."""
 
-    WELL = "well"
-    SICK = "sick"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
     """It, or an instance of it, is given to nobody for now."""
     UNKNOWN = "unknown"
     """No agent reports it."""
@@ -110,7 +110,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     serve beside what is held; None where nothing is free."""
     health: Health
     reasons: tuple[str, ...] = ()
-    """Why it is sick."""
+    """Why it is unhealthy."""
     conflicts: tuple[str, ...] = ()
     """What is held of it and cannot be."""
 
@@ -160,7 +160,7 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.memory_mib for each in self.unplaced)
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that asks for GPUs and has no node yet."""
 
     pod: PodKey
@@ -174,7 +174,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds what in a cluster at one moment."""
 
     nodes: tuple[NodeInspection, ...]
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[PendingPod, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -200,17 +200,21 @@ def inspect(
     chosen = [
         each
         for each in cluster.nodes
-        if (each.node.name in names if names else _concerns(each))
+        if (each.node.name in names if names else each.node.gpus or each.problem or each.state)
         and wanted.issubset(each.node.labels)
         and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
     ]
     views = [_View(node, by_node[node.node.name]) for node in chosen]
     gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
-    rest = iter(stranded(gpus, _needs(cluster.pods)))
-    waiting = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
+    rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.asks)))
+    pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
-        waiting=tuple(_waiting(pod) for pod in waiting if not namespace or _within(pod, namespace)),
+        waiting=tuple(
+            PendingPod(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
+            for pod in pending
+            if not namespace or _within(pod, namespace)
+        ),
         notes=(*cluster.notes, *_impaired(chosen)),
     )
 
@@ -228,19 +232,6 @@ def _within(pod: SeenPod, namespace: str) -> bool:
     return pod.pod.key.startswith(f"{namespace}/")
 
 
-def _concerns(seen: SeenNode) -> bool:
-    """Return whether a node has GPUs or should have some."""
-    return bool(seen.node.gpus or seen.problem or seen.state)
-
-
-def _needs(pods: Iterable[SeenPod]) -> Iterable[Need]:
-    return (pod.pod.need for pod in pods if pod.pod.need.asks)
-
-
-def _waiting(pod: SeenPod) -> Waiting:
-    return Waiting(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
-
-
 class _View:
     """One node while it is looked at."""
 
@@ -249,7 +240,9 @@ class _View:
         self._by_gpu = defaultdict[int, list[tuple[SeenPod, Share]]](list)
         self._unplaced = []
         for pod in pods:
-            if pod.shares and not _is_guess(pod):
+            # A guess says nothing of amounts: they lie wherever they were put.
+            amounts = any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
+            if pod.shares and not (amounts and pod.record is Record.GUESSED):
                 for share in pod.shares:
                     self._by_gpu[share.gpu].append((pod, share))
             else:
@@ -284,7 +277,7 @@ class _View:
         tenants = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
-        health = Health.UNKNOWN if state is None else Health.SICK if reasons else Health.WELL
+        health = Health.UNKNOWN if state is None else Health.UNHEALTHY if reasons else Health.HEALTHY
         wrong = conflicts(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
         return GpuInspection(
             index=gpu.index,
@@ -292,7 +285,9 @@ class _View:
             model=gpu.model.name,
             memory_mib=gpu.memory_mib,
             units=gpu.model.units,
-            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants)) or _offered(gpu),
+            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants))
+            or tuple(dict.fromkeys(device.mode for device in gpu.devices))
+            or gpu.sharing.modes,
             auto=gpu.sharing.managed,
             level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
             slices=_slices(gpu, tenants, _wanted(gpu, state)),
@@ -332,31 +327,19 @@ class _View:
         return next(told, Level.NONE)
 
 
-def _is_guess(pod: SeenPod) -> bool:
-    """Return whether a pod's devices are a guess that says nothing: amounts lie wherever they were put."""
-    return pod.record is Record.GUESSED and any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
-
-
 def _unplaced(pod: SeenPod) -> Unplaced:
     asked = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
     return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked, problem=pod.problem)
 
 
-def _offered(gpu: Gpu) -> tuple[Mode, ...]:
-    """Return the modes in which an empty GPU may be given."""
-    return tuple(dict.fromkeys(device.mode for device in gpu.devices)) or gpu.sharing.modes
-
-
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
     return tuple(
-        ": ".join(part for part in (_name(sick.placement), sick.reason or "not well") if part)
+        f"{sick.placement.profile} at {sick.placement.start}: {sick.reason or 'unhealthy'}"
+        if sick.placement
+        else sick.reason or "unhealthy"
         for sick in state.sick
         if sick.gpu == gpu.uuid
     )
-
-
-def _name(placement: Placement | None) -> str:
-    return f"{placement.profile} at {placement.start}" if placement else ""
 
 
 def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
@@ -367,10 +350,6 @@ def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
 
 def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:
     return tuple(place for each in state.wanted if each.gpu == gpu.uuid for place in each.instances) if state else ()
-
-
-def _places(gpu: Gpu) -> Mapping[tuple[str | None, int | None], Placement]:
-    return {(each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))}
 
 
 def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
@@ -384,7 +363,9 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
 
 def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice, ...]:
     """Return the axis of a GPU's units, instance by instance; empty where MIG is off and nobody holds an instance."""
-    known = _places(gpu)
+    known: dict[tuple[str | None, int | None], Placement] = {
+        (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
+    }
     holders = defaultdict[Placement, list[PodKey]](list)
     for tenant in tenants:
         place = known.get((tenant.share.profile, tenant.share.start))

@@ -13,7 +13,7 @@ from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.explain.explain import Way, ways
-from tessera.core.explain.inspection import Tenant, inspect
+from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import Holder, Ledger, seen
@@ -196,12 +196,9 @@ def _devices(cluster: Cluster, pod: SeenPod) -> Iterator[HeldDevice]:
             yield HeldDevice(share=share)
             continue
         others = dict.fromkeys(tenant.pod for tenant in gpu.tenants if tenant.pod != pod.pod.key)
-        level = next((each.level for each in gpu.tenants if _is(each, pod, share)), None)
+        own = (each.level for each in gpu.tenants if (each.pod, each.share) == (pod.pod.key, share))
+        level = next(own, None)
         yield HeldDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
-
-
-def _is(tenant: Tenant, pod: SeenPod, share: Share) -> bool:
-    return tenant.pod == pod.pod.key and tenant.share == share
 
 
 def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -128,7 +128,8 @@ class Obstacles:
     def __init__(self, fleet: Fleet, demand: Demand) -> None:
         self._fleet = fleet
         self._demand = demand
-        self._models = np.array([_allowed(demand, t.model.name) for t in fleet.types])
+        models = demand.need.models
+        self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
         self._most = [np.array(_most(fleet, devices), dtype=np.int64) for devices in demand.devices]
         self._others = [
             np.array([bool(_other_s(each, devices.ask)) for each in fleet.types]) & self._models
@@ -284,10 +285,6 @@ def size(memory_mib: int, *, up: bool = False) -> str:
 
 def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
     return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
-
-
-def _allowed(demand: Demand, model: str) -> bool:
-    return bool(model) and (not demand.need.models or model in demand.need.models)
 
 
 def _most(fleet: Fleet, devices: Devices) -> list[int]:
