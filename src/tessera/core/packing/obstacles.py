@@ -22,7 +22,17 @@ from tessera.core.packing.fit.rooms import profile_of, rooms
 from tessera.core.packing.fit.ways import Amount, Cut, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
 
-__all__ = ["Cause", "Obstacle", "Obstacles", "allocated_by_name", "describe", "node_obstacle", "refused", "size"]
+__all__ = [
+    "Cause",
+    "Obstacle",
+    "Obstacles",
+    "allocated_by_name",
+    "describe",
+    "lasting",
+    "node_obstacle",
+    "refused",
+    "size",
+]
 
 _GIB: Final = 1024
 
@@ -120,6 +130,11 @@ def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obs
         left = max(memory_mib, 0)
         return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} free", left)
     return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
+
+
+def lasting(codes: Ints) -> NDArray[np.bool_]:
+    """Return which codes of `Obstacles.codes` stand for what stays even if nothing runs on the node."""
+    return np.asarray(codes >> (_VALUE_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
 
 
 class Obstacles:

@@ -14,7 +14,7 @@ from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.ledger.clashes import problem
 from tessera.core.packing.ledger.records import Clash, Filtered, Holder
-from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -169,16 +169,22 @@ class Ledger:
         Cost for a need asked for before: the nodes that changed since then, and a microsecond a name.
         """
         asked = tuple(names)
-        fits, obstacles, lasting = self._judged(need, asked)
-        fitting = tuple(compress(asked, fits.tolist()))
-        told = list(zip(compress(asked, (~fits).tolist()), (each.text for each in obstacles), strict=True))
-        return Filtered(fitting, dict(compress(told, (~lasting).tolist())), dict(compress(told, lasting.tolist())))
+        fits, codes, obstacles = self._judged(need, asked)
+        texts = {code: each.text for code, each in obstacles.items()}
+        told = list(zip(compress(asked, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
+        never = lasting(codes)
+        return Filtered(
+            tuple(compress(asked, fits.tolist())),
+            dict(compress(told, (~never).tolist())),
+            dict(compress(told, never.tolist())),
+        )
 
     def obstacles(self, need: Need, names: Iterable[str]) -> dict[str, Obstacle]:
         """Return what stands in the way on each of the named nodes that does not have devices for a pod."""
         asked = tuple(names)
-        fits, obstacles, _ = self._judged(need, asked)
-        return dict(zip(compress(asked, (~fits).tolist()), obstacles, strict=True))
+        fits, codes, obstacles = self._judged(need, asked)
+        unfit = compress(asked, (~fits).tolist())
+        return {name: obstacles[code] for name, code in zip(unfit, codes.tolist(), strict=True)}
 
     def scores(self, need: Need, names: Sequence[str]) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
@@ -393,22 +399,21 @@ class Ledger:
             kind = self._kinds[need] = self._scores.intern(bare)
         return kind
 
-    def _judged(self, need: Need, names: Sequence[str]) -> tuple[NDArray[np.bool_], list[Obstacle], NDArray[np.bool_]]:
-        """Return which nodes have devices for a need, the obstacles of the others in order, and which of them last."""
+    def _judged(self, need: Need, names: Sequence[str]) -> tuple[NDArray[np.bool_], Ints, dict[int, Obstacle]]:
+        """Return which nodes have devices for a need, the codes of the others' obstacles, and what each code means."""
         self._refresh()
         columns, kind = self._columns(names), self._kind(need)
         row = self._scores.row(kind)
         fits = (row.take(columns) != UNFIT) & (columns >= 0) if len(row) else columns >= 0
         if fits.all():
-            return fits, [], np.zeros(0, dtype=np.bool_)
+            return fits, columns[:0], {}
         unfit = columns[~fits]
         known = unfit >= 0
         why = self._why(kind, unfit[known])
         codes = np.full(len(unfit), _NO_CODE)
         codes[known] = why.codes.take(unfit[known])
-        found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()} | {_NO_CODE: _UNKNOWN}
-        lasting = np.isin(codes, [code for code, obstacle in found.items() if obstacle.cause.lasting])
-        return fits, [found[code] for code in codes.tolist()], lasting
+        found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()}
+        return fits, codes, found | {_NO_CODE: _UNKNOWN}
 
     def _forget(self) -> None:
         """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""
