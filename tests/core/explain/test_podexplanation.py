@@ -67,7 +67,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "another scheduler": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"schedulerName": "default-scheduler"})],
-        ["it is left to default-scheduler", "set spec.schedulerName: tessera-scheduler"],
+        ["it is scheduled by default-scheduler", "set spec.schedulerName: tessera-scheduler"],
         [],
         [""],
     ),
@@ -79,25 +79,25 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "a resource that nobody advertises and nobody could": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
-        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could give it"],
+        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could provide it"],
         [],
         ["no GPU of the node can provide nvidia.com/mig-1g.10gb.me"],
     ),
     "a resource that could be made": (
         [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could give it"],
+        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could provide it"],
         [],
         [""],
     ),
     "a resource that one GPU could make": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["1 GPU could give it"],
+        ["1 GPU could provide it"],
         [],
         [""],
     ),
     "amounts that nobody advertises": (
         [node(), gpunode("a", gpu(0)), me({NEED: 4})],
-        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent says so; see whether it runs there"],
+        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent reports it; check the agents there"],
         [],
         [""],
     ),
@@ -134,7 +134,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("a", gpu(0, sharing=msgspec.structs.replace(SEVENTHS, allocator="scheduler"))),
             me({"nvidia.com/mig-1g.5gb": 1}),
         ],
-        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
+        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could provide it"],
         [],
         ["its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of nvidia"],
     ),
@@ -345,7 +345,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({NEED: 4})],
         [],
         [],
-        ["its GPUs cannot be told"],
+        ["its GPUs cannot be read"],
     ),
     "a pod without a GPU has room, and no remedy is looked for": (
         [node(), me({"cpu": 65})],
@@ -425,7 +425,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
             node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"}),
             me({"nvidia.com/gpu": 1}, node="a"),
         ],
-        ["bound it to a", "nobody recorded which devices it holds; these fit", "no other node"],
+        ["bound it to a", "no record says which devices it is allocated; these fit", "no other node"],
     ),
     "a conflict": (
         [
@@ -437,7 +437,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [
             "bound it to a",
             "it would not fit there today",
-            "what is held of GPU 0 cannot be: 44096 MiB are granted of 40960",
+            "the allocations on GPU 0 conflict: 44096 MiB are granted of 40960",
         ],
     ),
 }

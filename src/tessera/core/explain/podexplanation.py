@@ -1,4 +1,4 @@
-"""Where a pod is and why there, or what it waits for, node by node, and what would make it fit.
+"""Why a pod is where it is, or why it is pending: node by node, and what would make it fit.
 
 The nodes' answers are those of the scheduler: kube-scheduler's rules of admission first, then room for cpu, memory and
 pods, then the devices, as the server's ledger sees them.
@@ -49,7 +49,7 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to say about where one pod is or is not."""
+    """Why one pod is where it is, or why it is pending."""
 
     pod: PodKey
     need: str
@@ -59,7 +59,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[HeldDevice, ...] = ()
     record: Record = Record.NONE
     sentences: tuple[str, ...] = ()
-    """Why it is there, or why it waits, without full stop each; the most telling first."""
+    """Why it is there, or why it is pending, without full stop each; the most telling first."""
     remedies: tuple[str, ...] = ()
     """What would make it fit; empty for a pod that has its place."""
     nodes: tuple[Verdict, ...] = ()
@@ -69,7 +69,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
-    """Return where a pod is and why, or what it waits for; None where there is no such pod."""
+    """Return why a pod is where it is, or why it is pending; None where there is no such pod."""
     pod = next((each for each in cluster.pods if each.pod.key == key), None)
     if pod is None:
         return None
@@ -83,7 +83,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
         scheduler=pod.scheduler,
         devices=tuple(_devices(cluster, pod)),
         record=pod.record,
-        sentences=tuple(_placed(rest, verdicts) if pod.node is not None else _waiting(rest, verdicts)),
+        sentences=tuple(_placed(rest, verdicts) if pod.node is not None else _pending(rest, verdicts)),
         remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
         nodes=verdicts,
         ways=ways(rest.seen, pod.pod.need),
@@ -147,7 +147,7 @@ class _WithoutPod:
     def _obstacle(self, each: SeenNode, devices: Obstacle | None) -> Obstacle | None:
         """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
         if each.problem and self.need.asks:
-            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be told; tessera inspect says why")
+            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; tessera inspect says why")
         withheld = next(_withheld(each, self.need.asks), "")
         if withheld:
             return Obstacle(Cause.WITHHELD, withheld)
@@ -215,7 +215,7 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield from _again(rest, verdicts, here)
     held = {share.gpu for share in pod.shares}
     gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
-    yield from (f"what is held of GPU {gpu.index} cannot be: {each}" for gpu in gpus for each in gpu.conflicts)
+    yield from (f"the allocations on GPU {gpu.index} conflict: {each}" for gpu in gpus for each in gpu.conflicts)
 
 
 def _how(pod: SeenPod) -> Iterator[str]:
@@ -228,9 +228,9 @@ def _how(pod: SeenPod) -> Iterator[str]:
     else:
         yield f"{pod.scheduler} bound it to {pod.node}"
     if pod.ending:
-        yield "it is being deleted and holds its devices until its containers have ended"
+        yield "it is being deleted and keeps its devices until its containers have ended"
     if pod.record is Record.GUESSED:
-        yield "nobody recorded which devices it holds; these fit"
+        yield "no record says which devices it is allocated; these fit"
 
 
 def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Iterator[str]:
@@ -247,16 +247,16 @@ def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Ite
         yield f"placed anew, it would go to {found[0]}: {_listed(found[1])}"
 
 
-# Why it waits
+# Why it is pending
 
 
-def _waiting(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _pending(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
     if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != _SCHEDULER:
         yield (
-            f"it is left to {pod.scheduler}, which chooses no GPU unless it calls Tessera's server: "
+            f"it is scheduled by {pod.scheduler}, which allocates no GPU unless it calls Tessera's server: "
             f"set spec.schedulerName: {_SCHEDULER}"
         )
     yield from _unadvertised(rest)
@@ -289,14 +289,14 @@ def _who_would(rest: _WithoutPod, ask: Ask) -> str:
     gpus = [gpu for each in rest.cluster.nodes for gpu in each.node.gpus]
     able = sum(bool(gpu.options(ask)) for gpu in gpus)
     if able:
-        return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could give it, once the controller has it made there"
-    return ", and no GPU of the cluster could give it"
+        return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could provide it, once the controller creates it there"
+    return ", and no GPU of the cluster could provide it"
 
 
 def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
     able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
-        return f": GPUs of {_named(able)} could serve it, and no agent says so; see whether it runs there"
+        return f": GPUs of {_named(able)} could serve it, and no agent reports it; check the agents there"
     for node, each in zip(rest.seen, rest.cluster.nodes, strict=True):
         for gpu in node.gpus:
             devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
