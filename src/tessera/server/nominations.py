@@ -1,7 +1,7 @@
 """Places kept for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
 
 kube-scheduler asks for scores, takes the best node and binds in the background, while it asks about the next pod
-already. A nomination is this server's alone and lasts seconds; nothing is granted by it.
+already. A nomination is this server's alone and lasts seconds; nothing is allocated by it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who holds what: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
+"""GPU usage: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
 
 import enum
 from collections import defaultdict
@@ -46,11 +46,11 @@ State = Literal["held", "unused", "wanted", "free"]
 
 
 class Health(enum.StrEnum):
-    """Whether a GPU may be given to pods."""
+    """Whether a GPU may be allocated to new pods."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    """It, or an instance of it, is given to nobody for now."""
+    """It, or an instance of it, is allocated to no new pod for now."""
     UNKNOWN = "unknown"
     """No agent reports it."""
 
@@ -68,14 +68,14 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a GPU that MIG cuts, on the axis of its placement units."""
+    """A MIG instance, or a run of free memory slices."""
 
     start: int
     size: int
     profile: str = ""
-    """Of the instance; empty for units that no instance takes."""
+    """Of the instance; empty for memory slices that no instance takes."""
     state: State
-    """Unused: the instance exists and nobody holds it. Wanted: it shall be cut for pods that ask for it by name."""
+    """Unused: the instance exists and no pod uses it. Wanted: it is to be created for pods that request it by name."""
     pods: tuple[PodKey, ...] = ()
 
 
@@ -86,42 +86,42 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     model: str
     memory_mib: int
-    """Memory that can be granted."""
+    """Memory that can be allocated."""
     units: int
-    """Placement units of its MIG axis; 0 without MIG."""
+    """Memory slices; 0 without MIG."""
     modes: tuple[Mode, ...] = ()
-    """Modes in which it is given now; where nobody holds any of it, those in which it may be."""
+    """Modes in which it is allocated now; where no pod uses it, those in which it may be."""
     auto: bool
-    """Whether Tessera may choose how it is given; otherwise an administrator fixed that."""
+    """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
     """The weakest isolation in force among those on it; None where nobody is."""
     slices: tuple[Slice, ...] = ()
-    """All of the axis, in order; empty where MIG is off."""
+    """All of its memory slices, in order; empty where MIG is off."""
     tenants: tuple[Tenant, ...] = ()
     granted_mib: int = 0
     granted_percent: int = 0
-    """Compute granted."""
+    """Compute allocated."""
     used_mib: int | None = None
-    """Memory in use as the driver counts it; None where no agent tells."""
+    """Memory in use as the driver counts it; None where no agent reports it."""
     free_percent: int = 0
-    """What nobody holds; for amounts the scarcer of compute and memory."""
+    """What no pod uses; for amounts the scarcer of compute and memory."""
     fragmentation_percent: int | None = None
     """What part of the devices that the cluster's pods ask for, and that it could serve if it were empty, it cannot
-    serve beside what is held; None where nothing is free."""
+    serve beside what is allocated; None where nothing is free."""
     health: Health
     reasons: tuple[str, ...] = ()
     """Why it is unhealthy."""
     conflicts: tuple[str, ...] = ()
-    """What is held of it and cannot be."""
+    """Allocations on it that cannot be at once."""
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod on a node that asks for GPUs, and nobody knows which it holds."""
+    """A pod on a node that requests GPUs, and nobody knows which it uses."""
 
     pod: PodKey
     phase: Phase
     memory_mib: int
-    """Memory it asks by amount; 0 where it asks for devices, or gets none of it."""
+    """Memory it requests by amount; 0 where it requests devices, or gets none of it."""
     problem: str = ""
     """Why what it says of itself does not count; empty where it says nothing."""
 
@@ -141,17 +141,17 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuInspection, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """What pods hold that the node does not have."""
+    """Allocations of pods that the node does not have."""
     problem: str = ""
 
     @property
     def granted_mib(self) -> int:
-        """Memory granted on all its GPUs."""
+        """Memory allocated on all its GPUs."""
         return sum(gpu.granted_mib for gpu in self.gpus)
 
     @property
     def memory_mib(self) -> int:
-        """Memory that can be granted on all its GPUs."""
+        """Memory that can be allocated on all its GPUs."""
         return sum(gpu.memory_mib for gpu in self.gpus)
 
     @property
@@ -161,17 +161,17 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that asks for GPUs and has no node yet."""
+    """A pod that requests GPUs and has no node yet."""
 
     pod: PodKey
     need: str
     scheduler: str
     message: str = ""
-    """What its scheduler said last."""
+    """What its scheduler reported last."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds what in a cluster at one moment."""
+    """The GPU usage of a cluster at one moment."""
 
     nodes: tuple[NodeInspection, ...]
     waiting: tuple[PendingPod, ...] = ()
@@ -181,7 +181,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 def inspect(
     cluster: Cluster, names: Collection[str] = (), *, labels: Iterable[tuple[str, str]] = (), namespace: str = ""
 ) -> Inspection:
-    """Return who holds what, on the nodes of these names or on all that have GPUs, in the cluster's order.
+    """Return the GPU usage of the nodes of these names or of all that have GPUs, in the cluster's order.
 
     What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
 
@@ -343,7 +343,7 @@ def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
 
 
 def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
-    """Return the memory in use on a GPU: of the whole where that is told, else of its instances together."""
+    """Return the memory in use on a GPU: of the whole where that is reported, else of its instances together."""
     told = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
     return told.get(None, sum(told.values())) if told else None
 
@@ -353,7 +353,7 @@ def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:
 
 
 def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
-    """Yield the instances that running pods hold and the driver does not show."""
+    """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
     for tenant in tenants:
         profile, start = tenant.share.profile, tenant.share.start
@@ -362,7 +362,7 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
 
 
 def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice, ...]:
-    """Return the axis of a GPU's units, instance by instance; empty where MIG is off and nobody holds an instance."""
+    """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
     }
@@ -394,7 +394,7 @@ def _taken(found: Iterable[Slice]) -> int:
 
 
 def _free(units: int, taken: int) -> Iterable[Slice]:
-    """Yield the runs of units that nothing takes."""
+    """Yield the runs of memory slices that no instance takes."""
     for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
         if free:
             members = list(run)
