@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
 
 
 def policy() -> dict[str, Any]:
-    """Return the GPUPolicy of a testbed that has none: all GPUs are left to Tessera, which does not wait long."""
+    """Return the GPUPolicy of a testbed that has none: all GPUs are managed by Tessera, which does not wait long."""
     quick = {"repartition": {"idleSeconds": 1, "longestSeconds": 10}}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "testbed"}, "spec": quick}
 

@@ -1,4 +1,4 @@
-"""GPUs left to Tessera in a whole agent: devices that are wanted come, pods get what they were assigned."""
+"""Managed GPUs in a whole agent: devices that are wanted come, pods get what they were assigned."""
 
 import asyncio
 from typing import Any
@@ -176,7 +176,7 @@ async def test_a_label_takes_the_gpus_out_of_tessera_s_hands(scheduled: Schedule
         await machine.until_looked()
         assert await scheduled.layouts() == [HALVES, HALVES]
         state = await scheduled.state()
-        assert [gpu.sharing.undecided for gpu in state.gpus] == [False, False]
+        assert [gpu.sharing.managed for gpu in state.gpus] == [False, False]
 
 
 async def test_without_the_kind_all_is_as_it_was(machine: Machine) -> None:

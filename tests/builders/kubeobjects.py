@@ -24,7 +24,7 @@ def place(kind: str, profile: str, start: int) -> Placement:
 def gpu(
     index: int, kind: str = "A100-40GB", sharing: Sharing = AUTO, layout: Layout | None = None, *, node: str = "a"
 ) -> Gpu:
-    """Return a GPU, left to Tessera unless told otherwise."""
+    """Return a GPU, managed unless told otherwise."""
     known = model(kind)
     shared = Sharing(modes=sharing.modes, layout=layout) if layout is not None else sharing
     uuid = f"GPU-{node}-{index}"

@@ -106,7 +106,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "renamed is about replicas",
         "renamed is about replicas",
     ),
-    "an allocator of what is left to Tessera": (
+    "an allocator of what is managed": (
         shared(mode="auto", allocator="kubelet"),
         "take it out for auto, memory-share and recut",
         "take it out for auto, memory-share and recut",

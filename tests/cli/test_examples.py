@@ -42,7 +42,7 @@ def test_56_of_60_pods_run_on_slices_of_eight_h100(exact: tuple[str, ...]) -> No
     assert profiles(got) == {"1g.10gb": 56}
     assert len({(a["devices"][0]["gpu"], a["devices"][0]["start"]) for a in got["assignments"]}) == 56
     assert len(got["waiting"]) == 4
-    assert all("1g.10gb" in each["reason"] and "unit 7 free" in each["reason"] for each in got["waiting"])
+    assert all("1g.10gb" in each["reason"] and "memory slice 7 free" in each["reason"] for each in got["waiting"])
 
 
 def test_the_same_on_a_gke_node_that_names_its_slices_gpus() -> None:
@@ -51,7 +51,7 @@ def test_the_same_on_a_gke_node_that_names_its_slices_gpus() -> None:
     assert got["summary"]["placed"] == 56
     assert profiles(got) == {"1g.10gb": 56}
     assert {device["resource"] for a in got["assignments"] for device in a["devices"]} == {"nvidia.com/gpu"}
-    assert ["56 taken" in each["reason"] for each in got["waiting"]] == [True] * 4
+    assert ["all 56 places are allocated" in each["reason"] for each in got["waiting"]] == [True] * 4
 
 
 def test_a_gke_pod_without_the_toleration_waits_for_the_taint() -> None:

@@ -56,11 +56,11 @@ def words(result: Result) -> str:
 def test_a_pod_that_waits() -> None:
     got = words(run("pod", "large", "-n", "ns", "-f", "-"))
     for want in (
-        "ns/large needs 36864 MiB, driver isolation waiting",
+        "ns/large needs 36 GiB with driver isolation waiting",
         "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
         "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
         "FailedScheduling (2 times): 0/31 nodes are available",
-        "t4-0 and 29 more no GPU here can give 36 GiB with driver isolation",
+        "t4-0 and 29 more no GPU of the node can provide 36 GiB with driver isolation",
     ):
         assert want in got
     assert "not about the other" not in got
@@ -98,7 +98,7 @@ def test_json_has_every_value() -> None:
         "pod need phase node scheduler devices record sentences remedies nodes ways"
     )
     assert " ".join(got["explanation"]["devices"][0]) == "uuid model share level neighbours"
-    assert " ".join(got["explanation"]["nodes"][0]) == "node reason lasting"
+    assert " ".join(got["explanation"]["nodes"][0]) == "node obstacle detail"
     assert [each["message"] for each in got["events"]] == ["not about the other"]
 
 

@@ -92,18 +92,18 @@ NARROW = """\
 GPU LAYOUT                              MODE          GRANTED      HEALTH
     pods                                isolation     used         fragmented
 gpu-a  10.0.0.5  4 x A100-40GB  driver 580.95.05  policy batch
-0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.4/40 GiB  well
+0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.4/40 GiB  healthy
     ns/embed-7d9f-x2x4, ns/train-0      hardware      3 GiB        43 %
-1   │16 GiB      │8 GiB │░░░░░░░░░░░░░│ MPS           24/40 GiB    well
+1   │16 GiB      │8 GiB │░░░░░░░░░░░░░│ MPS           24/40 GiB    healthy
     ns/vllm-0, ns/vllm-1 (starting)     MPS           19 GiB       57 %
-2   │whole big                        │ whole         40/40 GiB    well
+2   │whole big                        │ whole         40/40 GiB    healthy
     ns/big                              hardware      -            -
-3   │4 │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ memory share  4/40 GiB     sick: Xid 79
+3   │4 │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ memory share  4/40 GiB     Xid 79
     ns/old (ending)                     none          -            -
 gke-cluster-europe-west4-pool-2-a1b2c3d4-x7k2  10.0.0.45  2 x T4
-0   │3.8 GiB│3.8 GiB │░░░░░░░░░░░░░░░░│ time-sliced   7.5/15 GiB   well
+0   │3.8 GiB│3.8 GiB │░░░░░░░░░░░░░░░░│ time-sliced   7.5/15 GiB   healthy
     ns/nb-0, ns/nb-1                    none          -            0 %
-1   │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ (time-sliced) 0/15 GiB     well
+1   │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ (time-sliced) 0/15 GiB     healthy
                                         -             -            0 %
 waits: team/w1, needs nvidia.com/mig-3g.20gb; tessera explain pod tells why
 ░ free   - an instance that nobody holds   ? an instance to be cut"""
@@ -119,7 +119,7 @@ def test_every_gpu_drawn_on_80_columns() -> None:
 
 HEADER = "NODE GPU MODEL LAYOUT MODE ISOLATION GRANTED COMPUTE USED HEALTH FRAG PODS"
 SECOND = (
-    "gpu-a 1 A100-40GB │16 GiB vllm-0 │8 GiB │░░░░░░░░░░░░░░░░░░░│ MPS MPS 24/40 GiB 60 % 19 GiB well 57 %"
+    "gpu-a 1 A100-40GB │16 GiB vllm-0 │8 GiB │░░░░░░░░░░░░░░░░░░░│ MPS MPS 24/40 GiB 60 % 19 GiB healthy 57 %"
     " ns/vllm-0, ns/vllm-1 (starting)"
 )
 

@@ -113,7 +113,7 @@ def test_outputs_say_the_same() -> None:
     assert yaml.safe_load(run(*common, "-o", "yaml").stdout) == as_json
     table = run(*common).stdout
     assert "56" in table
-    assert "unit 7 free" in " ".join(table.split())
+    assert "memory slice 7 free" in " ".join(table.split())
 
 
 def test_drawing_and_files_of_an_administrator(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_explain() -> None:
     table = " ".join(run(*vllm).stdout.split())
     assert "3g.40gb" in table
     assert "16 placed (node-0 GPU 0-7), 0 waiting" in table
-    assert "Ways to serve 37888 MiB, hardware isolation" in table
+    assert "Ways to serve 37 GiB with hardware isolation" in table
     (found,) = json.loads(run(*vllm, "-o", "json").stdout)
     assert len(found["placed"]) == 16
     wrong = run("explain", "vlm", *vllm[2:])

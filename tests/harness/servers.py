@@ -23,6 +23,8 @@ from tessera.server.settings import Limits, Settings
 NEED = {"tessera.dev/gpu-memory": 10}
 FULL = {"tessera.dev/gpu-memory": 40}
 """More than half of a GPU: it has no room for a `NEED` beside one."""
+LARGE = {"tessera.dev/gpu-memory": 30}
+"""One of these is all that a GPU holds."""
 SHARE = {"aliyun.com/gpu-mem": 6}
 
 
@@ -71,6 +73,52 @@ class Asked:
             return "nowhere"
         _, scores = await self.post("/prioritize", {"Pod": each, "NodeNames": fitting})
         return await self.bind(each, max(scores, key=lambda score: int(score["Score"]))["Host"])
+
+
+class FaultyKube(MemoryKube):
+    """An API that answers the next calls of one kind with errors, or lets others act before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[str, list[Exception]] = {}
+        self.before_patch: list[Any] = []
+        self.calls: list[str] = []
+
+    def _fault(self, call: str) -> None:
+        self.calls.append(call)
+        if self.faults.get(call):
+            raise self.faults[call].pop(0)
+
+    async def get(self, *args: Any, **more: Any) -> Object | None:
+        self._fault("get")
+        return await super().get(*args, **more)
+
+    async def patch(self, *args: Any, **more: Any) -> Object:
+        if self.before_patch:
+            await self.before_patch.pop(0)()
+        self._fault("patch")
+        return await super().patch(*args, **more)
+
+    async def bind(self, *args: Any, **more: Any) -> None:
+        self._fault("bind")
+        await super().bind(*args, **more)
+
+
+async def claims(kube: MemoryKube, name: str = "a") -> list[str]:
+    found = await kube.get(GPU_NODES, name)
+    assert found is not None
+    return [each["pod"] for each in found["spec"]["claims"]]
+
+
+def shares_of(each: Object | None) -> list[dict[str, Any]]:
+    assert each is not None
+    found: list[dict[str, Any]] = msgspec.json.decode(annotations_of(each)["tessera.dev/assignment"])
+    return found
+
+
+async def nodes_of(kube: MemoryKube) -> dict[str, str]:
+    pods = (await kube.list(PODS)).objects
+    return {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods}
 
 
 async def make_node(kube: MemoryKube, name: str, *gpus: Gpu) -> None:

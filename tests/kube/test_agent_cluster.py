@@ -176,7 +176,7 @@ def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -
         (0, first, "A100-40GB"),
         (1, second, "H100-80GB"),
     ]
-    assert all(gpu.sharing.undecided for gpu in state.gpus)
+    assert all(gpu.sharing.managed for gpu in state.gpus)
     assert (state.unit_mib, state.sick, state.policy) == (1024, (), "all")
     assert {each.gpu for each in state.used} == {first, second}
     found = left.object()

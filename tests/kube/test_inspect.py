@@ -177,7 +177,7 @@ async def test_a_pod_that_waits_is_explained(control_plane: Cluster) -> None:
     ):
         text = await told(control_plane, "kubectl", "tessera", "explain", "pod", "large")
         assert "waiting" in text
-        assert "no GPU here can give" in " ".join(text.split())
+        assert "no GPU of the node can provide" in " ".join(text.split())
         got = json.loads(await told(control_plane, "tessera", "explain", "pod", "one", "-o", "json"))
         assert got["explanation"]["node"] == "gpu-0"
         assert [each["share"]["gpu"] for each in got["explanation"]["devices"]] == [0]

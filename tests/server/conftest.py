@@ -1,9 +1,14 @@
-"""Certificates that tests of the server's TLS share."""
+"""A cluster with a server, and certificates, that tests of the server share."""
 
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+from builders.kubeobjects import gpu, node
+from harness.servers import Asked, make_node, servers
+from tessera.clients.kube import NODES, MemoryKube
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +30,19 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sign = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2")
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign, "-extfile", "san")
     return folder
+
+
+@pytest.fixture
+async def kube() -> MemoryKube:
+    """Return a cluster with two nodes of two A100 each and one node without GPUs."""
+    made = MemoryKube()
+    for name in ("a", "b"):
+        await make_node(made, name, gpu(0), gpu(1))
+    await made.create(NODES, node("plain"))
+    return made
+
+
+@pytest.fixture
+async def server(kube: MemoryKube) -> AsyncIterator[Asked]:
+    async with servers(kube) as (one,):
+        yield one

@@ -1,4 +1,4 @@
-"""The process: sockets, TLS, stopping, and what ends it; the command's options."""
+"""The process: sockets, TLS, stopping, and what ends it."""
 
 import asyncio
 import gc
@@ -9,11 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from click.testing import CliRunner
 
 from builders.kubeobjects import gpu
 from harness.servers import NEED, make_node, make_pod, servers, settle
-from tessera.cli import main
 from tessera.clients.kube import GPU_NODES, NODES, Kind, Listing, MemoryKube, Selection
 from tessera.errors import InvalidInput, Unavailable
 from tessera.server.run import Server
@@ -109,17 +107,6 @@ async def test_the_api_server_is_answered_beside_an_extender_on_the_loopback(pki
 REVIEW = b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u1"}}'
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.com"])
-def test_plain_http_is_refused_beyond_the_loopback(host: str) -> None:
-    with pytest.raises(InvalidInput, match="plain HTTP beyond this machine"):
-        Server(Settings(host=host), MemoryKube())
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_plain_http_is_for_the_loopback(host: str) -> None:
-    Server(Settings(host=host), MemoryKube())
-
-
 @pytest.mark.anyio
 async def test_files_that_are_no_certificates_are_refused(pki: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.crt").write_text("no certificate")
@@ -179,32 +166,3 @@ async def test_old_claims_are_looked_into_without_being_asked() -> None:
             async for event in kube.watch(GPU_NODES, "0"):
                 if event.object.get("spec", {}).get("claims") == []:
                     break
-
-
-WRONG = {
-    "a certificate without key": (["--tls-certificate", "x"], "--tls-key"),
-    "an authority alone": (["--tls-client-authority", "x"], "--tls-certificate"),
-    "another address without TLS": (["--host", "0.0.0.0", "--kubeconfig", "{config}"], "plain HTTP"),
-    "an admission port without certificate": (["--admission-port", "0"], "--admission-certificate"),
-    "a policy that is none": (["--policy", "best"], "fgd"),
-    "random, which replicas would not agree on": (["--policy", "random"], "fgd"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_options_are_refused(case: str, tmp_path: Path) -> None:
-    words, want = WRONG[case]
-    config = tmp_path / "config"
-    config.write_text(
-        "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
-        " users: [{name: u, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: u}}]}"
-    )
-    result = CliRunner().invoke(main, ["server", *(word.format(config=config) for word in words)])
-    assert result.exit_code == 2
-    assert want in result.output
-
-
-def test_help_shows_an_example() -> None:
-    result = CliRunner().invoke(main, ["server", "--help"])
-    assert result.exit_code == 0
-    assert "tessera server --kubeconfig" in result.output

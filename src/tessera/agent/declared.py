@@ -95,11 +95,11 @@ class Declarations:
         )
 
     def _possible(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """Return the GPUs; those left to Tessera without MPS where the node has none."""
+        """Return the GPUs; managed ones without MPS where the node has none."""
         if not self._no_mps():
             return gpus
         return tuple(
-            msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing)) if gpu.sharing.undecided else gpu
+            msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing)) if gpu.sharing.managed else gpu
             for gpu in gpus
         )
 

@@ -1,4 +1,4 @@
-"""The layouts of this node: as its label asks, as its policy fixes, and on GPUs left to Tessera as pods need them."""
+"""The layouts of this node: as its label asks, as its policy fixes, and on managed GPUs as pods need them."""
 
 import asyncio
 import functools
@@ -133,7 +133,7 @@ class Layouts:
         if not cut and not self._partitioner.busy(gpu):
             return False
         declared = await self._world.look()
-        left = any(each.uuid == gpu and each.sharing.undecided for each in declared.gpus)
+        left = any(each.uuid == gpu and each.sharing.managed for each in declared.gpus)
         if cut and not left:
             raise Conflict(
                 f"GPU {gpu}",
@@ -149,7 +149,7 @@ class Layouts:
     # The pods' layouts
 
     async def _follow_pods(self, declared: Declared) -> None:
-        """Cut GPUs left to Tessera for what pods were assigned and what is wanted."""
+        """Cut managed GPUs for what pods were assigned and what is wanted."""
         wanted, assigned = declared.asked.wanted or (), self._world.assigned(declared.inventory)
         if not targets(declared.gpus, declared.inventory, wanted, (), assigned):
             return

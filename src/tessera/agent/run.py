@@ -367,9 +367,9 @@ class Agent:
         return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
-        """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""
+        """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
         wanted = declared.asked.wanted
-        if wanted is None or not any(gpu.sharing.undecided for gpu in declared.gpus):
+        if wanted is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
         return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))

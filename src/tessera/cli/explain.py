@@ -113,5 +113,5 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
     places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
     yield f"{len(found.placed)} placed{places}, {len(found.waiting)} waiting\n"
-    verdicts = ((verdict.node, (verdict.obstacle or "has room", verdict.detail)) for verdict in found.nodes)
+    verdicts = ((each.node, (each.obstacle.text if each.obstacle else "has room", each.detail)) for each in found.nodes)
     yield from node_table("One more such pod after the plan", "node verdict detail", verdicts)

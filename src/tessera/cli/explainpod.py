@@ -19,7 +19,7 @@ from tessera.cli.options import output_option, refuse_beside, write_output
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.kube import PODS
 from tessera.core.cluster.cluster import Cluster, Phase
-from tessera.core.explain.whereabouts import HeldDevice, Whereabouts, share_words, whereabouts
+from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_pod, share_words
 from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput
 
@@ -43,7 +43,7 @@ class _Given(TypedDict):
 class _Told(msgspec.Struct, frozen=True):
     """What `-o json` prints."""
 
-    explanation: Whereabouts
+    explanation: PodExplanation
     events: tuple[SeenEvent, ...]
 
 
@@ -74,7 +74,7 @@ def pod(**given: Unpack[_Given]) -> None:
         cluster, events = read_file(place.filename)
     else:
         cluster, events = asyncio.run(_observed(place, name, namespace))
-    found = whereabouts(cluster, PodKey(f"{namespace}/{name}"))
+    found = explain_pod(cluster, PodKey(f"{namespace}/{name}"))
     if found is None:
         raise _absent(cluster, namespace, name)
     told = _Told(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
@@ -114,7 +114,7 @@ def _parts(told: _Told) -> Iterator[RenderableType]:
     yield ""
     yield from ways_tables(found.ways)
     title = "Each node" if found.node is None else "Each node, were it not there yet"
-    answers = ((each.node, (each.reason or "has room",)) for each in found.nodes)
+    answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
     yield from node_table(title, "node answer", answers)
 
 

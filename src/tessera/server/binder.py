@@ -109,17 +109,21 @@ class Binder:
             self._log.info("not_bound", pod=key, reason=str(error))
 
     async def _bind(self, args: BindingArgs) -> None:
+        # 1. Find the pod. Bound already, it is where it shall be or a conflict.
         pod, live = await self._pod(args)
         if live.node:
             _check_node(args, live.node)
             return
         if live.gpus and live.wrong:
             raise InvalidInput(_subject(args), found=live.wrong, wanted="a request that Tessera can serve")
+        # 2. Bind a pod without shares as it is.
         if not live.claiming:
             await self._post(args, live, {}, ())
             return
+        # 3. Claim shares on the node's GPUNode.
         signer = self._key.signer
         made = await self._claimer.claim(args.node, live)
+        # 4. Write and sign the assignment.
         shares = made.claim.shares
         annotations = binding_annotations(
             pod,
@@ -129,6 +133,7 @@ class Binder:
             share_unit_mib=self._view.share_unit_mib,
             now_ns=self._clocks.wall_ns(),
         )
+        # 5. Post the Binding, while the claim is young. Only where it is known that it was refused the claim goes.
         try:
             if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
                 raise Unavailable(_subject(args), found="a claim written long ago", wanted="a quick API server")
@@ -136,7 +141,7 @@ class Binder:
         except Unanswered:
             raise
         except TesseraError:
-            self._claimer.never(args.node, made)
+            self._claimer.abandon(args.node, made)
             raise
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
@@ -160,7 +165,7 @@ class Binder:
         except Conflict:
             found = await self._kube.get(PODS, args.name, args.namespace)
             if found is None or (found["metadata"].get("uid") != live.uid):
-                self._view.see_gone(live.uid)
+                self._view.mark_gone(live.uid)
                 raise
             self._view.take_pod(found)
             bound = (found.get("spec") or {}).get("nodeName")

@@ -41,11 +41,15 @@ class Made(msgspec.Struct, frozen=True):
     sent_s: float
 
 
-class _Waiting(msgspec.Struct, frozen=True, eq=False):
+class _ClaimRequest(msgspec.Struct, frozen=True, eq=False):
     """A pod that waits for a claim, and where it is answered."""
 
     live: LivePod
     answer: asyncio.Future[Made]
+
+
+_Chosen = list[tuple[_ClaimRequest, Made]]
+"""Claims to be written, each with who asked for it."""
 
 
 class Claimer:
@@ -80,7 +84,7 @@ class Claimer:
         self._clock_s = clock_s
         self._log = log
         self._attempts = 0
-        self._waiting: defaultdict[str, list[_Waiting]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[_ClaimRequest]] = defaultdict(list)
         self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._next_s: dict[str, float] = {}
         """When a node is written to again at the earliest, on the loop's clock."""
@@ -96,12 +100,17 @@ class Claimer:
             InvalidInput: the node's object cannot be read.
 
         """
-        one, waiting = _Waiting(live, asyncio.get_running_loop().create_future()), self._waiting[node]
+        # 1. Join those that wait for this node.
+        one, waiting = _ClaimRequest(live, asyncio.get_running_loop().create_future()), self._waiting[node]
         waiting.append(one)
         try:
             async with self._order[node]:
                 while not one.answer.done():  # else it was claimed for together with another
-                    await self._gather(node)
+                    # 2. Wait for more pods where several were claimed for just now: a write for many costs as one.
+                    pause_s = self._next_s.get(node, 0.0) - asyncio.get_running_loop().time()
+                    if pause_s > 0 and len(waiting) < _TOGETHER:
+                        await asyncio.sleep(pause_s)
+                    # 3. Claim for all that wait, in one write.
                     batch = waiting[:_TOGETHER]
                     del waiting[:_TOGETHER]
                     with self._answered(node, batch):
@@ -111,30 +120,27 @@ class Claimer:
                 waiting.remove(one)
         return await one.answer
 
-    async def _gather(self, node: str) -> None:
-        """Wait for more pods where several were claimed for just now: a write for many costs nearly what one costs."""
-        pause_s = self._next_s.get(node, 0.0) - asyncio.get_running_loop().time()
-        if pause_s > 0 and len(self._waiting[node]) < _TOGETHER:
-            await asyncio.sleep(pause_s)
-
-    async def _claim_all(self, node: str, batch: list[_Waiting]) -> None:
+    async def _claim_all(self, node: str, batch: list[_ClaimRequest]) -> None:
         """Answer each of the pods that wait for a claim on a node."""
         view, sure = self._view, False
         for _ in range(_TRIES):
-            if not view.claims(node).verified:
+            # 1. Read the node's object and pods, unless every version since was seen.
+            if not view.claims.on(node).verified:
                 await self._verify(node)
                 sure = True
                 continue
+            # 2. Choose shares, held in the ledger while 3. the claims are written.
             with self._chosen(node, [each for each in batch if not each.answer.done()], sure=sure) as chosen:
                 if chosen and not await self._write(node, chosen):
                     continue
+            # 4. Read again for those that found no room: perhaps what is in their way is gone by now.
             if all(each.answer.done() for each in batch):
                 return
-            view.claims(node).lost()  # perhaps what is in the way of the others is gone by now
+            view.claims.on(node).lost()
         raise Conflict(f"GPUNode {node}", found="changes by others again and again", wanted="a moment without any")
 
     @contextmanager
-    def _answered(self, node: str, batch: list[_Waiting]) -> Iterator[None]:
+    def _answered(self, node: str, batch: list[_ClaimRequest]) -> Iterator[None]:
         """Answer all that wait with what ends their claiming, the one that asked for it too."""
         try:
             yield
@@ -154,14 +160,16 @@ class Claimer:
         return Unavailable(f"claims on node {node}", found=found, wanted="claims", accepted="the server's log")
 
     @contextmanager
-    def _chosen(self, node: str, batch: list[_Waiting], *, sure: bool) -> Iterator[list[tuple[_Waiting, Made]]]:
+    def _chosen(
+        self, node: str, batch: list[_ClaimRequest], *, sure: bool
+    ) -> Iterator[list[tuple[_ClaimRequest, Made]]]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
-        view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
-        view.expire()
+        view, chosen, held = self._view, _Chosen(), list[str]()
+        view.drop_expired()
         for each in batch:
             live = each.live
             self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
-            earlier = view.claims(node).earlier(live.uid, view.fate)
+            earlier = view.claims.on(node).earlier(live.uid, view.fate)
             try:
                 shares = earlier.shares if earlier else self._choose(live, node)
             except Exception as defect:  # noqa: BLE001 (a pod that nobody thought of is not in the way of the others)
@@ -188,13 +196,13 @@ class Claimer:
 
     def _choose(self, live: LivePod, node: str) -> tuple[Share, ...] | str:
         shares = self._view.ledger.choose(live.need, node)
-        if isinstance(shares, str) and self._nominations.clear(node):
+        if isinstance(shares, str) and self._nominations.drop_all_on(node):
             return self._view.ledger.choose(live.need, node)
         return shares
 
-    async def _write(self, node: str, chosen: list[tuple[_Waiting, Made]]) -> bool:
+    async def _write(self, node: str, chosen: _Chosen) -> bool:
         """Write claims and answer their pods; return whether the object was still the one they were chosen on."""
-        view, claims = self._view, self._view.claims(node)
+        view, claims = self._view, self._view.claims.on(node)
         new = tuple(made.claim for _, made in chosen)
         try:
             written = await self._patch(node, claims.version, claims.with_claims(new, view.fate))
@@ -205,7 +213,7 @@ class Claimer:
         except Unanswered:
             claims.lost()
             for _, made in chosen:
-                self.never(node, made)
+                self.abandon(node, made)
             raise
         view.take_gpu_node(written)
         self.counts["written"] += 1
@@ -219,21 +227,21 @@ class Claimer:
         body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
         return await self._kube.patch(GPU_NODES, node, body)
 
-    def never(self, node: str, made: Made) -> None:
+    def abandon(self, node: str, made: Made) -> None:
         """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
         if not made.taken_over:
-            self._view.claims(node).give_up(key_of(made.claim))
-            self._view.reclaim(node)
+            self._view.claims.on(node).give_up(key_of(made.claim))
+            self._view.claims.hold(node)
 
     async def _verify(self, node: str) -> None:
         """Read the node's object, then list its pods, so that together they are all there is."""
-        claims = self._view.claims(node)
+        claims = self._view.claims.on(node)
         claims.reading()
         each = await self._kube.get(GPU_NODES, node)
         if each is None:
             each = await self._create(node)
         pods = await self._kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
-        self._view.verified(node, each, pods)
+        self._view.take_verified(node, each, pods)
 
     async def _create(self, node: str) -> Object:
         """Make the object of a node that has GPUs by its labels alone, so that claims have a place."""
@@ -248,22 +256,22 @@ class Claimer:
 
     async def sweep(self) -> None:
         """Look into claims that are too old, and remove settled ones from the objects."""
-        for node in self._view.claimed_nodes:
+        for node in self._view.claims.nodes:
             try:
                 await self._sweep(node)
             except TesseraError as error:
                 self._log.info("not_swept", node=node, reason=str(error))
 
     async def _sweep(self, node: str) -> None:
-        view, claims, now_s = self._view, self._view.claims(node), self._clock_s()
+        view, claims, now_s = self._view, self._view.claims.on(node), self._clock_s()
         for claim in claims.overdue(now_s - self.limits.unknown_s, view.fate):
-            if not view.is_pod(claim.uid):
+            if view.live_pod(claim.uid) is None:
                 await self._look_up(claim)
         for claim in claims.overdue(now_s - self.limits.claim_lives_s, view.fate):
             await self._look_up(claim)
             if view.fate(claim.uid) is Fate.OPEN:
                 claims.give_up(key_of(claim))
-                view.reclaim(node)
+                view.claims.hold(node)
         async with self._order[node]:
             if claims.vanished(now_s - self.limits.unknown_s, view.fate):
                 await self._verify(node)
@@ -276,12 +284,12 @@ class Claimer:
         namespace, _, name = claim.pod.partition("/")
         found = await self._kube.get(PODS, name, namespace)
         if found is None or found["metadata"].get("uid") != claim.uid:
-            self._view.see_gone(claim.uid)
+            self._view.mark_gone(claim.uid)
         else:
             self._view.take_pod(found)
 
 
-def _refuse(batch: list[_Waiting], error: TesseraError) -> None:
+def _refuse(batch: list[_ClaimRequest], error: TesseraError) -> None:
     for each in batch:
         if not each.answer.done():
             each.answer.set_exception(error)

@@ -1,7 +1,7 @@
 """Places kept for pods that kube-scheduler is about to bind, so that the next pod is not sent to the same place.
 
 kube-scheduler asks for scores, takes the best node and binds in the background, while it asks about the next pod
-already. A nomination is this server's alone and lasts seconds; nothing is granted by it.
+already. A nomination is this server's alone and lasts seconds; nothing is allocated by it.
 """
 
 from collections.abc import Callable
@@ -50,14 +50,14 @@ class Nominations:
         if self._all.pop(uid, None) is not None:
             self._ledger.drop_pod(_holder(uid))
 
-    def expire(self) -> None:
+    def drop_expired(self) -> None:
         """Drop what was kept for too long; they lie in order of time."""
         now_s = self._clock_s()
         while self._all and (uid := next(iter(self._all))) and self._all[uid].until_s <= now_s:
             self.drop(uid)
 
-    def clear(self, node: str) -> bool:
-        """Drop all of a node, and tell whether there were any."""
+    def drop_all_on(self, node: str) -> bool:
+        """Drop all of a node, and return whether there were any."""
         on_node = [uid for uid, each in self._all.items() if each.node == node]
         for uid in on_node:
             self.drop(uid)

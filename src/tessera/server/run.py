@@ -73,7 +73,7 @@ class Server:
         self._log = logger(replica=settings.replica)
         self.view = View(Ledger(settings.policy), clocks.monotonic_s, self._log)
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
-        clock_s = clocks.monotonic_s
+        clock_s = self._clock_s = clocks.monotonic_s
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
         self.key = SigningKey(kube, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
@@ -223,7 +223,7 @@ class Server:
         if change.object is not None:
             self.view.take_pod(change.object, gone=change.gone)
         elif change.listing is not None:
-            self.view.listed(change.listing)
+            self.view.forget_unlisted(change.listing)
 
     async def _follow_nodes(self) -> None:
         """Follow the nodes, listed after the GPUNodes, so that no node is read without what its agent reports."""
@@ -234,7 +234,7 @@ class Server:
         """Follow the pods, listed after the GPUNodes: so all nodes are verified at the start; and after the keys."""
         await self._synced[CONFIG_MAPS].wait()
         await self._synced[GPU_NODES].wait()
-        end = self.view.verifying()
+        end = self.view.claims.begin_verification(self._clock_s)
         waiting = True
 
         def take(change: Change) -> None:

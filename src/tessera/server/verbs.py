@@ -1,15 +1,13 @@
 """kube-scheduler's questions, answered from the view: which nodes, how good, which one, who must go; and binding."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tessera.api.gpushare.inspect import gpushare_inspect
 from tessera.api.scheduler.extender import Args, BindingArgs, Candidate, Preemption
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.clusterpods import LivePod
-from tessera.api.tessera.pods.signatures import Authority
-from tessera.clients.kube import Object
 from tessera.core.explain.inspection import inspect
 from tessera.core.packing.ledger import Filtered
 from tessera.core.packing.preempt import victims
@@ -40,14 +38,17 @@ class Verbs:
 
         The place there is kept for the pod for a moment.
         """
-        live = self._live(args.pod)
+        # 1. Read the pod. Where there is no node to choose, `filter` answers.
+        live = self._asked_pod(args.pod)
         if not live.gpus or live.wrong:
             return self._filter(args, live)
+        # 2. Choose the best node, what is claimed for the pod set aside.
         self._view.ledger.arrive(live.uid, live.need)
-        with self._view.aside(live.uid) as claimed:
+        with self._view.claims.set_aside(live.uid) as claimed:
             best = self._view.ledger.best(live.need, args.names)
         if best is None:
             return self._filter(args, live)
+        # 3. Keep the place for the pod, unless it is claimed already.
         if live.claiming and best not in claimed:
             self._nominations.add(live.uid, live.key, live.need, best)
         return Filtered((best,), {}, {})
@@ -57,9 +58,10 @@ class Verbs:
 
         Pods without GPUs fit everywhere. So do those that ask for devices by name alone: the kubelet counts these.
         """
-        return self._filter(args, self._live(args.pod))
+        return self._filter(args, self._asked_pod(args.pod))
 
     def _filter(self, args: Args, live: LivePod) -> Filtered:
+        # 1. Answer for pods whose devices the kubelet counts, and for requests that make no sense.
         if not live.gpus:
             return Filtered(args.names, {}, {})
         if live.wrong:
@@ -67,19 +69,24 @@ class Verbs:
         self._view.ledger.arrive(live.uid, live.need)
         if not live.claiming:
             return Filtered(args.names, {}, {})
-        with self._view.aside(live.uid) as claimed:
+        # 2. Ask the ledger, what is claimed for the pod set aside.
+        with self._view.claims.set_aside(live.uid) as claimed:
             found = self._view.ledger.filter(live.need, args.names)
-        if len(found.fitting) == 1 and found.fitting[0] not in claimed:  # kube-scheduler asks for no scores then
+        # 3. Keep the place where there is one alone: kube-scheduler asks for no scores then.
+        if len(found.fitting) == 1 and found.fitting[0] not in claimed:
             self._nominations.add(live.uid, live.key, live.need, found.fitting[0])
         return found
 
     def prioritize(self, args: Args) -> tuple[int, ...]:
         """Return a score from 0 to 10 for each node; one has 10, and is kept for the pod for a moment."""
-        live = self._live(args.pod)
+        # 1. Read the pod. Without GPUs all nodes are equal.
+        live = self._asked_pod(args.pod)
         if not live.gpus or live.wrong or not args.names:
             return (0,) * len(args.names)
-        with self._view.aside(live.uid) as claimed:
+        # 2. Score the nodes, what is claimed for the pod set aside.
+        with self._view.claims.set_aside(live.uid) as claimed:
             scores = self._view.ledger.scores(live.need, args.names)
+        # 3. Keep the place on the best for the pod, unless it is claimed already.
         best = args.names[scores.index(max(scores))]
         if live.claiming and max(scores) and best not in claimed:
             self._nominations.add(live.uid, live.key, live.need, best)
@@ -90,7 +97,7 @@ class Verbs:
 
         What kube-scheduler would end is left out where it is not needed; it knows units, not devices.
         """
-        live = self._live(asked.pod)
+        live = self._asked_pod(asked.pod)
         if not live.claiming:
             return () if live.gpus and live.wrong else asked.candidates
         found = (self._victims(live, each) for each in asked.candidates)
@@ -98,7 +105,7 @@ class Verbs:
 
     def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
         ledger, node = self._view.ledger, candidate.node
-        removable = (holder.uid for holder in ledger.pods_on(node) if self._view.is_pod(holder.uid))
+        removable = (holder.uid for holder in ledger.pods_on(node) if self._view.live_pod(holder.uid) is not None)
         chosen = victims(ledger, live.need, live.priority, node, removable)
         if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
             return None
@@ -110,16 +117,17 @@ class Verbs:
 
     async def inspect(self, node: str = "") -> bytes:
         """Return who holds what as gpushare tells it, of one node where one is named."""
-        return await asyncio.to_thread(_inspected, self._view.objects(node), node, self._view.authority)
+        objects, authority = self._view.objects(node), self._view.authority
 
-    def _live(self, pod: Mapping[str, Any]) -> LivePod:
-        """Return what a pod that kube-scheduler asks about tells; what is kept for it is not in its own way."""
+        def inspected() -> bytes:
+            return gpushare_inspect(inspect(read_cluster(as_fields(objects), authority=authority)), node)
+
+        return await asyncio.to_thread(inspected)
+
+    def _asked_pod(self, pod: Mapping[str, Any]) -> LivePod:
+        """Return what a pod that kube-scheduler asks about requests; drop what is kept for it, and what expired."""
         live = self._view.read(dict(pod))
-        self._view.expire()
-        self._nominations.expire()
+        self._view.drop_expired()
+        self._nominations.drop_expired()
         self._nominations.drop(live.uid)
         return live
-
-
-def _inspected(objects: Sequence[Object], node: str, authority: Authority) -> bytes:
-    return gpushare_inspect(inspect(read_cluster(as_fields(objects), authority=authority)), node)

@@ -4,8 +4,7 @@ A broken object never stops the server: it is left out, with a line in the log o
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -16,14 +15,15 @@ from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_liv
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
-from tessera.core.cluster.claims import Fate, NodeClaims
+from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, Ledger, seen
-from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.log import Logger
+from tessera.server.claimedshares import ClaimedShares
 from tessera.server.retention import Retention
 from tessera.signing import verify
 
@@ -71,9 +71,8 @@ class View:
         self._listed = 0
         self._assumed: dict[str, Holder] = {}
         self._former: dict[str, float] = {}
-        self._claims: dict[str, NodeClaims] = {}
-        self._claimed: dict[str, dict[str, Holder]] = {}
-        self._claimers: dict[str, set[str]] = {}
+        self.claims = ClaimedShares(ledger, self)
+        """What is claimed, which the ledger holds."""
         self._told: dict[tuple[str, str, str], None] = {}
         self.authority = Authority(servers={}, verify=verify)
         """The servers' public keys."""
@@ -137,11 +136,10 @@ class View:
         names = [node] if node else [*self._nodes]
         found = [kind[name] for name in names for kind in (self._nodes, self._gpu_nodes) if name in kind]
         return found + [
-            self._objects[uid] for uid, live in self._pods.items() if live.gpus and self._near(uid, live, node)
+            self._objects[uid]
+            for uid, live in self._pods.items()
+            if live.gpus and (not node or live.node == node or node in self.claims.nodes_of(uid))
         ]
-
-    def _near(self, uid: str, live: LivePod, node: str) -> bool:
-        return not node or live.node == node or node in self._claimers.get(uid, ())
 
     def gpus(self, node: str) -> tuple[Gpu, ...]:
         """Return the GPUs of a node."""
@@ -161,7 +159,7 @@ class View:
     def take_gpu_node(self, each: Object, *, gone: bool = False, skipped: bool = False) -> None:
         """Take a GPUNode object as it is now; `skipped` where there may have been versions between."""
         _, name = name_of(each)
-        claims = self.claims(name)
+        claims = self.claims.on(name)
         if gone:
             claims.lost()
             self._gpu_nodes.pop(name, None)
@@ -174,9 +172,9 @@ class View:
             claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
         self._renew(name)
-        self.reclaim(name)
+        self.claims.hold(name)
 
-    def verified(self, node: str, each: Object, pods: Listing) -> None:
+    def take_verified(self, node: str, each: Object, pods: Listing) -> None:
         """Take a GPUNode object that was read, and the pods of its node, which were listed after it.
 
         Raises:
@@ -191,14 +189,14 @@ class View:
             if self._pods[uid].node == node and int(version_of(self._objects[uid])) <= listed:
                 self._forget(uid)
         state = self._state(node, each)
-        claims = self.claims(node)
+        claims = self.claims.on(node)
         if int(state.version) > claims.version:
             self._note_state(node, each, state)
         claims.read(int(state.version), state.claims, self._clock_s())
         self._renew(node)
-        self.reclaim(node)
+        self.claims.hold(node)
 
-    def listed(self, pods: Listing) -> None:
+    def forget_unlisted(self, pods: Listing) -> None:
         """Take in that these are all pods: others, which were looked up before, are gone, and nobody tells so."""
         present = {_uid(pod) for pod in pods.objects}
         moment = int(pods.resource_version)
@@ -206,19 +204,6 @@ class View:
             if int(version_of(self._objects[uid])) <= moment:
                 self._forget(uid)
         self._listed = moment
-
-    def verifying(self) -> Callable[[], None]:
-        """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
-        base = {name: (claims.version, claims.present()) for name, claims in self._claims.items()}
-        for name in base:
-            self._claims[name].reading()
-
-        def end() -> None:
-            for name, (version, present) in base.items():
-                self._claims[name].read(version, present, self._clock_s())
-                self.reclaim(name)
-
-        return end
 
     def _state(self, name: str, each: Object) -> GpuNodeState:
         """Return what a GPUNode tells.
@@ -231,7 +216,7 @@ class View:
             return read_gpu_node(each)
         except InvalidInput as error:
             self._leave_out("GPUNode", name, str(error))
-            self.claims(name).lost()
+            self.claims.on(name).lost()
             raise
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
@@ -296,9 +281,9 @@ class View:
         uid = self._uids.get(key)
         return None if uid is None else (self._objects[uid], self._pods[uid])
 
-    def is_pod(self, uid: str) -> bool:
-        """Return whether a holder in the ledger is a pod that was seen, and neither a claim nor a nomination."""
-        return uid in self._pods
+    def live_pod(self, uid: str) -> LivePod | None:
+        """Return the pod of this UID; None where none was seen, as for claims and nominations in the ledger."""
+        return self._pods.get(uid)
 
     def read(self, pod: Object) -> LivePod:
         """Return what a Pod object tells that the caller has; a known one's is not read twice."""
@@ -351,7 +336,7 @@ class View:
             exchanged = live.shares and before is not None and before.shares not in {(), live.shares}
             if exchanged and before is not None and before.node == live.node:
                 self._keep_former(before)
-        self._reclaim_of(uid)
+        self.claims.drop_settled(uid)
 
     def _keep_former(self, before: LivePod) -> None:
         """Keep what a pod's assignment named before the agent corrected it: another pod's correction is to come.
@@ -364,8 +349,8 @@ class View:
         self._former[name] = self._clock_s() + _EXCHANGE_S
         self.ledger.put_pod(Holder(name, before.key, NodeName(before.node), Need(), before.shares, before.priority))
 
-    def expire(self) -> None:
-        """Let go of what was kept for an exchange of assignments that is over by now; in order of time."""
+    def drop_expired(self) -> None:
+        """Drop what was kept for exchanges of assignments that are over by now; in order of time."""
         now_s = self._clock_s()
         while self._former and self._former[name := next(iter(self._former))] <= now_s:
             del self._former[name]
@@ -379,12 +364,12 @@ class View:
             del self._uids[live.key]
         self._assumed.pop(uid, None)
         self.ledger.drop_pod(uid)
-        self.see_gone(uid)
+        self.mark_gone(uid)
 
-    def see_gone(self, uid: str) -> None:
+    def mark_gone(self, uid: str) -> None:
         """Take in that there is no pod of this UID any more."""
         _remember(self._gone, uid)
-        self._reclaim_of(uid)
+        self.claims.drop_settled(uid)
 
     def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
         """Take in that a pod was bound by this server, until it is seen."""
@@ -393,7 +378,7 @@ class View:
             held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
             self._assumed[live.uid] = held
             self.ledger.put_pod(held)
-        self._reclaim_of(live.uid)
+        self.claims.drop_settled(live.uid)
 
     def fate(self, uid: str) -> Fate:
         """Return what became of a pod, as far as was seen."""
@@ -402,70 +387,10 @@ class View:
             return Fate.GONE
         return Fate.BOUND if uid in self._assumed or (live is not None and live.node) else Fate.OPEN
 
-    # Claims
-
-    @property
-    def claimed_nodes(self) -> tuple[str, ...]:
-        """The nodes on which there are claims, settled ones too."""
-        return tuple(name for name, claims in self._claims.items() if not claims.empty)
-
-    def claims(self, node: str) -> NodeClaims:
-        """Return what is known of the claims on a node."""
-        return self._claims.setdefault(node, NodeClaims())
-
-    def reclaim(self, node: str) -> None:
-        """Let the ledger hold the claims of a node that count."""
-        before, holders = self._claimed.get(node, {}), dict[str, Holder]()
-        for claim in self.claims(node).counting(self.fate):
-            live = self._pods.get(claim.uid)
-            need, priority = (live.need, live.priority) if live else (Need(), 0)
-            name = f"{_claimed_by(node, claim.uid)}{claim.attempt}"
-            holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
-            self._claimers.setdefault(claim.uid, set()).add(node)
-        for name in before.keys() - holders.keys():
-            self.ledger.drop_pod(name)
-        for holder in holders.values():
-            self.ledger.put_pod(holder)
-        self._claimed[node] = holders
-
-    @contextmanager
-    def aside(self, uid: str) -> Iterator[frozenset[str]]:
-        """Let the ledger not hold what is claimed for a pod, and give the nodes: there it would be given just that.
-
-        Its binding went unanswered, and may be under way still. Its own claim is not in its way.
-        """
-        nodes = frozenset(
-            node for node in self._claimers.get(uid, ()) if self.claims(node).earlier(uid, self.fate) is not None
-        )
-        own = [
-            holder
-            for node in nodes
-            for name, holder in self._claimed[node].items()
-            if name.startswith(_claimed_by(node, uid))
-        ]
-        for holder in own:
-            self.ledger.drop_pod(holder.uid)
-        try:
-            yield nodes
-        finally:
-            for holder in own:
-                self.ledger.put_pod(holder)
-
-    def _reclaim_of(self, uid: str) -> None:
-        """Let go of a pod's claims where its fate settles them."""
-        if uid in self._claimers and self.fate(uid) is not Fate.OPEN:
-            for node in self._claimers.pop(uid):
-                self.reclaim(node)
-
     def _leave_out(self, kind: str, name: str, why: str) -> None:
         if (kind, name, why) not in self._told:
             _remember(self._told, (kind, name, why))
             self._log.warning("left_out", kind=kind, object=name, reason=why)
-
-
-def _claimed_by(node: str, uid: str) -> str:
-    """Return how the names begin under which the ledger holds what is claimed for a pod on a node."""
-    return f"claimed/{node}/{uid}/"
 
 
 def _uid(each: Object) -> str:

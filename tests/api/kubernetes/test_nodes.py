@@ -78,7 +78,7 @@ T4, H100 = "Tesla-T4", "NVIDIA-H100-80GB-HBM3"
 WHOLE: dict[str, tuple[dict[str, str], dict[str, str] | None, list[Sharing]]] = {
     "no GPU": ({}, {"cpu": "4"}, []),
     "a card of another maker": ({}, {"amd.com/gpu": "8"}, []),
-    "whole GPUs are left to Tessera": (labels(H100, "gpu.count=8"), gpus("8"), [AUTO] * 8),
+    "whole GPUs are managed": (labels(H100, "gpu.count=8"), gpus("8"), [AUTO] * 8),
     "without capacity the label counts": (labels(T4, "gpu.count=2"), None, [AUTO] * 2),
     "without anything it is one": (labels(T4), None, [AUTO]),
     "without a count capacity counts": (labels(T4), gpus("2"), [AUTO] * 2),

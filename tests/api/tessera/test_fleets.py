@@ -133,7 +133,7 @@ def one_g(count: int) -> tuple[Placement, ...]:
 
 BALANCED = (*one_g(2), Placement(2, 2, "2g.10gb"), Placement(4, 4, "3g.20gb"))
 SHARING = {
-    "left to Tessera": ("auto", AUTO),
+    "managed": ("auto", AUTO),
     "not said": ("", AUTO),
     "whole": ("whole", Sharing(modes=(Mode.WHOLE,))),
     "memory shares": ("memory-share", Sharing(modes=(Mode.MEMORY_SHARE,))),
@@ -217,7 +217,7 @@ SHARING_REFUSED = {
     "no way": ("{}", "wanted one way to share; accepted: modes, whole, mig, time-slicing or mps"),
     "not whole": ("{whole: false}", "sharing.whole: found false, wanted true"),
     "an allocator that is none": ("{whole: true, allocator: nobody}", "sharing.allocator: found 'nobody'"),
-    "an allocator of what is left to Tessera": (
+    "an allocator of what is managed": (
         "{modes: [mig, mps], allocator: kubelet}",
         "several modes leave the GPU to Tessera, so that the scheduler allocates there",
     ),

@@ -57,7 +57,7 @@ def test_one_move_for_the_pod_that_waits() -> None:
     text = words(got)
     for want in (
         "ns/web-1 a 10240 MiB of GPU 0 (mps) a 10240 MiB of GPU 1 (mps)",
-        "ns/big 40960 MiB, hardware isolation a the whole GPU 0",
+        "ns/big 40 GiB with hardware isolation a the whole GPU 0",
         "1 move, 1 placed, 0 not; fewer moves would not do",
     ):
         assert want in text
@@ -99,7 +99,7 @@ def test_json_has_moves_places_and_what_was_asked() -> None:
 def test_a_manifest_that_is_not_applied_yet(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(BIG | {"metadata": {"name": "new", "annotations": WHOLE}}))
-    assert "default/new 40960 MiB, hardware isolation a the whole GPU 0" in words(run(HALVES, "--for", str(file)))
+    assert "default/new 40 GiB with hardware isolation a the whole GPU 0" in words(run(HALVES, "--for", str(file)))
 
 
 def test_one_pod_of_those_that_wait() -> None:

@@ -58,11 +58,11 @@ OFFERS: dict[str, tuple[list[tuple[GpuFacts, Sharing]], dict[str, int]]] = {
         [(facts(0), MEMORY), (facts(1, "T4"), MEMORY)],
         dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024 + T4_MIB // 1024),
     ),
-    "a GPU left to Tessera offers all its memory": (
+    "a managed GPU offers all its memory": (
         [(facts(0), AUTO)],
         dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024),
     ),
-    "a GPU left to Tessera has units of all its memory, whatever it is cut into": (
+    "a managed GPU has units of all its memory, whatever it is cut into": (
         [(facts(0, layout=SEVEN[:1]), Sharing(layout=SEVEN[:1]))],
         {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024),
     ),
@@ -278,7 +278,7 @@ CHOSEN: dict[str, tuple[tuple[GpuFacts, Sharing], dict[str, frozenset[Placement 
 
 
 @pytest.mark.parametrize("case", CHOSEN)
-def test_of_gpus_left_to_tessera_only_what_is_chosen_is_offered(case: str) -> None:
+def test_of_managed_gpus_only_what_is_chosen_is_offered(case: str) -> None:
     pair, chosen, want = CHOSEN[case]
     found = offered(pair, options=OfferOptions(chosen=chosen))
     sizes = {name: len(resource.devices) for name, resource in found.items()}

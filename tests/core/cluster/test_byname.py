@@ -15,7 +15,7 @@ def told(share: Share) -> tuple[int, Mode, str | None, int | None, int, int]:
     return share.gpu, share.mode, share.profile, share.start, share.memory_mib, share.compute_percent
 
 
-def test_a_gpu_left_to_tessera_may_be_held_whole_or_in_instances() -> None:
+def test_a_managed_gpu_may_be_held_whole_or_in_instances() -> None:
     whole, cut = facts(0), facts(1, layout=HALVES)
     pairs = [shared(whole), shared(cut, Sharing(layout=HALVES))]
     found = shares_by_id([*pairs, shared(facts(2))], Inventory(gpus=(whole, cut)))

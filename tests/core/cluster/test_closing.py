@@ -55,8 +55,8 @@ CASES: dict[str, tuple[Gpu, tuple[Sick, ...], tuple[Share, ...], bool]] = {
         (replicated(0), replicated(0), replicated(4)),
         False,
     ),
-    "an instance on a GPU left to Tessera, held by nobody": (gpu(0, layout=LAYOUT), SECOND_SICK, (), True),
-    "an instance on a GPU left to Tessera, held": (gpu(0, layout=LAYOUT), SECOND_SICK, (cut(0, "3g.20gb", 4),), True),
+    "an instance on a managed GPU, held by nobody": (gpu(0, layout=LAYOUT), SECOND_SICK, (), True),
+    "an instance on a managed GPU, held": (gpu(0, layout=LAYOUT), SECOND_SICK, (cut(0, "3g.20gb", 4),), True),
     "an instance that is no more": (gpu(0), SECOND_SICK, (), True),
 }
 

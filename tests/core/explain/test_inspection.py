@@ -45,7 +45,7 @@ def test_a_cut_gpu() -> None:
         (7, 1, "", "free", ()),
     ]
     assert (got.granted_mib, got.granted_percent, got.used_mib) == (4864, 14, 3000)
-    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.WELL, True)
+    assert (got.modes, got.level, got.health, got.auto) == ((Mode.MIG,), Level.HARDWARE, Health.HEALTHY, True)
     assert got.conflicts == ()
 
 
@@ -64,9 +64,28 @@ def test_an_empty_gpu_is_offered_in_its_modes_and_not_fragmented() -> None:
     )
     assert [each.modes for each in got.gpus] == [gpu(0).sharing.modes, (Mode.TIME_SLICING,)]
     assert [each.level for each in got.gpus] == [None, None]
-    assert [each.auto for each in got.gpus] == [True, False]
     assert [(each.free_percent, each.fragmentation_percent) for each in got.gpus] == [(100, 0), (100, None)]
     assert [each.slices for each in got.gpus] == [(), ()]
+
+
+# What is fixed or managed, and whether inspect calls it `auto`.
+CHOOSERS = {
+    "managed": (Sharing(), True),
+    "managed, narrowed to two modes": (Sharing(modes=(Mode.WHOLE, Mode.MPS)), True),
+    "managed, as MIG alone": (Sharing(modes=(Mode.MIG,)), True),
+    "fixed as whole": (Sharing(modes=(Mode.WHOLE,)), False),
+    "fixed as memory share": (Sharing(modes=(Mode.MEMORY_SHARE,)), False),
+    "fixed as MPS by amounts": (Sharing(modes=(Mode.MPS,)), False),
+    "a fixed layout": (Sharing(modes=(Mode.MIG,), layout=LAYOUT, recut=False), False),
+}
+
+
+@pytest.mark.parametrize("sharing", CHOOSERS)
+def test_an_idle_gpu_is_auto_only_where_nobody_fixed_its_sharing(sharing: str) -> None:
+    declared, auto = CHOOSERS[sharing]
+    got = first(node(), gpunode("a", gpu(0, sharing=declared)))
+    assert got.auto is auto
+    assert auto or got.modes == declared.modes
 
 
 def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
@@ -106,7 +125,7 @@ def test_how_far_pods_are() -> None:
         ("ns/e", Phase.RUNNING, True),
     ]
     assert [(each.pod, each.need, each.scheduler, each.message) for each in got.waiting] == [
-        ("ns/w", "4096 MiB, driver isolation", "tessera-scheduler", "no")
+        ("ns/w", "4 GiB with driver isolation", "tessera-scheduler", "no")
     ]
 
 
@@ -120,10 +139,10 @@ def test_what_is_sick_is_told() -> None:
         node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), sick=sick), pod("w", NEED, node=None)
     )
     assert [(each.health, each.reasons) for each in got.gpus] == [
-        (Health.SICK, ("Xid 79",)),
-        (Health.SICK, ("1g.5gb at 6: Xid 43",)),
-        (Health.SICK, ("not well",)),
-        (Health.WELL, ()),
+        (Health.UNHEALTHY, ("Xid 79",)),
+        (Health.UNHEALTHY, ("1g.5gb at 6: Xid 43",)),
+        (Health.UNHEALTHY, ("unhealthy",)),
+        (Health.HEALTHY, ()),
     ]
     assert [each.fragmentation_percent for each in got.gpus] == [None, None, None, 0]
 

@@ -45,7 +45,7 @@ BALANCED = (
 
 # sentence: (sharing, [(resource, mode, clients, memory of a client, compute of a client)])
 OFFERS = {
-    "a GPU left to Tessera offers nothing until something is cut": (Sharing(), []),
+    "a managed GPU offers nothing until something is cut": (Sharing(), []),
     "a whole GPU is one device": (
         Sharing(modes=(Mode.WHOLE,)),
         [("nvidia.com/gpu", Mode.WHOLE, 1, 40_000, 100)],
@@ -252,7 +252,7 @@ def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
         assert [way.profile for way in got] == ([want] if want else []), resource
 
 
-# sentence: sharing, whether it is left to Tessera, whether the scheduler allocates there
+# sentence: sharing, whether it is managed, whether the scheduler allocates there
 WHOSE = {
     "several modes": (AUTO, True, True),
     "MIG alone, cut on demand": (Sharing(modes=(Mode.MIG,)), True, True),
@@ -267,5 +267,5 @@ WHOSE = {
 
 @pytest.mark.parametrize("sentence", WHOSE)
 def test_whose_a_gpu_is(sentence: str) -> None:
-    sharing, undecided, pooled = WHOSE[sentence]
-    assert (sharing.undecided, sharing.pooled) == (undecided, pooled)
+    sharing, managed, scheduler_allocates = WHOSE[sentence]
+    assert (sharing.managed, sharing.scheduler_allocates) == (managed, scheduler_allocates)

@@ -252,7 +252,7 @@ def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> Non
         (3, f"{MIG}3g.20gb", Mode.MIG_MPS, 2),
         (3, f"{MIG}3g.20gb", Mode.MIG_MPS, 2),
     ]
-    assert effective(inventory, files)[4].sharing.open
+    assert effective(inventory, files)[4].sharing.creates_devices
 
 
 SEVENTHS = node(*(gpu(index, "A100-40GB", "all-1g.5gb") for index in range(2)))
@@ -263,7 +263,7 @@ STRATEGIES: dict[str, tuple[Strategy | None, Sharing, Strategy | None, str]] = {
     "nothing is said": (None, FIXED, None, f"{MIG}1g.5gb"),
     "mixed": ("mixed", FIXED, None, f"{MIG}1g.5gb"),
     "single, of a layout that a policy fixes": ("single", FIXED, None, WHOLE),
-    "single, of GPUs left to Tessera": ("single", AUTO, None, WHOLE),
+    "single, of managed GPUs": ("single", AUTO, None, WHOLE),
     "single of the node and mixed of the GPU": ("single", FIXED, "mixed", f"{MIG}1g.5gb"),
     "mixed of the node and single of the GPU": ("mixed", FIXED, "single", WHOLE),
     "none does not take away what a policy fixes": ("none", FIXED, None, f"{MIG}1g.5gb"),
@@ -281,7 +281,7 @@ def test_what_instances_are_called_with_a_policy_in_force(
     assert list(notes(SEVENTHS, files)) == []
 
 
-def test_memory_of_gpus_left_to_tessera_stays_beside_instances_under_strategy_single() -> None:
+def test_memory_of_managed_gpus_stays_beside_instances_under_strategy_single() -> None:
     """Two GPUs in slices outnumber one that is whole: it offers no device, and its memory all the same."""
     inventory = node(*SEVENTHS.gpus, gpu(2, "A100-40GB"), gpu(3, "A100-40GB"))
     policies = (*(policy(index, AUTO) for index in range(3)), policy(3, Sharing(modes=(Mode.WHOLE,))))
@@ -369,12 +369,12 @@ def test_what_is_withheld_while_a_layout_changes() -> None:
     assert withheld(gpus, {"GPU-0": first}) == gpus
 
 
-def test_a_gpu_left_to_tessera_keeps_its_units_while_its_layout_changes() -> None:
+def test_a_managed_gpu_keeps_its_units_while_its_layout_changes() -> None:
     auto = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=AUTO),))
     (got,) = withheld(effective(node(gpu(0, "A100-40GB")), auto), {"GPU-0": ()})
     assert Mode.WHOLE not in got.sharing.modes
-    assert (got.devices, got.sharing.undecided) == ((), True)
+    assert (got.devices, got.sharing.managed) == ((), True)
     isolated = Sharing(modes=(Mode.WHOLE, Mode.MIG))
     hardware = NodeSharing(policies=(GpuPolicy(uuid="GPU-0", sharing=isolated),))
     (got,) = withheld(effective(node(gpu(0, "A100-40GB")), hardware), {"GPU-0": ()})
-    assert (got.devices, got.sharing.undecided) == ((), True)
+    assert (got.devices, got.sharing.managed) == ((), True)

@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         [],
         False,
     ),
-    "the label of a layout and GPUs left to Tessera": (
+    "the label of a layout and managed GPUs": (
         Declared(layout_label="all-1g.5gb", gpu_policy=policy(AUTO, AUTO, AUTO)),
         [],
         False,

@@ -108,7 +108,7 @@ MIXED = msgspec.structs.replace(
 )
 TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
     "no GPU": (has(), Summary(ready="0/0", models="", sharing="", instances="")),
-    "all left to Tessera": (has(AUTO, LEFT), Summary(ready="2/2", models="A100-40GB", sharing="auto", instances="")),
+    "all managed": (has(AUTO, LEFT), Summary(ready="2/2", models="A100-40GB", sharing="auto", instances="")),
     "each otherwise": (
         has(SLICED, FIXED, FIXED, Sharing(modes=()), models=("T4", "A100-40GB", "A100-40GB", "T4")),
         Summary(

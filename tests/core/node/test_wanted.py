@@ -1,4 +1,4 @@
-"""GPUs left to Tessera: what of them is offered, what they are cut into, and that nothing in use is ever touched."""
+"""Managed GPUs: what of them is offered, what they are cut into, and that nothing in use is ever touched."""
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ ALL: Spots = frozenset({None})
 
 
 def open_gpu(seen: GpuFacts, sharing: Sharing = AUTO) -> Gpu:
-    """Return the GPU with its layout, left to Tessera."""
+    """Return the GPU with its layout, managed."""
     return shared(seen, msgspec.structs.replace(sharing, layout=seen.layout))
 
 
@@ -112,7 +112,7 @@ def test_gpus_of_which_an_administrator_decided_are_left_alone(case: str) -> Non
 def test_a_label_decides_about_all_gpus() -> None:
     for layout in (None, SEVEN):
         (gpu,) = fixed([open_gpu(facts(0, layout=layout))])
-        assert (gpu.sharing.undecided, gpu.sharing.cuttable, gpu.sharing.layout) == (False, False, layout)
+        assert (gpu.sharing.managed, gpu.sharing.can_repartition, gpu.sharing.layout) == (False, False, layout)
 
 
 # What it is cut into

@@ -4,7 +4,7 @@ import pytest
 
 from builders.fleets import gpu, node
 from tessera.core.cluster.snapshot import Snapshot
-from tessera.core.packing.reasons import reason
+from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need
 
@@ -51,8 +51,10 @@ def test_tesseras_own_names_and_those_of_other_devices_are_not_told() -> None:
 
 def test_the_reason_for_waiting_says_so() -> None:
     need = Need(asks=(Ask(resource="nvidia.com/gpu"), Ask(resource="nvidia.com/gpumem", count=3000)))
-    got = reason(Snapshot(nodes=(node("a", gpu(0)),)), need)
-    assert got.startswith("needs nvidia.com/gpu, 3000 x nvidia.com/gpumem; 1 node ")
+    got = Reasons(Snapshot(nodes=(node("a", gpu(0)),))).sentence(need)
+    assert got.startswith(
+        "needs nvidia.com/gpu, 3000 x nvidia.com/gpumem; no GPU of the node can provide nvidia.com/gpumem (a: "
+    )
     assert got.endswith(
         "; nvidia.com/gpumem is a name of HAMi, which Tessera does not read: ask for " + NAMES["nvidia.com/gpumem"][2]
     )

@@ -8,7 +8,7 @@ Source: AliyunContainerService/gpushare-scheduler-extender `pkg/scheduler/gpusha
 
 import msgspec
 
-from tessera.core.explain.inspection import GpuInspection, Inspection, NodeInspection
+from tessera.core.explain.inspection import GpuInspection, Inspection
 
 __all__ = ["gpushare_inspect"]
 
@@ -46,23 +46,18 @@ def gpushare_inspect(inspection: Inspection, node: str = "") -> bytes:
     chosen = [each for each in inspection.nodes if node in ("", each.name)]
     if node and not chosen:
         return msgspec.json.encode(_Result(nodes=None, error=f'node "{node}" not found'))
-    return msgspec.json.encode(_Result(nodes=tuple(map(_node, chosen))))
-
-
-def _node(each: NodeInspection) -> _Node:
-    devices = tuple(_device(gpu, each.unit_mib) for gpu in each.gpus)
-    total, used = (sum(getattr(device, name) for device in devices) for name in ("total", "used"))
-    return _Node(name=each.name, total=total, used=used, devs=devices)
+    nodes = []
+    for each in chosen:
+        devices = tuple(_device(gpu, each.unit_mib) for gpu in each.gpus)
+        total, used = sum(device.total for device in devices), sum(device.used for device in devices)
+        nodes.append(_Node(name=each.name, total=total, used=used, devs=devices))
+    return msgspec.json.encode(_Result(nodes=tuple(nodes)))
 
 
 def _device(gpu: GpuInspection, unit_mib: int) -> _Device:
     held: dict[str, int] = {}
     for tenant in gpu.tenants:
         held[tenant.pod] = held.get(tenant.pod, 0) + -(-tenant.share.memory_mib // unit_mib)
-    pods = tuple(_pod(key, used) for key, used in held.items())
+    names = ((key.partition("/"), used) for key, used in held.items())
+    pods = tuple(_Pod(namespace=namespace, name=name, used=used) for (namespace, _, name), used in names)
     return _Device(id=gpu.index, total=gpu.memory_mib // unit_mib, used=sum(pod.used for pod in pods), pods=pods)
-
-
-def _pod(key: str, used: int) -> _Pod:
-    namespace, _, name = key.partition("/")
-    return _Pod(name=name, namespace=namespace, used=used)

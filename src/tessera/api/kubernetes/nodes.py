@@ -19,7 +19,7 @@ from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, profile
 from tessera.core.gpu.mig import Layout, place
-from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing, left_to_tessera, mig_resource
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
 
 __all__ = ["CPU_MILLI", "MEMORY_MIB", "cpu_capacity", "memory_capacity", "read_node", "read_taints", "share_unit_mib"]
@@ -152,7 +152,7 @@ def _is_gpu(name: str) -> bool:
 def _wished(sharing: Sharing, model: GpuModel, wish: str) -> Sharing:
     """Return the sharing as the node's owner wishes it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
     if wish == "auto":
-        return Sharing(modes=left_to_tessera(model).modes, layout=sharing.layout)
+        return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
     return Sharing(modes=(Mode.WHOLE,)) if wish == "whole" else sharing
 
 
@@ -191,7 +191,7 @@ def _whole(seen: _Seen, model: GpuModel) -> list[Sharing]:
     if seen.advertises:
         count = min(count, -(-advertised // replicas))
     if replicas == 1:
-        return [left_to_tessera(model)] * count
+        return [managed_sharing(model)] * count
     return [Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(seen, GPU_RESOURCE))] * count
 
 

@@ -34,7 +34,9 @@ def configuration(url: str) -> dict[str, Plain]:
     Source: kubernetes/kube-scheduler `config/v1/types.go` (`Extender`); a field's JSON name is its Go name, except
     `enableHTTPS` and `tlsConfig`.
     """
-    names = (GPU_MEMORY, SHARE_MEMORY, GPU_RESOURCE, f"{GPU_RESOURCE}.shared", *_mig_names())
+    profiles = sorted({profile.name for model in CATALOGUE for profile in model.profiles})
+    instances = (mig_resource(name, shared=shared) for name in profiles for shared in (False, True))
+    names = (GPU_MEMORY, SHARE_MEMORY, GPU_RESOURCE, f"{GPU_RESOURCE}.shared", *instances)
     managed: list[Plain] = [{"name": name} for name in names]
     managed += [{"name": name, "ignoredByScheduler": True} for name in _IGNORED]
     extender: dict[str, Plain] = {
@@ -64,9 +66,3 @@ def configuration(url: str) -> dict[str, Plain]:
         "profiles": [{"schedulerName": SCHEDULER_NAME}],
         "extenders": [extender],
     }
-
-
-def _mig_names() -> tuple[str, ...]:
-    """Return the resource names of all MIG profiles of the catalogue, each followed by that of its replicas."""
-    profiles = sorted({profile.name for model in CATALOGUE for profile in model.profiles})
-    return tuple(mig_resource(name, shared=shared) for name in profiles for shared in (False, True))

@@ -251,24 +251,16 @@ def read_preemption(body: bytes, subject: str = "preempt request") -> Preemption
     """
     wire = _read(_Preemption, body, subject)
     given = wire.meta if wire.meta is not None else wire.victims or {}
-    uid = _meta_uid if wire.meta is not None else _pod_uid
-    candidates = tuple(_candidate(name, raw, uid, subject) for name, raw in given.items())
-    return Preemption(pod=_pod(wire.pod, subject), candidates=candidates)
-
-
-def _candidate(node: str, raw: msgspec.Raw, uid: Callable[[msgspec.Raw, str], str], subject: str) -> Candidate:
-    subject = f"{subject}, node {shown(node)}"
-    wire = _Victims() if _nothing(raw) else _read(_Victims, raw, subject)
-    victims = tuple(uid(each, subject) for each in wire.pods or ())
-    return Candidate(node=node, victims=victims, violations=wire.violations or 0)
-
-
-def _meta_uid(raw: msgspec.Raw, subject: str) -> str:
-    return _read(_MetaPod, raw, subject).uid or ""
-
-
-def _pod_uid(raw: msgspec.Raw, subject: str) -> str:
-    return _metadata(raw, subject).uid or ""
+    candidates = []
+    for node, raw in given.items():
+        at = f"{subject}, node {shown(node)}"
+        victims = _Victims() if _nothing(raw) else _read(_Victims, raw, at)
+        pods = victims.pods or ()
+        uids = tuple(
+            (_read(_MetaPod, each, at) if wire.meta is not None else _metadata(each, at)).uid or "" for each in pods
+        )
+        candidates.append(Candidate(node=node, victims=uids, violations=victims.violations or 0))
+    return Preemption(pod=_pod(wire.pod, subject), candidates=tuple(candidates))
 
 
 # Answers

@@ -28,7 +28,7 @@ from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
-from tessera.core.gpu.sharing import left_to_tessera
+from tessera.core.gpu.sharing import managed_sharing
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read", "read_states", "share_unit_mib", "short", "well"]
@@ -152,7 +152,7 @@ def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Ob
 
 
 def short(text: str, index: int) -> Node:
-    """Return the node `8xH100-80GB` stands for, left to Tessera, with cpu and memory that never bind.
+    """Return the node `8xH100-80GB` stands for, of managed GPUs, with cpu and memory that never bind.
 
     Args:
         text: a number of GPUs, `x`, and a GPU model; the number is 1 where it is left out.
@@ -166,7 +166,7 @@ def short(text: str, index: int) -> Node:
     count, name = _counted(text, subject)
     gpu_model = in_place(subject, partial(model, name))
     gpus = tuple(
-        Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=left_to_tessera(gpu_model))
+        Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=managed_sharing(gpu_model))
         for i in range(count)
     )
     node_name = f"node-{index}"

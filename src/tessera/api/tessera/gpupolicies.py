@@ -156,7 +156,7 @@ class Repartition(
     """Whether Tessera may make and destroy MIG instances on GPUs left to it, and when."""
 
     allowed: bool = True
-    """Where it is not, GPUs left to Tessera are offered as they are."""
+    """Where it is not, managed GPUs are offered as they are."""
     idle_seconds: _Seconds = 1
     """A batch of waiting pods is planned for when none came for so long; a lone pod waits a quarter of it."""
     longest_seconds: _Seconds = 10
@@ -192,7 +192,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     isolation: Isolation = Isolation.NONE
     """The weakest isolation that GPUs offer of which no entry says another."""
     gpus: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=64)] = ()
-    """What is said of single GPUs; without any entry all are left to Tessera."""
+    """What is said of single GPUs; without any entry all are managed."""
     repartition: Repartition = Repartition()
     disruption: Disruption = Disruption()
     strategy: Strategy = "tessera"

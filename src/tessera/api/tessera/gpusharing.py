@@ -1,4 +1,4 @@
-"""The `sharing` field of a fleet file: what an administrator fixed about a GPU, or what is left to Tessera.
+"""The `sharing` field of a fleet file: what an administrator fixed about a GPU, or that it is managed.
 
 `auto`, `whole`, `memory-share`, or a mapping with one of `modes`, `whole`, `mig`, `time-slicing`, `mps`; see
 docs/fleet.md.
@@ -11,7 +11,7 @@ from typing import Literal
 from tessera.api.fields import Field, in_place
 from tessera.core.gpu.gpumodels import GpuModel, profile
 from tessera.core.gpu.mig import Layout, Placement, named_layouts, place, why_illegal
-from tessera.core.gpu.sharing import Allocator, Mode, Sharing, left_to_tessera
+from tessera.core.gpu.sharing import Allocator, Mode, Sharing, managed_sharing
 
 __all__ = ["fixed_layout", "profile_counts", "read_sharing"]
 
@@ -31,7 +31,7 @@ def read_sharing(field: Field, gpu_model: GpuModel) -> Sharing:
     if not isinstance(field.value, dict):
         match field.choice("auto", "whole", "memory-share", default="auto"):
             case "auto":
-                return left_to_tessera(gpu_model)
+                return managed_sharing(gpu_model)
             case word:
                 return Sharing(modes=(Mode(word),))
     ways = [key for key in ("modes", "whole", "mig", "time-slicing", "mps") if key in field.value]
@@ -97,7 +97,7 @@ def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
     if strategy == "single" and len({placement.profile for placement in layout}) > 1:
         raise field.get("strategy").refuse("mixed where instances have several profiles", "mixed")
     return Sharing(
-        modes=left_to_tessera(gpu_model).modes if recut else (Mode.MIG, *(mode for _, mode in shared)),
+        modes=managed_sharing(gpu_model).modes if recut else (Mode.MIG, *(mode for _, mode in shared)),
         layout=layout,
         recut=recut,
         replicas=_replicas(field.get(shared[0][0]), gpu_model, layout) if shared else (),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.printing import titled
-from tessera.core.explain.whereabouts import share_words
+from tessera.core.explain.podexplanation import share_words
 from tessera.core.packing.defrag import Asker, Place, Proposal
 from tessera.core.packing.reasons import describe_need
 

@@ -47,7 +47,7 @@ _LEVELS = {
     Level.DRIVER_DMEM: "memory",
     Level.NONE: "none",
 }
-_HEALTH = {Health.WELL: "green", Health.SICK: "bold red", Health.UNKNOWN: "dim"}
+_HEALTH = {Health.HEALTHY: "green", Health.UNHEALTHY: "bold red", Health.UNKNOWN: "dim"}
 
 
 def devices(inspection: Inspection, width: int) -> RenderableType:
@@ -185,7 +185,7 @@ def _used(gpu: GpuInspection) -> str:
 
 
 def _health(gpu: GpuInspection) -> Text:
-    told = "; ".join((*(f"sick: {clean(reason)}" for reason in gpu.reasons), *(("conflict",) if gpu.conflicts else ())))
+    told = "; ".join((*map(clean, gpu.reasons), *(("conflict",) if gpu.conflicts else ())))
     style = _HEALTH[gpu.health] if not gpu.conflicts else "bold red"
     return Text(told or gpu.health.value, style)
 
@@ -256,12 +256,12 @@ def _legend(inspection: Inspection) -> Iterator[RenderableType]:
 def _sum(inspection: Inspection) -> Text:
     gpus = [gpu for node in inspection.nodes for gpu in node.gpus]
     granted, memory = (sum(getattr(gpu, name) for gpu in gpus) for name in ("granted_mib", "memory_mib"))
-    sick = sum(gpu.health is Health.SICK for gpu in gpus)
+    unhealthy = sum(gpu.health is Health.UNHEALTHY for gpu in gpus)
     parts = (
         f"{sum(bool(gpu.tenants) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
         f"{gib(granted)} of {gib(memory)} granted ({percent(granted, memory)})",
         _fragments(gpus),
-        f"{counted(sick, 'GPU')} sick" if sick else "",
+        f"{counted(unhealthy, 'GPU')} unhealthy" if unhealthy else "",
         f"{counted(len(inspection.waiting), 'pod')} waiting" if inspection.waiting else "",
     )
     return Text("; ".join(part for part in parts if part), "bold")

@@ -96,7 +96,7 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
     given: frozenset[DeviceKey] = frozenset()
     """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
     chosen: Mapping[str, frozenset[Placement | None]] = {}
-    """By UUID of GPUs left to Tessera, the devices that alone are offered, None for the whole GPU; other GPUs offer
+    """By UUID of managed GPUs, the devices that alone are offered, None for the whole GPU; other GPUs offer
     all they have."""
     enforced: frozenset[Mode] = frozenset(Mode)
     """Modes whose isolation the node can enforce now."""
@@ -107,7 +107,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
     scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
-    GPU left to Tessera has units of all its memory, whatever it is cut into; its assignments say what is free of it. So
+    managed GPU has units of all its memory, whatever it is cut into; its assignments say what is free of it. So
     has one whose devices the scheduler allocates, none of which is offered by name.
     """
     facts_of = {facts.uuid: facts for facts in inventory.gpus}
@@ -215,9 +215,9 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
 
 def _counted(gpu: Gpu, able: list[Device], options: OfferOptions) -> tuple[str, ...]:
     """Return the resources under which a GPU's memory is counted: both for amounts, that of needs for devices alone."""
-    if gpu.sharing.open and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
+    if gpu.sharing.creates_devices and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _AMOUNTS):
         return SHARE_RESOURCES
-    made = gpu.sharing.undecided and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
+    made = gpu.sharing.managed and any(mode in gpu.sharing.modes and mode in options.enforced for mode in _DEVICES)
     return (_NEEDS,) if made or (able and gpu.sharing.allocator == "scheduler") else ()
 
 

@@ -13,7 +13,7 @@ __all__ = ["named_share", "shares_by_id"]
 def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Share]:
     """Return what a pod has of a GPU by the id of the device it holds, without resource and container.
 
-    Of a GPU left to Tessera the whole and every instance is a device, whatever is offered now: a pod keeps what it
+    Of a managed GPU the whole and every instance is a device, whatever is offered now: a pod keeps what it
     holds when nobody wants it any more.
     """
     facts = {each.uuid: each for each in inventory.gpus}
@@ -52,7 +52,7 @@ def _whole(gpu: Gpu) -> Device:
 
 
 def _devices(gpu: Gpu) -> tuple[Device, ...]:
-    if gpu.sharing.undecided and gpu.sharing.layout is None:
+    if gpu.sharing.managed and gpu.sharing.layout is None:
         return (_whole(gpu),)
     return gpu.devices
 

@@ -70,6 +70,6 @@ def _without(gpu: Gpu, places: Sequence[Placement], held: Sequence[Share]) -> Gp
         own = [share for share in held if (share.profile, share.start) == (place.profile, place.start)]
         if not own:
             kept[place] = Offer(placement=place, mode=Mode.MIG, clients=0)
-        elif not gpu.sharing.open:
+        elif not gpu.sharing.creates_devices:
             kept[place] = Offer(placement=place, mode=own[0].mode, clients=len(own))
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, offers=tuple(kept.values())))

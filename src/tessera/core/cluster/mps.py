@@ -129,7 +129,7 @@ def enforcements(gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Enforcement
 
 def _offered(gpu: Gpu) -> Iterable[tuple[Placement | None, Mode]]:
     yield from ((device.placement, device.mode) for device in gpu.devices)
-    if gpu.sharing.open and gpu.sharing.layout is None and len(gpu.devices) == 0:
+    if gpu.sharing.creates_devices and gpu.sharing.layout is None and len(gpu.devices) == 0:
         yield from ((None, mode) for mode in gpu.sharing.modes if mode is not Mode.MIG)
 
 

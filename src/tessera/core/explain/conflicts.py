@@ -74,8 +74,12 @@ def _modes(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
 
 def _twice(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
     """Tell devices held by more pods than they serve."""
-    serves = {_named(device.placement): device.clients for device in gpu.devices}
-    held = Counter((each.share.profile, each.share.start) for each in holdings if _exclusive(each, gpu))
+    places = ((device.placement, device.clients) for device in gpu.devices)
+    serves: dict[tuple[str | None, int | None], int] = {
+        (place.profile, place.start) if place else (None, None): clients for place, clients in places
+    }
+    devices = (each.share for each in holdings if each.share.mode not in _AMOUNTS or gpu.sharing.replicas)
+    held = Counter((share.profile, share.start) for share in devices)
     for name, count in held.items():
         most = serves.get(name, 1)
         if count > most:
@@ -91,12 +95,3 @@ def _unlike(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
     found = problem(GpuType.of(gpu), held)
     if found is not None:
         yield f"{found.text}, held by {', '.join(found.uids)}: nothing new is given of this GPU"
-
-
-def _named(place: Placement | None) -> tuple[str | None, int | None]:
-    return (place.profile, place.start) if place else (None, None)
-
-
-def _exclusive(each: Holding, gpu: Gpu) -> bool:
-    """Return whether a share is a device, or a client's part of one, and no amount."""
-    return each.share.mode not in _AMOUNTS or bool(gpu.sharing.replicas)

@@ -6,8 +6,9 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Snapshot
 from tessera.core.gpu.sharing import Option
+from tessera.core.packing.obstacles import describe
 from tessera.core.packing.plan import Plan, applied, plan
-from tessera.core.packing.reasons import Verdict, describe, describe_need, verdicts
+from tessera.core.packing.reasons import Reasons, Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need, Pod, PodKey
 
@@ -42,11 +43,14 @@ def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera")
     """Return one explanation for each distinct need among `pods`, all pending pods of the snapshot being planned."""
     made = plan(snapshot, policy=policy)
     after = applied(snapshot, made)
-    needs = dict.fromkeys(pod.need for pod in pods)
-    return tuple(_explain(after, made, need, tuple(pod.key for pod in pods if pod.need == need)) for need in needs)
+    reasons = Reasons(after)
+    by_need: dict[Need, list[PodKey]] = {}
+    for pod in pods:
+        by_need.setdefault(pod.need, []).append(pod.key)
+    return tuple(_explain(after, made, need, tuple(keys), reasons) for need, keys in by_need.items())
 
 
-def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) -> Explanation:
+def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons) -> Explanation:
     placed = tuple(assignment for assignment in made.assignments if assignment.pod in set(pods))
     going = {assignment.pod for assignment in placed}
     return Explanation(
@@ -56,7 +60,7 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...]) 
         placed=placed,
         waiting=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
-        nodes=verdicts(after, need),
+        nodes=reasons.verdicts(need),
     )
 
 

@@ -1,8 +1,8 @@
-"""Who holds what: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
+"""GPU usage: each node's GPUs with their layout, pods, memory, isolation, health and what is wrong, as values."""
 
 import enum
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -18,17 +18,17 @@ from tessera.core.gpu.mig import Layout, Placement, mask, placements
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.reasons import describe_need
 from tessera.core.packing.stranded import Stranded, stranded
-from tessera.core.workload.need import Form, Need, PodKey
+from tessera.core.workload.need import Form, PodKey
 
 __all__ = [
     "GpuInspection",
     "Health",
     "Inspection",
     "NodeInspection",
+    "PendingPod",
     "Slice",
     "Tenant",
     "Unplaced",
-    "Waiting",
     "inspect",
 ]
 
@@ -46,11 +46,11 @@ State = Literal["held", "unused", "wanted", "free"]
 
 
 class Health(enum.StrEnum):
-    """Whether a GPU may be given to pods."""
+    """Whether a GPU may be allocated to new pods."""
 
-    WELL = "well"
-    SICK = "sick"
-    """It, or an instance of it, is given to nobody for now."""
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    """It, or an instance of it, is allocated to no new pod for now."""
     UNKNOWN = "unknown"
     """No agent reports it."""
 
@@ -68,14 +68,14 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a GPU that MIG cuts, on the axis of its placement units."""
+    """A MIG instance, or a run of free memory slices."""
 
     start: int
     size: int
     profile: str = ""
-    """Of the instance; empty for units that no instance takes."""
+    """Of the instance; empty for memory slices that no instance takes."""
     state: State
-    """Unused: the instance exists and nobody holds it. Wanted: it shall be cut for pods that ask for it by name."""
+    """Unused: the instance exists and no pod uses it. Wanted: it is to be created for pods that request it by name."""
     pods: tuple[PodKey, ...] = ()
 
 
@@ -86,42 +86,42 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     model: str
     memory_mib: int
-    """Memory that can be granted."""
+    """Memory that can be allocated."""
     units: int
-    """Placement units of its MIG axis; 0 without MIG."""
+    """Memory slices; 0 without MIG."""
     modes: tuple[Mode, ...] = ()
-    """Modes in which it is given now; where nobody holds any of it, those in which it may be."""
+    """Modes in which it is allocated now; where no pod uses it, those in which it may be."""
     auto: bool
-    """Whether Tessera may choose how it is given; otherwise an administrator fixed that."""
+    """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
     """The weakest isolation in force among those on it; None where nobody is."""
     slices: tuple[Slice, ...] = ()
-    """All of the axis, in order; empty where MIG is off."""
+    """All of its memory slices, in order; empty where MIG is off."""
     tenants: tuple[Tenant, ...] = ()
     granted_mib: int = 0
     granted_percent: int = 0
-    """Compute granted."""
+    """Compute allocated."""
     used_mib: int | None = None
-    """Memory in use as the driver counts it; None where no agent tells."""
+    """Memory in use as the driver counts it; None where no agent reports it."""
     free_percent: int = 0
-    """What nobody holds; for amounts the scarcer of compute and memory."""
+    """What no pod uses; for amounts the scarcer of compute and memory."""
     fragmentation_percent: int | None = None
     """What part of the devices that the cluster's pods ask for, and that it could serve if it were empty, it cannot
-    serve beside what is held; None where nothing is free."""
+    serve beside what is allocated; None where nothing is free."""
     health: Health
     reasons: tuple[str, ...] = ()
-    """Why it is sick."""
+    """Why it is unhealthy."""
     conflicts: tuple[str, ...] = ()
-    """What is held of it and cannot be."""
+    """Allocations on it that cannot be at once."""
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod on a node that asks for GPUs, and nobody knows which it holds."""
+    """A pod on a node that requests GPUs, and nobody knows which it uses."""
 
     pod: PodKey
     phase: Phase
     memory_mib: int
-    """Memory it asks by amount; 0 where it asks for devices, or gets none of it."""
+    """Memory it requests by amount; 0 where it requests devices, or gets none of it."""
     problem: str = ""
     """Why what it says of itself does not count; empty where it says nothing."""
 
@@ -141,17 +141,17 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuInspection, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """What pods hold that the node does not have."""
+    """Allocations of pods that the node does not have."""
     problem: str = ""
 
     @property
     def granted_mib(self) -> int:
-        """Memory granted on all its GPUs."""
+        """Memory allocated on all its GPUs."""
         return sum(gpu.granted_mib for gpu in self.gpus)
 
     @property
     def memory_mib(self) -> int:
-        """Memory that can be granted on all its GPUs."""
+        """Memory that can be allocated on all its GPUs."""
         return sum(gpu.memory_mib for gpu in self.gpus)
 
     @property
@@ -160,28 +160,28 @@ class NodeInspection(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.memory_mib for each in self.unplaced)
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that asks for GPUs and has no node yet."""
+class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that requests GPUs and has no node yet."""
 
     pod: PodKey
     need: str
     scheduler: str
     message: str = ""
-    """What its scheduler said last."""
+    """What its scheduler reported last."""
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds what in a cluster at one moment."""
+    """The GPU usage of a cluster at one moment."""
 
     nodes: tuple[NodeInspection, ...]
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[PendingPod, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def inspect(
     cluster: Cluster, names: Collection[str] = (), *, labels: Iterable[tuple[str, str]] = (), namespace: str = ""
 ) -> Inspection:
-    """Return who holds what, on the nodes of these names or on all that have GPUs, in the cluster's order.
+    """Return the GPU usage of the nodes of these names or of all that have GPUs, in the cluster's order.
 
     What contradicts itself is shown and named in `conflicts`. Cost: linear in nodes, GPUs and pods.
 
@@ -200,17 +200,21 @@ def inspect(
     chosen = [
         each
         for each in cluster.nodes
-        if (each.node.name in names if names else _concerns(each))
+        if (each.node.name in names if names else each.node.gpus or each.problem or each.state)
         and wanted.issubset(each.node.labels)
         and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
     ]
     views = [_View(node, by_node[node.node.name]) for node in chosen]
     gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
-    rest = iter(stranded(gpus, _needs(cluster.pods)))
-    waiting = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
+    rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.asks)))
+    pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
     return Inspection(
         nodes=tuple(view.node([next(rest) for _ in view.seen.node.gpus]) for view in views),
-        waiting=tuple(_waiting(pod) for pod in waiting if not namespace or _within(pod, namespace)),
+        waiting=tuple(
+            PendingPod(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
+            for pod in pending
+            if not namespace or _within(pod, namespace)
+        ),
         notes=(*cluster.notes, *_impaired(chosen)),
     )
 
@@ -228,19 +232,6 @@ def _within(pod: SeenPod, namespace: str) -> bool:
     return pod.pod.key.startswith(f"{namespace}/")
 
 
-def _concerns(seen: SeenNode) -> bool:
-    """Return whether a node has GPUs or should have some."""
-    return bool(seen.node.gpus or seen.problem or seen.state)
-
-
-def _needs(pods: Iterable[SeenPod]) -> Iterable[Need]:
-    return (pod.pod.need for pod in pods if pod.pod.need.asks)
-
-
-def _waiting(pod: SeenPod) -> Waiting:
-    return Waiting(pod=pod.pod.key, need=describe_need(pod.pod.need), scheduler=pod.scheduler, message=pod.message)
-
-
 class _View:
     """One node while it is looked at."""
 
@@ -249,7 +240,9 @@ class _View:
         self._by_gpu = defaultdict[int, list[tuple[SeenPod, Share]]](list)
         self._unplaced = []
         for pod in pods:
-            if pod.shares and not _is_guess(pod):
+            # A guess says nothing of amounts: they lie wherever they were put.
+            amounts = any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
+            if pod.shares and not (amounts and pod.record is Record.GUESSED):
                 for share in pod.shares:
                     self._by_gpu[share.gpu].append((pod, share))
             else:
@@ -284,7 +277,7 @@ class _View:
         tenants = tuple(self._tenant(gpu, pod, share) for pod, share in self._by_gpu.get(gpu.index, ()))
         state = self.seen.state if self.seen.state and self.seen.state.reported else None
         reasons = _reasons(gpu, state) if state else ()
-        health = Health.UNKNOWN if state is None else Health.SICK if reasons else Health.WELL
+        health = Health.UNKNOWN if state is None else Health.UNHEALTHY if reasons else Health.HEALTHY
         wrong = conflicts(gpu, [Holding(tenant.pod, tenant.share) for tenant in tenants])
         return GpuInspection(
             index=gpu.index,
@@ -292,8 +285,10 @@ class _View:
             model=gpu.model.name,
             memory_mib=gpu.memory_mib,
             units=gpu.model.units,
-            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants)) or _offered(gpu),
-            auto=gpu.sharing.open,
+            modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants))
+            or tuple(dict.fromkeys(device.mode for device in gpu.devices))
+            or gpu.sharing.modes,
+            auto=gpu.sharing.managed,
             level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
             slices=_slices(gpu, tenants, _wanted(gpu, state)),
             tenants=tenants,
@@ -332,35 +327,23 @@ class _View:
         return next(told, Level.NONE)
 
 
-def _is_guess(pod: SeenPod) -> bool:
-    """Return whether a pod's devices are a guess that says nothing: amounts lie wherever they were put."""
-    return pod.record is Record.GUESSED and any(ask.form is not Form.EXACT for ask in pod.pod.need.asks)
-
-
 def _unplaced(pod: SeenPod) -> Unplaced:
     asked = 0 if pod.problem else sum(ask.memory_mib * ask.count for ask in pod.pod.need.asks)
     return Unplaced(pod=pod.pod.key, phase=pod.phase, memory_mib=asked, problem=pod.problem)
 
 
-def _offered(gpu: Gpu) -> tuple[Mode, ...]:
-    """Return the modes in which an empty GPU may be given."""
-    return tuple(dict.fromkeys(device.mode for device in gpu.devices)) or gpu.sharing.modes
-
-
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
     return tuple(
-        ": ".join(part for part in (_name(sick.placement), sick.reason or "not well") if part)
+        f"{sick.placement.profile} at {sick.placement.start}: {sick.reason or 'unhealthy'}"
+        if sick.placement
+        else sick.reason or "unhealthy"
         for sick in state.sick
         if sick.gpu == gpu.uuid
     )
 
 
-def _name(placement: Placement | None) -> str:
-    return f"{placement.profile} at {placement.start}" if placement else ""
-
-
 def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
-    """Return the memory in use on a GPU: of the whole where that is told, else of its instances together."""
+    """Return the memory in use on a GPU: of the whole where that is reported, else of its instances together."""
     told = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
     return told.get(None, sum(told.values())) if told else None
 
@@ -369,12 +352,8 @@ def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:
     return tuple(place for each in state.wanted if each.gpu == gpu.uuid for place in each.instances) if state else ()
 
 
-def _places(gpu: Gpu) -> Mapping[tuple[str | None, int | None], Placement]:
-    return {(each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))}
-
-
 def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
-    """Yield the instances that running pods hold and the driver does not show."""
+    """Yield the instances that running pods are allocated and the driver does not show."""
     there = {(each.profile, each.start) for each in gpu.sharing.layout or ()}
     for tenant in tenants:
         profile, start = tenant.share.profile, tenant.share.start
@@ -383,8 +362,10 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
 
 
 def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice, ...]:
-    """Return the axis of a GPU's units, instance by instance; empty where MIG is off and nobody holds an instance."""
-    known = _places(gpu)
+    """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
+    known: dict[tuple[str | None, int | None], Placement] = {
+        (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
+    }
     holders = defaultdict[Placement, list[PodKey]](list)
     for tenant in tenants:
         place = known.get((tenant.share.profile, tenant.share.start))
@@ -413,7 +394,7 @@ def _taken(found: Iterable[Slice]) -> int:
 
 
 def _free(units: int, taken: int) -> Iterable[Slice]:
-    """Yield the runs of units that nothing takes."""
+    """Yield the runs of memory slices that no instance takes."""
     for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
         if free:
             members = list(run)

@@ -24,7 +24,7 @@ __all__ = [
     "Option",
     "Sharing",
     "devices",
-    "left_to_tessera",
+    "managed_sharing",
     "mig_resource",
     "of_other_allocator",
     "options",
@@ -108,37 +108,37 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     single_request: bool | None = None
     """Whether a container may ask for one shared device at most; None for the default: yes under MPS, else no."""
     allocator: Allocator = "kubelet"
-    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and GPUs left to Tessera, are the
+    """Who allocates the devices of a GPU whose sharing is fixed; amounts, and managed GPUs, are the
     scheduler's."""
 
     @property
-    def open(self) -> bool:
-        """Whether devices may be made here; otherwise the administrator fixed a layout or a number of replicas."""
+    def creates_devices(self) -> bool:
+        """Whether devices may be created here; otherwise the administrator fixed a layout or a number of replicas."""
         fixed = self.replicas or any(each.clients for each in self.offers)
         return not fixed and (self.layout is None or self.recut)
 
     @property
-    def undecided(self) -> bool:
-        """Whether the GPU is left to Tessera: several modes to choose from, or MIG, and instances may be made anew."""
-        return self.cuttable or (self.open and self.recut and len(self.modes) > 1)
+    def managed(self) -> bool:
+        """Whether Tessera chooses how the GPU is shared: among several modes, or by MIG instances that it creates."""
+        return self.can_repartition or (self.creates_devices and self.recut and len(self.modes) > 1)
 
     @property
-    def pooled(self) -> bool:
-        """Whether the scheduler allocates what is here to needs and shares; otherwise all is the kubelet's."""
-        return self.allocator == "scheduler" or (self.open and self.modes != (Mode.WHOLE,))
+    def scheduler_allocates(self) -> bool:
+        """Whether the scheduler allocates what is here to needs and shares; otherwise the kubelet allocates all."""
+        return self.allocator == "scheduler" or (self.creates_devices and self.modes != (Mode.WHOLE,))
 
     @property
-    def cuttable(self) -> bool:
-        """Whether MIG instances may be cut here; under strategy `single` all must be alike, so they may not."""
-        return self.open and Mode.MIG in self.modes and self.recut and self.strategy != "single"
+    def can_repartition(self) -> bool:
+        """Whether MIG instances may be created and destroyed here; not under strategy `single`: all must be alike."""
+        return self.creates_devices and Mode.MIG in self.modes and self.recut and self.strategy != "single"
 
 
 AUTO = Sharing()
-"""A GPU left to Tessera: any mode, nothing cut yet."""
+"""A managed GPU: any mode, nothing cut yet."""
 
 
-def left_to_tessera(model: GpuModel) -> Sharing:
-    """Return the sharing of a GPU that is left to Tessera, without the modes its architecture cannot enforce."""
+def managed_sharing(model: GpuModel) -> Sharing:
+    """Return the sharing of a managed GPU, without the modes its architecture cannot enforce."""
     return without_mps(AUTO) if model.arch in NO_MPS_LIMITS else AUTO
 
 
@@ -206,7 +206,7 @@ def mig_resource(profile: str, *, shared: bool = False) -> str:
 def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
     """Return the devices a GPU offers as it is configured now, in order of start.
 
-    A GPU left to Tessera offers the MIG instances that exist; what could be cut is not a device yet. Memory shares and
+    A managed GPU offers the MIG instances that exist; what could be cut is not a device yet. Memory shares and
     MPS without a number of replicas are amounts, not devices.
     """
     if not sharing.modes:
@@ -219,7 +219,7 @@ def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device,
 
 
 def _whole_offer(sharing: Sharing) -> Offer | None:
-    """Return how the whole GPU is offered; None where it is left to Tessera or shared out by amounts."""
+    """Return how the whole GPU is offered; None where it is managed or shared out by amounts."""
     own = next((each for each in sharing.offers if each.placement is None), None)
     if own is not None:
         return own
@@ -283,7 +283,7 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
     existing = existing if _allocates(ask, sharing) else []
     made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
-    return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.open else ()))))
+    return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.creates_devices else ()))))
 
 
 def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
@@ -296,7 +296,7 @@ def of_other_allocator(ask: Ask, model: GpuModel, memory_mib: int, sharing: Shar
 
 def _allocates(ask: Ask, sharing: Sharing) -> bool:
     """Return whether who allocates the existing devices of a GPU serves such asks."""
-    return sharing.undecided or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
+    return sharing.managed or sharing.allocator == ("kubelet" if ask.form is Form.EXACT else "scheduler")
 
 
 def _own_resource(resource: str, model: GpuModel) -> str:
@@ -333,7 +333,7 @@ def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
 
 
 def _cuts(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
-    if not sharing.cuttable or ask.form is Form.SHARE:
+    if not sharing.can_repartition or ask.form is Form.SHARE:
         return ()
     if ask.form is Form.EXACT:
         return tuple(_cut(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource)

@@ -135,7 +135,7 @@ def _serves(running: MpsTarget, wanted: MpsTarget) -> bool:
 def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available: bool) -> frozenset[str]:
     """Return the keys (`core.cluster.mps.mps_key`) of devices that may offer MPS, for `core.cluster.mps.enforceable`.
 
-    Devices with replicas need a running daemon. A GPU left to Tessera gets its daemon when the first pod needs it, so
+    Devices with replicas need a running daemon. A managed GPU gets its daemon when the first pod needs it, so
     that it may offer MPS where a daemon could be started and none has failed.
 
     Args:
@@ -146,7 +146,7 @@ def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available:
     """
     phases = {state.key: state.phase for state in states}
     running = {key for key, phase in phases.items() if phase == "running"}
-    amounts = {gpu.uuid for gpu in gpus if Mode.MPS in gpu.sharing.modes and gpu.sharing.open}
+    amounts = {gpu.uuid for gpu in gpus if Mode.MPS in gpu.sharing.modes and gpu.sharing.creates_devices}
     return frozenset(running | (amounts - phases.keys() if available else set()))
 
 

@@ -163,7 +163,7 @@ def _fixes_layout(sharing: Sharing) -> bool:
 def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
     """Return the GPUs offering, of those whose UUID is in `kept`, these instances alone, and never the whole GPU.
 
-    Units of memory of GPUs left to Tessera stay: they say nothing of the GPU they come from, and were there fewer for a
+    Units of memory of managed GPUs stay: they say nothing of the GPU they come from, and were there fewer for a
     while, the kubelet would refuse pods assigned to other GPUs for good.
     """
     return tuple(
@@ -173,7 +173,7 @@ def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]
 
 
 def _only(sharing: Sharing, kept: Layout) -> Sharing:
-    if sharing.layout is None and sharing.undecided:
+    if sharing.layout is None and sharing.managed:
         return msgspec.structs.replace(sharing, modes=tuple(mode for mode in sharing.modes if mode is not Mode.WHOLE))
     if sharing.layout is None:
         return _nothing(None)
@@ -407,9 +407,9 @@ def _nothing(layout: Layout | None) -> Sharing:
 
 
 def _amounts(sharing: Sharing) -> Sharing:
-    """Return the sharing without any device; of a GPU left to Tessera whose memory is shared, that stays."""
+    """Return the sharing without any device; of a managed GPU whose memory is shared, that stays."""
     modes = tuple(mode for mode in sharing.modes if mode in {Mode.MPS, Mode.MEMORY_SHARE})
-    if sharing.layout is not None or not sharing.undecided or not modes:
+    if sharing.layout is not None or not sharing.managed or not modes:
         return _nothing(sharing.layout)
     return msgspec.structs.replace(sharing, modes=modes)
 

@@ -31,7 +31,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     models: str
     """`A100-40GB`, or `2 A100-40GB, 1 T4`."""
     sharing: str
-    """`auto` where they are left to Tessera, else how they are shared; with numbers where they differ."""
+    """`auto` where they are managed, else how they are shared; with numbers where they differ."""
     instances: str
     """MIG instances that exist: `4 1g.5gb, 2 3g.20gb`; empty for none."""
 
@@ -113,7 +113,7 @@ def summary(state: GpuNodeState) -> Summary:
 
 def _shared(gpu: Gpu) -> str:
     """Return how a GPU is shared: as its devices are, or what it may be shared as where it has none yet."""
-    if gpu.sharing.undecided:
+    if gpu.sharing.managed:
         return "auto"
     offered = devices(gpu.model, gpu.memory_mib, gpu.sharing)
     words = [f"{each.mode.value} x{each.clients}" if each.clients > 1 else each.mode.value for each in offered]

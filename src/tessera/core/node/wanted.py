@@ -1,4 +1,4 @@
-"""GPUs left to Tessera: which of their devices the kubelet is offered, and what each of them shall be cut into.
+"""Managed GPUs: which of their devices the kubelet is offered, and what each of them shall be cut into.
 
 Pods come first: what they hold stays, what they were assigned is made. Then comes what the controller wants for pods
 that ask for devices by name (`spec.wanted` of the GPUNode). MIG instances that are neither stay where nothing needs
@@ -24,7 +24,7 @@ Spots = frozenset[Placement | None]
 
 
 def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs of a node whose layouts an administrator's label decides: none of them is left to Tessera."""
+    """Return the GPUs of a node whose layouts an administrator's label decides: none of them is managed."""
     return tuple(
         msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, recut=False)) for gpu in gpus
     )
@@ -33,7 +33,7 @@ def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 def chosen_devices(
     gpus: Iterable[Gpu], wanted: Iterable[Wanted], held: Iterable[DeviceKey], assigned: Iterable[DeviceKey]
 ) -> Mapping[str, Spots]:
-    """Return by UUID the devices to offer of each GPU left to Tessera: those that exist and are wanted or held.
+    """Return by UUID the devices to offer of each managed GPU: those that exist and are wanted or held.
 
     A wanted device is kept back while it overlaps another that a pod holds or was assigned.
 
@@ -50,7 +50,7 @@ def chosen_devices(
     return {
         gpu.uuid: _chosen(gpu, wishes.get(gpu.uuid, Wanted(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in keys))
         for gpu in gpus
-        if gpu.sharing.undecided
+        if gpu.sharing.managed
     }
 
 
@@ -78,7 +78,7 @@ def targets(
     users: Iterable[User],
     assigned: Iterable[DeviceKey],
 ) -> tuple[Target, ...]:
-    """Return what each GPU left to Tessera shall be that is not so yet, by index; a used instance is in every target.
+    """Return what each managed GPU shall be that is not so yet, by index; a used instance is in every target.
 
     Where a GPU cannot be what is asked because somebody uses it, it has no target; it is as soon as they are gone.
 
@@ -102,7 +102,7 @@ def targets(
             _on(gpu.uuid, keys),
         )
         for gpu in gpus
-        if gpu.uuid in facts and gpu.sharing.undecided
+        if gpu.uuid in facts and gpu.sharing.managed
     )
     return tuple(each for each in found if each is not None)
 
@@ -113,7 +113,7 @@ def _target(gpu: Gpu, facts: GpuFacts, wish: Wanted, used: Spots, assigned: Spot
     if None in assigned or (wish.whole and not assigned):
         idle = not used and not _placed(assigned)
         return exact(facts, None) if idle and facts.layout is not None else None
-    if not gpu.sharing.cuttable or (facts.layout is None and used):
+    if not gpu.sharing.can_repartition or (facts.layout is None and used):
         return None
     there = tuple(each.placement for each in facts.instances)
     goal = _goal(facts, wish, there if None in used else _among(there, used), assigned)

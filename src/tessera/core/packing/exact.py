@@ -239,7 +239,7 @@ def held_shares(snapshot: Snapshot) -> dict[tuple[int, int], list[Share]]:
 
 def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
     """Return how many more clients each existing device kind of a GPU takes; nothing where Tessera may recut."""
-    if gpu.sharing.cuttable:
+    if gpu.sharing.can_repartition:
         return {}
     free = Counter[Option]()
     taken = Counter((s.mode, s.profile, s.start) for s in shares)
@@ -254,7 +254,7 @@ def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
     if need.models and gpu.model.name not in need.models:
         return ()
     ways = gpu.options(ask)
-    if not gpu.sharing.cuttable:
+    if not gpu.sharing.can_repartition:
         return ways
     made = [way for way in ways if not way.exists]
     kept = [msgspec.structs.replace(way, exists=False, resource="") for way in ways if way.exists]
@@ -264,9 +264,9 @@ def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
 def _made(gpu: Gpu) -> tuple[Mode, ...]:
     """Return the modes in which devices may be made on a GPU."""
     sharing = gpu.sharing
-    if not sharing.open or sharing.modes == (Mode.WHOLE,):
+    if not sharing.creates_devices or sharing.modes == (Mode.WHOLE,):
         return ()
-    made = {Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE} | ({Mode.MIG} if sharing.cuttable else set())
+    made = {Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE} | ({Mode.MIG} if sharing.can_repartition else set())
     return tuple(mode for mode in sharing.modes if mode in made)
 
 
@@ -333,7 +333,7 @@ class _Supply:
     def _existing(self, n: int, gpu: Gpu, shares: list[Share]) -> None:
         taken = Counter((s.profile, s.start) for s in shares)
         for device in gpu.devices:
-            if device.placement and not gpu.sharing.cuttable:
+            if device.placement and not gpu.sharing.can_repartition:
                 place = device.placement
                 free = device.clients - taken[place.profile, place.start]
                 self.starts[n, gpu.index, place.profile, True] += [place.start] * free

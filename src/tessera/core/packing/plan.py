@@ -15,7 +15,7 @@ from tessera.core.gpu.sharing import Device, Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import POLICIES, Packer
-from tessera.core.packing.reasons import reason
+from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 __all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Progress", "Slice", "Waiting", "applied", "plan"]
@@ -237,11 +237,12 @@ def _waiting(
 ) -> Iterator[Waiting]:
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
     needs = len({pod.need for pod in left})
+    reasons = Reasons(after)
     known: dict[Need, str] = {}
     for pod in left:
         if pod.need not in known:
             progress("finding reasons", len(known), needs)
-            known[pod.need] = reason(after, pod.need)
+            known[pod.need] = reasons.sentence(pod.need)
         yield Waiting(pod=pod.key, reason=known[pod.need])
 
 

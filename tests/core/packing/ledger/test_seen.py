@@ -1,4 +1,4 @@
-"""How the scheduler sees a node: no layout on GPUs left to Tessera, and what is reserved there."""
+"""How the scheduler sees a node: no layout on managed GPUs, and what is reserved there."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_the_report_of_the_agent_is_taken_and_not_the_guess_from_labels() -> Non
     assert (spec.gpus, reserved) == ((card(0), card(1)), ())
 
 
-def test_a_gpu_left_to_tessera_is_seen_without_its_layout() -> None:
+def test_a_managed_gpu_is_seen_without_its_layout() -> None:
     cut = Sharing(layout=(FIRST,), offers=(Offer(placement=FIRST, mode=Mode.MIG_MPS, clients=0),))
     spec, _ = seen(node("n"), state(card(0, cut), card(1, FIXED)))
     assert [each.sharing for each in spec.gpus] == [Sharing(), FIXED]
@@ -46,7 +46,7 @@ def test_a_gpu_left_to_tessera_is_seen_without_its_layout() -> None:
 
 def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
     ledger = ledger_of(state(reported=False))
-    assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU here can give 1 MiB"}
+    assert ledger.filter(amount(1), ["n"]).hopeless == {"n": "no GPU of the node can provide 1 MiB"}
 
 
 def offered(*instances: Placement, whole: bool = False) -> dict[str, Any]:
@@ -61,7 +61,7 @@ GRADED = amount(11_000, Isolation.HARDWARE)
 
 # sentence: what is observed, what a pod needs, and how many such pods fit
 BY_NAME: dict[str, tuple[GpuNodeState, Need, int]] = {
-    "a GPU left to Tessera": (state(card()), GRADED, 2),
+    "a managed GPU": (state(card()), GRADED, 2),
     "an instance is offered by name": (state(card(), **offered(FIRST)), GRADED, 1),
     "an instance is offered, and wanted as well": (
         state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
@@ -113,7 +113,7 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
 
 
 def test_needs_and_names_applied_together_never_meet() -> None:
-    """One GPU has a fixed layout, the other is left to Tessera: needs go to that alone, as many as it has places."""
+    """One GPU has a fixed layout, the other is managed: needs go to that alone, as many as it has places."""
     ledger = ledger_of(state(card(0), card(1, FIXED), offered=(Wanted(gpu="GPU-1", instances=(FIRST, SECOND)),)))
     gpus = []
     while not isinstance(shares := ledger.choose(GRADED, "n"), str):

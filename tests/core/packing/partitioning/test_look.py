@@ -160,7 +160,7 @@ def test_a_slice_is_wanted_for_a_pod_that_waits() -> None:
 
 
 def test_a_whole_gpu_is_wanted_for_a_pod_that_waits() -> None:
-    """GPUs left to Tessera advertise none whole until somebody asks for one."""
+    """Managed GPUs advertise none whole until somebody asks for one."""
     world = World(2)
     world.run("other", share(0, "4096"))
     world.pending = [pod("one", exact("gpu"))]

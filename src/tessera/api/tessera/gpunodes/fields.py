@@ -140,7 +140,7 @@ class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     models: str = ""
     """Models, with how many of each where they differ."""
     sharing: str = ""
-    """How GPUs are shared, `auto` where they are left to Tessera; with how many of each where they differ."""
+    """How GPUs are shared, `auto` where they are managed; with how many of each where they differ."""
     instances: str = ""
     """MIG instances that exist, with how many of each profile."""
 

@@ -6,14 +6,15 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.ledger.clashes import problem
-from tessera.core.packing.ledger.obstacles import Obstacles
 from tessera.core.packing.ledger.records import Clash, Filtered, Holder
+from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -36,7 +37,7 @@ _MOST_WHYS: Final = 256
 """Needs whose obstacles are kept."""
 _NO_CODE: Final = -1
 """Stands for the obstacle that a node is not known."""
-_UNKNOWN: Final = "the node is not known here yet"
+_UNKNOWN: Final = Obstacle(Cause.NOT_KNOWN, "the node is not known here yet")
 
 
 class _Reserved(msgspec.Struct, frozen=True):
@@ -167,17 +168,23 @@ class Ledger:
 
         Cost for a need asked for before: the nodes that changed since then, and a microsecond a name.
         """
-        self._refresh()
         asked = tuple(names)
-        columns = self._columns(asked)
-        kind = self._kind(need)
-        row = self._scores.row(kind)
-        fits = (row.take(columns) != UNFIT) & (columns >= 0) if len(row) else columns >= 0
-        fitting = tuple(compress(asked, fits.tolist()))
-        if len(fitting) == len(asked):
-            return Filtered(fitting, {}, {})
-        unfit = ~fits
-        return Filtered(fitting, *self._reasons(kind, list(compress(asked, unfit.tolist())), columns[unfit]))
+        fits, codes, obstacles = self._judged(need, asked)
+        texts = {code: each.text for code, each in obstacles.items()}
+        told = list(zip(compress(asked, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
+        never = lasting(codes)
+        return Filtered(
+            tuple(compress(asked, fits.tolist())),
+            dict(compress(told, (~never).tolist())),
+            dict(compress(told, never.tolist())),
+        )
+
+    def obstacles(self, need: Need, names: Iterable[str]) -> dict[str, Obstacle]:
+        """Return what stands in the way on each of the named nodes that does not have devices for a pod."""
+        asked = tuple(names)
+        fits, codes, obstacles = self._judged(need, asked)
+        unfit = compress(asked, (~fits).tolist())
+        return {name: obstacles[code] for name, code in zip(unfit, codes.tolist(), strict=True)}
 
     def scores(self, need: Need, names: Sequence[str]) -> tuple[int, ...]:
         """Return 10 for the node that the packer would choose of these, and 0 to 9 for the others by their scores.
@@ -223,11 +230,11 @@ class Ledger:
         self._refresh()
         column = self._fleet.index.get(node)
         if column is None:
-            return _UNKNOWN
+            return _UNKNOWN.text
         kind = self._kind(need)
         shares = self._scores.shares(kind, column) if self._scores.row(kind)[column] != UNFIT else None
         if shares is None:
-            return self._why(kind, np.array([column])).obstacles.tell(int(self._whys[kind].codes[column])).text
+            return self._why(kind, np.array([column])).obstacles.of_code(int(self._whys[kind].codes[column])).text
         return shares
 
     def knows(self, node: str) -> bool:
@@ -392,18 +399,21 @@ class Ledger:
             kind = self._kinds[need] = self._scores.intern(bare)
         return kind
 
-    def _reasons(self, kind: int, names: Sequence[str], columns: Ints) -> tuple[dict[str, str], dict[str, str]]:
-        """Return why a need does not fit nodes: those where it does not now, and those where it never will."""
-        known = columns >= 0
-        why = self._why(kind, columns[known])
-        codes = np.full(len(columns), _NO_CODE)
-        codes[known] = why.codes.take(columns[known])
-        told = {code: why.obstacles.tell(code) for code in np.unique(codes[known]).tolist()}
-        texts = {code: obstacle.text for code, obstacle in told.items()} | {_NO_CODE: _UNKNOWN}
-        never = np.isin(codes, [code for code, obstacle in told.items() if obstacle.hopeless])
-        reasons = [texts[code] for code in codes.tolist()]
-        failed = dict(compress(zip(names, reasons, strict=True), (~never).tolist()))
-        return failed, dict(compress(zip(names, reasons, strict=True), never.tolist()))
+    def _judged(self, need: Need, names: Sequence[str]) -> tuple[NDArray[np.bool_], Ints, dict[int, Obstacle]]:
+        """Return which nodes have devices for a need, the codes of the others' obstacles, and what each code means."""
+        self._refresh()
+        columns, kind = self._columns(names), self._kind(need)
+        row = self._scores.row(kind)
+        fits = (row.take(columns) != UNFIT) & (columns >= 0) if len(row) else columns >= 0
+        if fits.all():
+            return fits, columns[:0], {}
+        unfit = columns[~fits]
+        known = unfit >= 0
+        why = self._why(kind, unfit[known])
+        codes = np.full(len(unfit), _NO_CODE)
+        codes[known] = why.codes.take(unfit[known])
+        found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()}
+        return fits, codes, found | {_NO_CODE: _UNKNOWN}
 
     def _forget(self) -> None:
         """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""

@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: GPUs left to Tessera without their layout, and what is kept from new pods there."""
+"""A node as the scheduler sees it: managed GPUs without their layout, and what is kept from new pods there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ _NOTHING = Sharing(modes=())
 def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
     """Return the node with the GPUs its agent reported, and the shares of them that are reserved.
 
-    A GPU left to Tessera is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
+    A managed GPU is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
     anew. Reserved are devices that `state` wants to exist, for pods with exact requests, those that the kubelet may
     still give away (`offered`), and devices that are sick.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
@@ -37,7 +37,7 @@ def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
 
 def _without_layout(gpu: Gpu) -> Gpu:
     sharing = gpu.sharing
-    if not sharing.open or (sharing.layout is None and not sharing.offers):
+    if not sharing.creates_devices or (sharing.layout is None and not sharing.offers):
         return gpu
     whole = tuple(offer for offer in sharing.offers if offer.placement is None)
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
@@ -49,7 +49,7 @@ def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
         yield named_share(gpu, None)
         return
     device = next((each for each in gpu.devices if each.placement == sick.placement), None)
-    if device is None or gpu.sharing.open:
+    if device is None or gpu.sharing.creates_devices:
         yield named_share(gpu, sick.placement)
         return
     for _ in range(device.clients):
@@ -61,12 +61,14 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
 
     Of a GPU that is the kubelet's wholly nothing need be reserved.
     """
-    wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.open}
-    offered = {(gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.pooled}
+    wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.creates_devices}
+    offered = {
+        (gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.scheduler_allocates
+    }
     for uuid, place in sorted(wanted | offered, key=_order):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
-        if gpu.sharing.open:
+        if gpu.sharing.creates_devices:
             yield named_share(gpu, place if known else None)
         else:
             yield from _overlapping(gpu, place)

@@ -29,7 +29,7 @@ class SliceScores:
         self._fleet = fleet
         self._tables: dict[int, MigTables] = {}
         for number, kind in enumerate(fleet.types):
-            if kind.sharing.cuttable and kind.model.units:
+            if kind.sharing.can_repartition and kind.model.units:
                 counts = _counts(kind, mix)
                 self._tables[number] = tables(kind.model, policy, counts, churn_permille=churn_permille)
         self._flat: dict[Demand, tuple[Ints, Ints]] = {}

@@ -1,4 +1,4 @@
-"""GPUs left to Tessera as partitioning sees them: what is wanted, what is held, what agrees with what."""
+"""Managed GPUs as partitioning sees them: what is wanted, what is held, what agrees with what."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,11 +13,21 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.partitioning.records import Device, Observed
 from tessera.core.workload.need import Form
 
-__all__ = ["Card", "cards_of", "device_of", "devices_of", "is_open", "reserved", "shown", "wanted_of", "with_guesses"]
+__all__ = [
+    "Card",
+    "cards_of",
+    "creates_by_name",
+    "device_of",
+    "devices_of",
+    "reserved",
+    "shown",
+    "wanted_of",
+    "with_guesses",
+]
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU left to Tessera."""
+    """One managed GPU."""
 
     node: NodeName
     gpu: Gpu
@@ -77,8 +87,8 @@ def cards_of(observed: Observed) -> Iterator[Card]:
             continue
         wanted = {each.gpu: each for each in state.wanted}
         offered = {each.gpu: each for each in state.offered}
-        for gpu in filter(is_open, node.gpus):
-            by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.undecided else frozenset()
+        for gpu in filter(creates_by_name, node.gpus):
+            by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.managed else frozenset()
             card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
             held = shares.get((node.name, gpu.index))
             yield _held(card, held) if held else card
@@ -100,10 +110,12 @@ def _held(card: Card, shares: Iterable[Share]) -> Card:
     return msgspec.structs.replace(card, held=frozenset(devices), other=other)
 
 
-def is_open(gpu: Gpu) -> bool:
-    """Return whether devices may be made on a GPU for exact requests."""
+def creates_by_name(gpu: Gpu) -> bool:
+    """Return whether devices may be created on a GPU for pods that request them by name."""
     sharing = gpu.sharing
-    return sharing.open and (sharing.cuttable or (Mode.WHOLE in sharing.modes and sharing.allocator == "kubelet"))
+    return sharing.creates_devices and (
+        sharing.can_repartition or (Mode.WHOLE in sharing.modes and sharing.allocator == "kubelet")
+    )
 
 
 def device_of(gpu: Gpu, share: Share) -> Device:

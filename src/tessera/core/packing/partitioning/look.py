@@ -13,8 +13,8 @@ from tessera.core.packing.fit import Fleet
 from tessera.core.packing.partitioning.cards import (
     Card,
     cards_of,
+    creates_by_name,
     device_of,
-    is_open,
     reserved,
     shown,
     wanted_of,
@@ -208,11 +208,15 @@ class _Look:
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
     def _as_planned(self, gpu: Gpu) -> Gpu:
-        """Return a GPU left to Tessera as if nothing were cut on it but what pods hold; all such GPUs are of one type.
+        """Return a managed GPU as if nothing were cut on it but what pods hold; all such GPUs are of one type.
 
         One that is sick or left alone offers nothing.
         """
-        if gpu.uuid in self.sick or gpu.uuid in self.left_alone or (gpu.uuid not in self.cards and is_open(gpu)):
+        if (
+            gpu.uuid in self.sick
+            or gpu.uuid in self.left_alone
+            or (gpu.uuid not in self.cards and creates_by_name(gpu))
+        ):
             return msgspec.structs.replace(gpu, sharing=_CLOSED)
         if gpu.uuid not in self.cards:
             return gpu

@@ -35,7 +35,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on a node's labels; None for every node."""
     priority: int = 0
     allowed: bool = True
-    """Whether GPUs left to Tessera may be repartitioned."""
+    """Whether managed GPUs may be repartitioned."""
     limits: Limits = Limits()
     budget: Budget = Budget()
 

@@ -15,7 +15,7 @@ from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import inspect
-from tessera.core.explain.whereabouts import Whereabouts, whereabouts
+from tessera.core.explain.podexplanation import PodExplanation, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
 
@@ -27,8 +27,8 @@ EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
 
 
-def told(*objects: Object) -> Whereabouts:
-    found = whereabouts(read_cluster(as_fields(objects)), ME)
+def told(*objects: Object) -> PodExplanation:
+    found = explain_pod(read_cluster(as_fields(objects)), ME)
     assert found is not None
     return found
 
@@ -48,7 +48,7 @@ def machine(name: str = "a", **more: Any) -> Object:
 
 
 def test_nobody_of_this_name() -> None:
-    assert whereabouts(read_cluster(as_fields([node()])), ME) is None
+    assert explain_pod(read_cluster(as_fields([node()])), ME) is None
 
 
 # Keyed by a sentence: objects; wanted are words of sentences, of remedies, and the nodes' answers.
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "another scheduler": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"schedulerName": "default-scheduler"})],
-        ["it is left to default-scheduler", "set spec.schedulerName: tessera-scheduler"],
+        ["it is scheduled by default-scheduler", "set spec.schedulerName: tessera-scheduler"],
         [],
         [""],
     ),
@@ -79,25 +79,25 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     ),
     "a resource that nobody advertises and nobody could": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
-        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could give it"],
+        ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could provide it"],
         [],
-        ["no GPU here can give nvidia.com/mig-1g.10gb.me"],
+        ["no GPU of the node can provide nvidia.com/mig-1g.10gb.me"],
     ),
     "a resource that could be made": (
         [machine(), gpunode("a", gpu(0), gpu(1)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could give it"],
+        ["no node advertises nvidia.com/mig-1g.5gb yet; 2 GPUs could provide it"],
         [],
         [""],
     ),
     "a resource that one GPU could make": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.5gb": 1})],
-        ["1 GPU could give it"],
+        ["1 GPU could provide it"],
         [],
         [""],
     ),
     "amounts that nobody advertises": (
         [node(), gpunode("a", gpu(0)), me({NEED: 4})],
-        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent says so; see whether it runs there"],
+        [f"no node advertises {NEED}: GPUs of a could serve it, and no agent reports it; check the agents there"],
         [],
         [""],
     ),
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node(), gpunode("a", gpu(0)), me({NEED: 4000})],
         [f"no node advertises {NEED}, and no GPU of the cluster could serve it"],
         [],
-        ["no GPU here can give 4000 GiB"],
+        ["no GPU of the node can provide 4000 GiB"],
     ),
     "a need where all devices are allocated by name": (
         [
@@ -115,18 +115,18 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [
             (
-                f"no node advertises {NEED}: a: its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one "
-                "by name, or set allocator: scheduler in GPUPolicy slices"
+                f"no node advertises {NEED}: a (GPUPolicy slices): its devices are allocated by name "
+                "(nvidia.com/mig-1g.5gb): request one by name, or set allocator: scheduler in the node's GPUPolicy"
             )
         ],
         [],
-        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): ask for one by name, or set allocator: scheduler"],
+        ["its devices are allocated by name (nvidia.com/mig-1g.5gb): request one by name, or set allocator: scheduler"],
     ),
     "a need where no policy applies": (
         [machine(), gpunode("a", gpu(0, sharing=Sharing(modes=(Mode.WHOLE,)))), me({NEED: 4})],
         [],
         [],
-        ["allocated by name (nvidia.com/gpu): ask for one by name, or set allocator: scheduler in a GPUPolicy"],
+        ["by name (nvidia.com/gpu): request one by name, or set allocator: scheduler in the node's GPUPolicy"],
     ),
     "a name where all devices are the scheduler's": (
         [
@@ -134,9 +134,9 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
             gpunode("a", gpu(0, sharing=msgspec.structs.replace(SEVENTHS, allocator="scheduler"))),
             me({"nvidia.com/mig-1g.5gb": 1}),
         ],
-        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could give it"],
+        ["no node advertises nvidia.com/mig-1g.5gb, and no GPU of the cluster could provide it"],
         [],
-        ["its devices are allocated by the scheduler: ask for an amount of tessera.dev/gpu-memory instead of nvidia"],
+        ["its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of nvidia"],
     ),
     "amounts that the agent withholds": (
         [
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         ["its scheduler said: 0/9 nodes", "HAMi"],
         [],
-        ["no GPU here can give nvidia.com/gpumem"],
+        ["no GPU of the node can provide nvidia.com/gpumem"],
     ),
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
@@ -200,7 +200,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if 2048 MiB were freed on GPU 0 of a", "once ns/x ends on a: 12288 MiB of GPU 0 (memory-share)"],
-        ["needs 12 GiB on one GPU, at most 10 GiB is left on any (GPU 0)"],
+        ["too little free GPU memory: 12 GiB requested, at most 10 GiB free on one GPU (GPU 0)"],
     ),
     "an instance in the way": (
         [
@@ -212,7 +212,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 3g.20gb at 0 of GPU 0"],
-        ["needs a place for 3g.20gb, at most 3 MIG units are free, in pieces (GPU 0)"],
+        ["no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4"],
     ),
     "two that would have to end": (
         [
@@ -224,13 +224,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if 39936 MiB were freed on GPU 0 of a", "once ns/x, ns/y end on a: 40960 MiB of GPU 0 (memory-share)"],
-        ["needs 40 GiB on one GPU, at most 1 GiB is left on any (GPU 0)"],
+        ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
         [machine(), gpunode("a", gpu(0), sick=(Sick(gpu="GPU-a-0"),)), me({NEED: 4})],
         [],
         [],
-        ["in use"],
+        ["no room for 4 GiB"],
     ),
     "two GPUs where one is held": (
         [
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: the whole GPU 0, the whole GPU 1"],
-        ["needs 2 x nvidia.com/gpu, 1 free"],
+        ["too few free devices: 2 x nvidia.com/gpu requested, 1 free"],
     ),
     "kept for others by a wish": (
         [
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         [],
-        ["in use"],
+        ["no room for 4 GiB"],
     ),
     "a taint, a cordon, a selector, an affinity": (
         [
@@ -269,7 +269,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, spec={"nodeSelector": {"zone": "b"}})],
         [],
         ["if it did not select the label zone=b, or the node had it: a"],
-        ["the node lacks the label zone=b that the pod selects"],
+        ["the node has no label zone=b, which the pod selects"],
     ),
     "an affinity": (
         [
@@ -290,7 +290,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["if its node affinity allowed the node: a"],
-        ["node affinity leaves the node out"],
+        ["node affinity excludes the node"],
     ),
     "a taint on a node that is full": (
         [
@@ -312,13 +312,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a: 4096 MiB of GPU 0 (mps)"],
-        ["needs 8000 milli cpu, 4000 left"],
+        ["too little CPU: 8000 milli requested, 4000 free"],
     ),
     "short of memory": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4, "memory": 1 << 40})],
         [],
         [],
-        ["needs 1048576 MiB memory, 262144 left"],
+        ["too little memory: 1048576 MiB requested, 262144 free"],
     ),
     "full of pods": (
         [
@@ -329,7 +329,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ],
         [],
         ["once ns/x ends on a"],
-        ["the node is full of pods"],
+        ["the node has its maximum number of pods"],
     ),
     "a node that is not ready": (
         [
@@ -345,13 +345,13 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "GeForce-9999"}), me({NEED: 4})],
         [],
         [],
-        ["its GPUs cannot be told"],
+        ["its GPUs cannot be read"],
     ),
     "a pod without a GPU has room, and no remedy is looked for": (
         [node(), me({"cpu": 65})],
         [],
         [],
-        ["needs 65000 milli cpu, 64000 left"],
+        ["too little CPU: 65000 milli requested, 64000 free"],
     ),
 }
 
@@ -366,8 +366,12 @@ def test_what_a_pod_waits_for(sentence: str) -> None:
     assert len(got.remedies) == len(remedies)
     assert [words for words, found in zip(remedies, got.remedies, strict=True) if words not in found] == []
     assert len(got.nodes) == len(answers)
-    assert [words for words, found in zip(answers, got.nodes, strict=True) if words not in found.reason] == []
-    assert [bool(words) for words in answers] == [bool(found.reason) for found in got.nodes]
+    assert [
+        words
+        for words, found in zip(answers, got.nodes, strict=True)
+        if words not in (found.obstacle.text if found.obstacle else "")
+    ] == []
+    assert [bool(words) for words in answers] == [found.obstacle is not None for found in got.nodes]
 
 
 # Keyed by a sentence: objects; wanted are words of sentences, all of them in order.
@@ -399,7 +403,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [machine(), me({NEED: 4}, share(0, 4096), node="b")],
         ["cannot be read, or node b is not there", "bound it to b", "node b is not there any more"],
     ),
-    "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it asks for no GPU"]),
+    "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it requests no GPU"]),
     "not running yet": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", phase="Pending")],
         ["tessera-scheduler bound it to a, where its containers do not run yet", "no other node"],
@@ -421,7 +425,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
             node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "Tesla-T4"}),
             me({"nvidia.com/gpu": 1}, node="a"),
         ],
-        ["bound it to a", "nobody recorded which devices it holds; these fit", "no other node"],
+        ["bound it to a", "no record says which devices it is allocated; these fit", "no other node"],
     ),
     "a conflict": (
         [
@@ -433,7 +437,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [
             "bound it to a",
             "it would not fit there today",
-            "what is held of GPU 0 cannot be: 44096 MiB are granted of 40960",
+            "the allocations on GPU 0 conflict: 44096 MiB are granted of 40960",
         ],
     ),
 }

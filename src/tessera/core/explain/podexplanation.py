@@ -1,4 +1,4 @@
-"""Where a pod is and why there, or what it waits for, node by node, and what would make it fit.
+"""Why a pod is where it is, or why it is pending: node by node, and what would make it fit.
 
 The nodes' answers are those of the scheduler: kube-scheduler's rules of admission first, then room for cpu, memory and
 pods, then the devices, as the server's ledger sees them.
@@ -13,17 +13,17 @@ from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.explain.explain import Way, ways
-from tessera.core.explain.inspection import Tenant, inspect
+from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.ledger import Holder, Ledger, seen
-from tessera.core.packing.ledger.obstacles import allocated_by_name
+from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
-from tessera.core.packing.reasons import describe_need
+from tessera.core.packing.reasons import Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 
-__all__ = ["Answer", "HeldDevice", "Whereabouts", "share_words", "whereabouts"]
+__all__ = ["HeldDevice", "PodExplanation", "explain_pod", "share_words"]
 
 _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
@@ -48,18 +48,8 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Other pods on the same GPU."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a node could take the pod now."""
-
-    node: NodeName
-    reason: str = ""
-    """What stands in the way; empty where nothing does."""
-    lasting: bool = False
-    """Whether it would stand in the way even if nothing ran on the node."""
-
-
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to say about where one pod is or is not."""
+class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one pod is where it is, or why it is pending."""
 
     pod: PodKey
     need: str
@@ -69,23 +59,23 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[HeldDevice, ...] = ()
     record: Record = Record.NONE
     sentences: tuple[str, ...] = ()
-    """Why it is there, or why it waits, without full stop each; the most telling first."""
+    """Why it is there, or why it is pending, without full stop each; the most telling first."""
     remedies: tuple[str, ...] = ()
     """What would make it fit; empty for a pod that has its place."""
-    nodes: tuple[Answer, ...] = ()
-    """Each node's answer, were the pod not there yet."""
+    nodes: tuple[Verdict, ...] = ()
+    """Whether each node could take it, were the pod not there yet."""
     ways: tuple[Way, ...] = ()
     """How each kind of GPU could serve it."""
 
 
-def whereabouts(cluster: Cluster, key: PodKey) -> Whereabouts | None:
-    """Return where a pod is and why, or what it waits for; None where there is no such pod."""
+def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
+    """Return why a pod is where it is, or why it is pending; None where there is no such pod."""
     pod = next((each for each in cluster.pods if each.pod.key == key), None)
     if pod is None:
         return None
-    desk = _Desk(cluster, pod)
-    answers = desk.answers()
-    return Whereabouts(
+    rest = _WithoutPod(cluster, pod)
+    verdicts = rest.verdicts()
+    return PodExplanation(
         pod=key,
         need=describe_need(pod.pod.need),
         phase=pod.phase,
@@ -93,10 +83,10 @@ def whereabouts(cluster: Cluster, key: PodKey) -> Whereabouts | None:
         scheduler=pod.scheduler,
         devices=tuple(_devices(cluster, pod)),
         record=pod.record,
-        sentences=tuple(_placed(desk, answers) if pod.node is not None else _waiting(desk, answers)),
-        remedies=tuple(_remedies(desk, answers)) if pod.node is None else (),
-        nodes=answers,
-        ways=ways(desk.seen, pod.pod.need),
+        sentences=tuple(_placed(rest, verdicts) if pod.node is not None else _pending(rest, verdicts)),
+        remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
+        nodes=verdicts,
+        ways=ways(rest.seen, pod.pod.need),
     )
 
 
@@ -132,7 +122,7 @@ def _seen(each: SeenNode) -> tuple[Node, tuple[Share, ...]]:
     return seen(each.node, each.state) if each.state else (each.node, ())
 
 
-class _Desk:
+class _WithoutPod:
     """The cluster without the pod, while it is asked where the pod could be."""
 
     def __init__(self, cluster: Cluster, pod: SeenPod) -> None:
@@ -147,39 +137,32 @@ class _Desk:
             holder.uid: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
-    def answers(self) -> tuple[Answer, ...]:
-        found = self.ledger.filter(self.need, [each.node.name for each in self.cluster.nodes])
-        fitting = set(found.fitting)
-        return tuple(self._answer(each, found.failed, found.hopeless, fitting) for each in self.cluster.nodes)
+    def verdicts(self) -> tuple[Verdict, ...]:
+        obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
+        return tuple(
+            Verdict(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
+            for each in self.cluster.nodes
+        )
 
-    def _answer(self, each: SeenNode, failed: dict[str, str], hopeless: dict[str, str], fitting: set[str]) -> Answer:
-        name = each.node.name
+    def _obstacle(self, each: SeenNode, devices: Obstacle | None) -> Obstacle | None:
+        """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""
         if each.problem and self.need.asks:
-            return Answer(node=name, reason="its GPUs cannot be told; tessera inspect says why", lasting=True)
+            return Obstacle(Cause.UNREADABLE, "its GPUs cannot be read; tessera inspect says why")
         withheld = next(_withheld(each, self.need.asks), "")
         if withheld:
-            return Answer(node=name, reason=withheld, lasting=True)
-        if name in hopeless:
-            reason = hopeless[name]
-            told = next((told for ask in self.need.asks for known, told in _by_name(each, ask) if known == reason), "")
-            return Answer(node=name, reason=told or reason, lasting=True)
-        refused = self.refused[name]
-        if refused is not None:
-            return Answer(node=name, reason=_ADMISSION[refused[0]].format(refused[1]), lasting=True)
+            return Obstacle(Cause.WITHHELD, withheld)
+        rule = self.refused[each.node.name]
+        if rule is not None:
+            return refused(*rule)
+        if devices is not None and devices.cause.lasting:
+            return devices
         if not each.ready:
-            return Answer(node=name, reason="the node is not ready")
-        short = next(self.short(name), "")
-        return Answer(node=name, reason=short or ("" if name in fitting else failed[name]))
+            return Obstacle(Cause.NOT_READY, "the node is not ready")
+        return self.short(each.node.name) or devices
 
-    def short(self, name: str) -> Iterator[str]:
-        """Yield what a node is short of beside devices."""
-        cpu, memory, pods = self.ledger.left(name)
-        if self.need.cpu_milli > cpu:
-            yield f"needs {self.need.cpu_milli} milli cpu, {max(cpu, 0)} left"
-        if self.need.memory_mib > memory:
-            yield f"needs {self.need.memory_mib} MiB memory, {max(memory, 0)} left"
-        if pods < 1:
-            yield "the node is full of pods"
+    def short(self, name: str) -> Obstacle | None:
+        """Return what a node is short of beside devices."""
+        return node_obstacle(self.need, *self.ledger.left(name))
 
     def choice(self, names: Sequence[str]) -> tuple[str, tuple[Share, ...]] | None:
         """Return the node that the scheduler would choose of these, and the shares; None where none fits."""
@@ -191,13 +174,6 @@ class _Desk:
         return None if isinstance(shares, str) else (best, shares)
 
 
-_ADMISSION = {
-    Refusal.NODE_NAME: "the pod is pinned to {}",
-    Refusal.UNSCHEDULABLE: "the node is cordoned",
-    Refusal.TAINT: "the pod does not tolerate the taint {}",
-    Refusal.SELECTOR: "the node lacks the label {} that the pod selects",
-    Refusal.AFFINITY: "the pod's node affinity leaves the node out",
-}
 _CURES = {
     Refusal.NODE_NAME: "if it were not pinned to {}",
     Refusal.UNSCHEDULABLE: "if the node were not cordoned",
@@ -220,29 +196,26 @@ def _devices(cluster: Cluster, pod: SeenPod) -> Iterator[HeldDevice]:
             yield HeldDevice(share=share)
             continue
         others = dict.fromkeys(tenant.pod for tenant in gpu.tenants if tenant.pod != pod.pod.key)
-        level = next((each.level for each in gpu.tenants if _is(each, pod, share)), None)
+        own = (each.level for each in gpu.tenants if (each.pod, each.share) == (pod.pod.key, share))
+        level = next(own, None)
         yield HeldDevice(uuid=gpu.uuid, model=gpu.model, share=share, level=level, neighbours=tuple(others))
 
 
-def _is(tenant: Tenant, pod: SeenPod, share: Share) -> bool:
-    return tenant.pod == pod.pod.key and tenant.share == share
-
-
-def _placed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield why a pod is where it is, and whether it would go there again."""
-    pod = desk.pod
+    pod = rest.pod
     assert pod.node is not None
     yield from _how(pod)
-    here = next((each for each in answers if each.node == pod.node), None)
+    here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
         yield f"node {pod.node} is not there any more"
     elif not pod.pod.need.asks:
-        yield "it asks for no GPU"
+        yield "it requests no GPU"
     else:
-        yield from _again(desk, answers, here)
+        yield from _again(rest, verdicts, here)
     held = {share.gpu for share in pod.shares}
-    gpus = (gpu for node in inspect(desk.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
-    yield from (f"what is held of GPU {gpu.index} cannot be: {each}" for gpu in gpus for each in gpu.conflicts)
+    gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)
+    yield from (f"the allocations on GPU {gpu.index} conflict: {each}" for gpu in gpus for each in gpu.conflicts)
 
 
 def _how(pod: SeenPod) -> Iterator[str]:
@@ -255,16 +228,16 @@ def _how(pod: SeenPod) -> Iterator[str]:
     else:
         yield f"{pod.scheduler} bound it to {pod.node}"
     if pod.ending:
-        yield "it is being deleted and holds its devices until its containers have ended"
+        yield "it is being deleted and keeps its devices until its containers have ended"
     if pod.record is Record.GUESSED:
-        yield "nobody recorded which devices it holds; these fit"
+        yield "no record says which devices it is allocated; these fit"
 
 
-def _again(desk: _Desk, answers: Sequence[Answer], here: Answer) -> Iterator[str]:
-    able = [each.node for each in answers if not each.reason]
-    found = desk.choice(able)
-    if here.reason:
-        yield f"it would not fit there today: {here.reason}"
+def _again(rest: _WithoutPod, verdicts: Sequence[Verdict], here: Verdict) -> Iterator[str]:
+    able = [each.node for each in verdicts if each.obstacle is None]
+    found = rest.choice(able)
+    if here.obstacle is not None:
+        yield f"it would not fit there today: {here.obstacle.text}"
     elif found is not None and found[0] == here.node:
         if len(able) == 1:
             yield "no other node could take it now"
@@ -274,91 +247,83 @@ def _again(desk: _Desk, answers: Sequence[Answer], here: Answer) -> Iterator[str
         yield f"placed anew, it would go to {found[0]}: {_listed(found[1])}"
 
 
-# Why it waits
+# Why it is pending
 
 
-def _waiting(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
-    pod, need = desk.pod, desk.need
+def _pending(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    pod, need = rest.pod, rest.need
     if pod.problem:
         yield pod.problem
     if any(ask.form is not Form.EXACT for ask in need.asks) and pod.scheduler != _SCHEDULER:
         yield (
-            f"it is left to {pod.scheduler}, which chooses no GPU unless it calls Tessera's server: "
+            f"it is scheduled by {pod.scheduler}, which allocates no GPU unless it calls Tessera's server: "
             f"set spec.schedulerName: {_SCHEDULER}"
         )
-    yield from _unadvertised(desk)
-    able = [each.node for each in answers if not each.reason]
-    found = desk.choice(able)
+    yield from _unadvertised(rest)
+    able = [each.node for each in verdicts if each.obstacle is None]
+    found = rest.choice(able)
     if found is not None:
         yield f"{_named(able)} could take it now, {found[0]} best: {_listed(found[1])}"
-    if not answers:
+    if not verdicts:
         yield "there are no nodes"
     if pod.message:
         yield f"its scheduler said: {pod.message}"
     yield from foreign_names(need.asks)
 
 
-def _unadvertised(desk: _Desk) -> Iterator[str]:
+def _unadvertised(rest: _WithoutPod) -> Iterator[str]:
     """Yield the resources that no node advertises: kube-scheduler refuses the pod everywhere before asking further."""
-    offered = {name for each in desk.cluster.nodes for name, _ in each.advertised}
-    for ask in {ask.resource: ask for ask in desk.need.asks}.values():
+    offered = {name for each in rest.cluster.nodes for name, _ in each.advertised}
+    for ask in {ask.resource: ask for ask in rest.need.asks}.values():
         if ask.resource in offered:
             continue
-        yield f"no node advertises {ask.resource}{_who_would(desk, ask)}"
+        yield f"no node advertises {ask.resource}{_who_would(rest, ask)}"
 
 
-def _who_would(desk: _Desk, ask: Ask) -> str:
-    withheld = {each.node.name: reason for each in desk.cluster.nodes for reason in _withheld(each, (ask,))}
+def _who_would(rest: _WithoutPod, ask: Ask) -> str:
+    withheld = {each.node.name: reason for each in rest.cluster.nodes for reason in _withheld(each, (ask,))}
     for reason in dict.fromkeys(withheld.values()):
         return f"; on {_named([name for name in withheld if withheld[name] == reason])}: {reason}"
     if ask.form is not Form.EXACT:
-        return _who_would_serve(desk, ask)
-    gpus = [gpu for each in desk.cluster.nodes for gpu in each.node.gpus]
+        return _who_would_serve(rest, ask)
+    gpus = [gpu for each in rest.cluster.nodes for gpu in each.node.gpus]
     able = sum(bool(gpu.options(ask)) for gpu in gpus)
     if able:
-        return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could give it, once the controller has it made there"
-    return ", and no GPU of the cluster could give it"
+        return f" yet; {able} {'GPU' if able == 1 else 'GPUs'} could provide it, once the controller creates it there"
+    return ", and no GPU of the cluster could provide it"
 
 
-def _who_would_serve(desk: _Desk, ask: Ask) -> str:
-    able = [node.name for node in desk.seen if any(gpu.options(ask) for gpu in node.gpus)]
+def _who_would_serve(rest: _WithoutPod, ask: Ask) -> str:
+    able = [node.name for node in rest.seen if any(gpu.options(ask) for gpu in node.gpus)]
     if able:
-        return f": GPUs of {_named(able)} could serve it, and no agent says so; see whether it runs there"
-    told = [(each.node.name, told) for each in desk.cluster.nodes for _, told in _by_name(each, ask)]
-    return f": {told[0][0]}: {told[0][1]}" if told else ", and no GPU of the cluster could serve it"
-
-
-def _by_name(each: SeenNode, ask: Ask) -> Iterator[tuple[str, str]]:
-    """Yield for GPUs with an agent that a need would be served there if the kubelet did not allocate by name.
-
-    First as the ledger says it, then with the policy that would have to change.
-    """
-    if each.state is None or ask.form is Form.EXACT:
-        return
-    for gpu in each.state.gpus:
-        devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
-        if devices:
-            yield allocated_by_name(devices), allocated_by_name(devices, each.state.policy)
+        return f": GPUs of {_named(able)} could serve it, and no agent reports it; check the agents there"
+    for node, each in zip(rest.seen, rest.cluster.nodes, strict=True):
+        for gpu in node.gpus:
+            devices = of_other_allocator(ask, gpu.model, gpu.memory_mib, gpu.sharing)
+            if devices:
+                policy = f" (GPUPolicy {each.state.policy})" if each.state and each.state.policy else ""
+                return f": {node.name}{policy}: {allocated_by_name(devices)}"
+    return ", and no GPU of the cluster could serve it"
 
 
 # What would make it fit
 
 
-def _remedies(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
-    if not desk.need.asks or any(not each.reason for each in answers):
+def _remedies(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    if not rest.need.asks or any(each.obstacle is None for each in verdicts):
         return
-    yield from _freed(desk, answers)
-    yield from _ended(desk, answers)
-    yield from _admitted(desk)
+    yield from _freed(rest, verdicts)
+    yield from _ended(rest, verdicts)
+    yield from _admitted(rest)
 
 
-def _freed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _freed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield the GPU on which the least memory is missing, for a pod that takes an amount of one GPU."""
-    if len(desk.need.asks) != 1 or desk.need.asks[0].count != 1:
+    if len(rest.need.asks) != 1 or rest.need.asks[0].count != 1:
         return
-    ask = desk.need.asks[0]
-    open_nodes = {each.node for each in answers if not each.lasting}
-    held = occupancy(desk.cluster.snapshot)
+    ask = rest.need.asks[0]
+    open_nodes = {each.node for each in verdicts if not _lasts(each)}
+    held = occupancy(rest.cluster.snapshot)
     lacks = sorted(
         (ask.memory_mib - gpu.left_mib, name, gpu.gpu.index)
         for name in open_nodes
@@ -369,44 +334,48 @@ def _freed(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
         yield f"if {missing} MiB were freed on GPU {index} of {name}"
 
 
+def _lasts(verdict: Verdict) -> bool:
+    return verdict.obstacle is not None and verdict.obstacle.cause.lasting
+
+
 def _lacks(held: Occupancy, ask: Ask) -> bool:
     """Return whether a GPU would serve an ask by an amount if only it had more memory left."""
     modes = {option.mode for option in held.gpu.options(ask) if option.amount}
     return held.amounts in modes and held.left_mib < ask.memory_mib and held.left_percent >= ask.compute_percent
 
 
-def _ended(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
+def _ended(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Yield the pods that would have to end, fewest first, and what would then be given."""
-    able = [each.node for each in answers if not each.lasting]
-    tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in desk.ledger.pods_on(name)))[:_MOST_TRIED]
+    able = [each.node for each in verdicts if not _lasts(each)]
+    tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
     for name in tried:
-        removable = [each.uid for each in desk.ledger.pods_on(name)]
-        gone = victims(desk.ledger, desk.need, _EVERYBODY, name, removable)
+        removable = [each.uid for each in rest.ledger.pods_on(name)]
+        gone = victims(rest.ledger, rest.need, _EVERYBODY, name, removable)
         if gone:
-            found.append((len(gone), name, _then(desk, name, gone)))
+            found.append((len(gone), name, _then(rest, name, gone)))
     yield from (sentence for _, _, sentence in sorted(found)[:_MOST_REMEDIES])
 
 
-def _then(desk: _Desk, name: str, gone: Sequence[str]) -> str:
-    trial = desk.ledger.alone(name)
+def _then(rest: _WithoutPod, name: str, gone: Sequence[str]) -> str:
+    trial = rest.ledger.alone(name)
     for uid in gone:
         trial.drop_pod(uid)
-    shares = trial.choose(desk.need, name)
+    shares = trial.choose(rest.need, name)
     what = f": {_listed(shares)}" if not isinstance(shares, str) else ""
     ends = "ends" if len(gone) == 1 else "end"
-    return f"once {_named([desk.names[uid] for uid in gone])} {ends} on {name}{what}"
+    return f"once {_named([rest.names[uid] for uid in gone])} {ends} on {name}{what}"
 
 
-def _admitted(desk: _Desk) -> Iterator[str]:
+def _admitted(rest: _WithoutPod) -> Iterator[str]:
     """Yield the rules but for which nodes had room, each with its nodes."""
     bare = Need(
-        cpu_milli=desk.need.cpu_milli, memory_mib=desk.need.memory_mib, asks=desk.need.asks, models=desk.need.models
+        cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
     )
     cures: dict[str, list[str]] = {}
-    for each in desk.cluster.nodes:
-        refused = desk.refused[each.node.name]
-        if refused is not None and desk.ledger.fits(bare, each.node.name) and not any(desk.short(each.node.name)):
+    for each in rest.cluster.nodes:
+        refused = rest.refused[each.node.name]
+        if refused is not None and rest.ledger.fits(bare, each.node.name) and rest.short(each.node.name) is None:
             cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(each.node.name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"

@@ -1,0 +1,348 @@
+"""Obstacles: what keeps a pod off a node, with a cause for programs and a text for people.
+
+`Obstacles` finds those of devices for thousands of nodes at once, in few and short texts; `node_obstacle` finds those
+that kube-scheduler judges. `tessera plan`, the scheduler extender and `tessera explain pod` all print these texts.
+"""
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.core.gpu.mig import placements_of
+from tessera.core.gpu.sharing import Device, of_other_allocator
+from tessera.core.packing.fit import Demand, Fleet
+from tessera.core.packing.fit.admission import Refusal
+from tessera.core.packing.fit.demand import Devices
+from tessera.core.packing.fit.gputypes import MODE_BIT, GpuType, Ints
+from tessera.core.packing.fit.rooms import profile_of, rooms
+from tessera.core.packing.fit.ways import Amount, Cut, Way, Whole
+from tessera.core.workload.need import Ask, Form, Need
+
+__all__ = [
+    "Cause",
+    "Obstacle",
+    "Obstacles",
+    "allocated_by_name",
+    "describe",
+    "lasting",
+    "node_obstacle",
+    "refused",
+    "size",
+]
+
+_GIB: Final = 1024
+
+
+class Cause(enum.StrEnum):
+    """Why a node cannot take a pod; the nearest misses first."""
+
+    DEVICES_BUSY = "devices-busy"
+    DEVICES_FEW_FREE = "devices-few-free"
+    MEMORY_LEFT = "gpu-memory-left"
+    COMPUTE_LEFT = "gpu-compute-left"
+    SLICES_LEFT = "memory-slices-left"
+    TOGETHER = "not-together"
+    CPU = "cpu"
+    MEMORY = "memory"
+    PODS = "pods"
+    NOT_KNOWN = "not-known"
+    NOT_READY = "not-ready"
+    DEVICES_FEW = "devices-few"
+    BY_NAME = "allocated-by-name"
+    BY_SCHEDULER = "allocated-by-scheduler"
+    WITHHELD = "withheld"
+    UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    NO_DEVICE = "no-device"
+    NO_MODEL = "no-gpu-model"
+    NO_GPU = "no-gpu"
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it stays even if nothing runs on the node."""
+        return _ORDER[self] > _ORDER[Cause.NOT_READY]
+
+    @property
+    def rank(self) -> int:
+        """Where it stands among causes, the nearest miss first."""
+        return _ORDER[self]
+
+
+_ORDER: Final = {cause: rank for rank, cause in enumerate(Cause)}
+_CAUSES: Final = tuple(Cause)
+_TEXTS: Final = {
+    Cause.TOGETHER: "room for each request of the pod alone, but not for all of them together",
+    Cause.NO_GPU: "the node has no GPU",
+    Cause.NO_MODEL: "the node has no GPU of model {models}",
+    Cause.NO_DEVICE: "no GPU of the node can provide {one}",
+    Cause.BY_NAME: "{by_name}",
+    Cause.BY_SCHEDULER: (
+        "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of {one}"
+    ),
+    Cause.DEVICES_FEW: "too few devices: {count} x {one} requested, the node can provide {value}",
+    Cause.DEVICES_BUSY: "no room for {one}: {places} allocated, used in another mode, or closed to new pods",
+    Cause.DEVICES_FEW_FREE: "too few free devices: {count} x {one} requested, {value} free",
+    Cause.MEMORY_LEFT: "too little free GPU memory: {memory} requested, at most {left} free on one GPU (GPU {gpu})",
+    Cause.COMPUTE_LEFT: (
+        "too little free compute: {compute} % requested, at most {value} % free on a GPU with enough memory (GPU {gpu})"
+    ),
+    Cause.SLICES_LEFT: "{slices}",
+}
+_REFUSED: Final = {
+    Refusal.NODE_NAME: "the pod is pinned to {}",
+    Refusal.UNSCHEDULABLE: "the node is cordoned",
+    Refusal.TAINT: "the pod does not tolerate the taint {}",
+    Refusal.SELECTOR: "the node has no label {}, which the pod selects",
+    Refusal.AFFINITY: "the pod's node affinity excludes the node",
+}
+_GPU_BITS: Final = 10
+_VALUE_BITS: Final = 40
+_ASK_BITS: Final = 8
+_SLICE_BITS: Final = 16
+"""Of a value: the memory slices in use; above them the GPU's type."""
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """What keeps a pod off a node."""
+
+    cause: Cause
+    text: str
+    """For people: the cause, then what would help; without full stop."""
+    near: int = 0
+    """How near a miss it is, among nodes with the same cause."""
+
+
+def refused(rule: Refusal, culprit: str) -> Obstacle:
+    """Return the obstacle that a node does not admit a pod by this rule, with the taint or label at fault."""
+    return Obstacle(Cause.REFUSED, _REFUSED[rule].format(culprit))
+
+
+def node_obstacle(need: Need, cpu_milli: int, memory_mib: int, pods: int) -> Obstacle | None:
+    """Return what a node is short of beside devices, of which it has this much left; None where it has enough."""
+    if need.cpu_milli > cpu_milli:
+        left = max(cpu_milli, 0)
+        return Obstacle(Cause.CPU, f"too little CPU: {need.cpu_milli} milli requested, {left} free", left)
+    if need.memory_mib > memory_mib:
+        left = max(memory_mib, 0)
+        return Obstacle(Cause.MEMORY, f"too little memory: {need.memory_mib} MiB requested, {left} free", left)
+    return None if pods > 0 else Obstacle(Cause.PODS, "the node has its maximum number of pods")
+
+
+def lasting(codes: Ints) -> NDArray[np.bool_]:
+    """Return which codes of `Obstacles.codes` stand for what stays even if nothing runs on the node."""
+    return np.asarray(codes >> (_VALUE_BITS + _GPU_BITS + _ASK_BITS) > Cause.NOT_READY.rank)
+
+
+class Obstacles:
+    """The obstacles of one need on a fleet; nodes with the same have the same code."""
+
+    def __init__(self, fleet: Fleet, demand: Demand) -> None:
+        self._fleet = fleet
+        self._demand = demand
+        models = demand.need.models
+        self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
+        self._most = [np.array(_most(fleet, devices), dtype=np.int64) for devices in demand.devices]
+        self._others = [
+            np.array([bool(_other_s(each, devices.ask)) for each in fleet.types]) & self._models
+            for devices in demand.devices
+        ]
+        self._known: dict[int, Obstacle] = {}
+
+    def codes(self, nodes: Ints) -> Ints:
+        """Return a code for each of `nodes`, on which the pod does not fit; the first ask that is short decides."""
+        kinds = self._fleet.kind.take(nodes, 1)
+        codes = np.full(len(nodes), -1, dtype=np.int64)
+        _put(codes, np.logical_and.reduce(kinds == 0), _code(Cause.NO_GPU))
+        _put(codes, np.logical_and.reduce(~self._models[kinds]), _code(Cause.NO_MODEL))
+        for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
+            able = most[kinds].sum(axis=0)
+            _put(codes, able == 0, self._unable(number, devices.ask, kinds))
+            _put(codes, able < devices.ask.count, _code(Cause.DEVICES_FEW, number, able))
+        for number, (devices, most) in enumerate(zip(self._demand.devices, self._most, strict=True)):
+            left = (codes < 0).nonzero()[0]
+            if len(left):
+                codes[left] = self._now(number, devices, most, nodes[left])
+        codes[codes < 0] = _code(Cause.TOGETHER)
+        return codes
+
+    def of_code(self, code: int) -> Obstacle:
+        """Return what a code stands for."""
+        if code not in self._known:
+            self._known[code] = self._obstacle(code)
+        return self._known[code]
+
+    def _unable(self, number: int, ask: Ask, kinds: Ints) -> Ints:
+        """Return that no GPU serves an ask, or the type of the first whose devices would if their allocator did."""
+        if not self._others[number].any():
+            return _code(Cause.NO_DEVICE, number)
+        others = self._others[number][kinds]
+        first = np.take_along_axis(kinds, others.argmax(axis=0)[np.newaxis], axis=0)[0]
+        cause = Cause.BY_SCHEDULER if ask.form is Form.EXACT else Cause.BY_NAME
+        return np.where(others.any(axis=0), _code(cause, number, first), _code(Cause.NO_DEVICE, number))
+
+    def _now(self, number: int, devices: Devices, most: Ints, nodes: Ints) -> Ints:
+        """Return what is short for one ask on nodes that could serve it if they were free; -1 where nothing is."""
+        free = devices.per_gpu(self._fleet, nodes).sum(axis=0)
+        able = most[self._fleet.kind.take(nodes, 1)]
+        codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free), -1)
+        none = (free == 0) & (codes >= 0)
+        nearest = _code(Cause.DEVICES_BUSY, number, able.sum(axis=0))
+        for sort, find in ((Cut, self._slices), (Amount, self._amounts)):
+            serving = self._open(devices, sort, nodes)
+            if serving.any():
+                found = find(number, serving, nodes)
+                nearest = np.where(found >= 0, found, nearest)
+        return np.where(none, nearest, codes)
+
+    def _open(self, devices: Devices, sort: type[Amount | Cut], nodes: Ints) -> NDArray[np.bool_]:
+        """Return the GPUs that now serve one of the modes in which ways of this sort serve an ask there."""
+        modes = np.zeros(len(self._fleet.types), dtype=np.int64)
+        for way in (way for tier in devices.tiers for way in tier if isinstance(way, sort)):
+            for kind, option in way.by_type.items():
+                modes[kind] |= MODE_BIT[option.mode]
+        serving: NDArray[np.bool_] = (self._fleet.serves.take(nodes, 1) & modes[self._fleet.kind.take(nodes, 1)]) > 0
+        return serving
+
+    def _amounts(self, number: int, able: NDArray[np.bool_], nodes: Ints) -> Ints:
+        """Return the GPU with most memory left among those that serve amounts; -1 where none does."""
+        fleet, ask = self._fleet, self._demand.devices[number].ask
+        memory = np.where(able, fleet.memory_left.take(nodes, 1), -1)
+        compute = np.where(memory >= ask.memory_mib, fleet.compute_left.take(nodes, 1), -1)
+        most_memory, most_compute = memory.max(axis=0), compute.max(axis=0)
+        found = np.where(
+            most_compute >= 0,
+            _code(Cause.COMPUTE_LEFT, number, most_compute, self._index(compute.argmax(axis=0), nodes)),
+            _code(Cause.MEMORY_LEFT, number, most_memory, self._index(memory.argmax(axis=0), nodes)),
+        )
+        return np.where(most_memory >= 0, found, -1)
+
+    def _slices(self, number: int, able: NDArray[np.bool_], nodes: Ints) -> Ints:
+        """Return the GPU with most memory slices free among those that can be repartitioned; -1 where none can."""
+        fleet = self._fleet
+        kind = fleet.kind.take(nodes, 1)
+        units = np.array([t.model.units for t in fleet.types], dtype=np.int64)[kind]
+        used = fleet.used.take(nodes, 1) & ((1 << units) - 1)
+        free = np.where(able, units - np.bitwise_count(used).astype(np.int64), -1)
+        rows = free.argmax(axis=0)
+        value = np.take_along_axis((kind << _SLICE_BITS) + used, rows[np.newaxis], axis=0)[0]
+        return np.where(free.max(axis=0) >= 0, _code(Cause.SLICES_LEFT, number, value, self._index(rows, nodes)), -1)
+
+    def _index(self, rows: Ints, nodes: Ints) -> Ints:
+        """Return the index in its node of the GPU in each row, 0 where there is none."""
+        index = self._fleet.gpu_index
+        found = zip(nodes.tolist(), rows.tolist(), strict=True)
+        return np.array([index[node][row] if row < len(index[node]) else 0 for node, row in found], dtype=np.int64)
+
+    def _obstacle(self, code: int) -> Obstacle:
+        value = code & ((1 << _VALUE_BITS) - 1)
+        gpu = code >> _VALUE_BITS & ((1 << _GPU_BITS) - 1)
+        number = code >> (_VALUE_BITS + _GPU_BITS) & ((1 << _ASK_BITS) - 1)
+        cause = _CAUSES[code >> (_VALUE_BITS + _GPU_BITS + _ASK_BITS)]
+        devices = self._demand.devices[number]
+        ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
+        parts = {}
+        if cause is Cause.BY_NAME:
+            parts["by_name"] = allocated_by_name(_other_s(self._fleet.types[value], ask))
+        if cause is Cause.SLICES_LEFT:
+            parts["slices"], near = self._slices_text(devices, value, gpu)
+        text = _TEXTS[cause].format(
+            models=" or ".join(self._demand.need.models),
+            one=_one(ask),
+            count=ask.count,
+            memory=size(ask.memory_mib, up=True),
+            compute=ask.compute_percent,
+            value=value,
+            places=f"all {value} places are" if value > 1 else "the only place is",
+            left=size(value),
+            gpu=gpu,
+            **parts,
+        )
+        return Obstacle(cause, text, near)
+
+    def _slices_text(self, devices: Devices, value: int, gpu: int) -> tuple[str, int]:
+        """Return which memory slices of a GPU are free and where the instance could start, and how many are free."""
+        kind, used = value >> _SLICE_BITS, value & ((1 << _SLICE_BITS) - 1)
+        model = self._fleet.types[kind].model
+        ways = (way.by_type.get(kind) for tier in devices.tiers for way in tier if isinstance(way, Cut))
+        profile = next(way.profile or "" for way in ways if way is not None)
+        free = [str(each) for each in range(model.units) if not used >> each & 1]
+        if not free:
+            return f"no place for {profile}: no GPU has a free memory slice", 0
+        has = f"GPU {gpu} has memory {'slice' if len(free) == 1 else 'slices'} {', '.join(free)} free"
+        places = placements_of(model, profile)
+        if any(not place.mask & used for place in places):
+            why = "the media engines it needs are allocated"
+        else:
+            why = f"it starts at {', '.join(str(place.start) for place in places)}"
+        return f"no place for {profile}: {has}, but {why}", len(free)
+
+
+def allocated_by_name(devices: Iterable[Device]) -> str:
+    """Return that a need is not served by these devices, which the kubelet allocates, and what to do; names two."""
+    names = " or ".join(list(dict.fromkeys(device.resource for device in devices))[:2])
+    return (
+        f"its devices are allocated by name ({names}): request one by name, "
+        "or set allocator: scheduler in the node's GPUPolicy"
+    )
+
+
+def size(memory_mib: int, *, up: bool = False) -> str:
+    """Return an amount of memory for people, in GiB with a tenth from 1 GiB on, rounded down or up."""
+    if memory_mib < _GIB:
+        return f"{memory_mib} MiB"
+    tenths = -(-10 * memory_mib // _GIB) if up else 10 * memory_mib // _GIB
+    return f"{tenths / 10:g} GiB"
+
+
+def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
+    return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
+
+
+def _most(fleet: Fleet, devices: Devices) -> list[int]:
+    """Return how many devices of an ask a free GPU of each type could serve, at most."""
+    ways = [way for tier in devices.tiers for way in tier]
+    found = [sum(_of_free(fleet, way, kind) for way in ways) for kind in range(len(fleet.types))]
+    return found if devices.ask.form is Form.EXACT else [min(each, 1) for each in found]
+
+
+def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
+    if kind not in way.by_type:
+        return 0
+    option, gpu_type = way.by_type[kind], fleet.types[kind]
+    if isinstance(way, Cut):
+        return int(rooms(gpu_type.model, profile_of(gpu_type.model, option.profile or ""))[0])
+    if isinstance(way, Amount | Whole):
+        return 1
+    return sum(device.clients for device in gpu_type.devices if device.option == option)
+
+
+def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0) -> Ints:
+    """Return a code; what is too large for it is cut to the largest."""
+    most = np.minimum(value, (1 << _VALUE_BITS) - 1).astype(np.int64)
+    index = np.clip(gpu, 0, (1 << _GPU_BITS) - 1).astype(np.int64)
+    ask = min(number, (1 << _ASK_BITS) - 1)
+    code: Ints = (((cause.rank << _ASK_BITS) + ask) << (_GPU_BITS + _VALUE_BITS)) + (index << _VALUE_BITS) + most
+    return code
+
+
+def _put(codes: Ints, where: NDArray[np.bool_], code: Ints) -> None:
+    """Set the codes that are not set yet."""
+    np.copyto(codes, code, where=where & (codes < 0))
+
+
+def describe(ask: Ask) -> str:
+    """Return an ask in words: `2 x nvidia.com/gpu`, `37 GiB with hardware isolation`."""
+    return f"{ask.count} x {_one(ask)}" if ask.count > 1 else _one(ask)
+
+
+def _one(ask: Ask) -> str:
+    """Return one device of an ask in words."""
+    if ask.form is Form.EXACT:
+        return ask.resource
+    compute = f" and {ask.compute_percent} % compute" if ask.compute_percent else ""
+    grade = f" with {ask.isolation} isolation" if ask.isolation != "none" else ""
+    return f"{size(ask.memory_mib, up=True)}{compute}{grade}"

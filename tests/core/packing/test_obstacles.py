@@ -1,0 +1,244 @@
+"""Obstacles: each cause in its words, the same from the ledger and for the plan."""
+
+import msgspec
+import pytest
+
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
+from builders.gpunodes import at
+from builders.holders import held, holder
+from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.obstacles import size
+from tessera.core.packing.reasons import Reasons
+from tessera.core.workload.need import Ask, Isolation, Need, Pod
+
+WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+BUSY = "allocated, used in another mode, or closed to new pods"
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
+
+
+def two_models(need: Need) -> Need:
+    return msgspec.structs.replace(need, models=("A100-40GB", "A30-24GB"))
+
+
+REASONS = {
+    "a node without GPU": (node("n"), (), amount(1), "hopeless", "the node has no GPU"),
+    "another model": (
+        node("n", gpu(0, T4)),
+        (),
+        two_models(amount(1)),
+        "hopeless",
+        "the node has no GPU of model A100-40GB or A30-24GB",
+    ),
+    "more memory than any GPU has": (
+        node("n", gpu(0, T4)),
+        (),
+        amount(80 * 1024),
+        "hopeless",
+        "no GPU of the node can provide 80 GiB",
+    ),
+    "isolation and compute in the words of the need": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.MEMORY_SHARE,)))),
+        (),
+        amount(1_024, Isolation.DRIVER, compute_percent=30),
+        "hopeless",
+        "no GPU of the node can provide 1 GiB and 30 % compute with driver isolation",
+    ),
+    "fewer GPUs than asked for": (
+        node("n", gpu(0, T4), gpu(1, T4)),
+        (),
+        amount(4_096, count=3),
+        "hopeless",
+        "too few devices: 3 x 4 GiB requested, the node can provide 2",
+    ),
+    "instances that do not fit even if nothing runs": (
+        node("n", gpu(0, A30)),
+        (),
+        slices("2g.12gb", 3),
+        "hopeless",
+        "too few devices: 3 x nvidia.com/mig-2g.12gb requested, the node can provide 2",
+    ),
+    "devices that do not exist": (
+        node("n", gpu(0, T4, SLICED)),
+        (),
+        Need(asks=(Ask(resource="nvidia.com/gpu", count=3),)),
+        "hopeless",
+        "too few devices: 3 x nvidia.com/gpu requested, the node can provide 2",
+    ),
+    "memory is short": (
+        node("n", gpu(0, T4), gpu(1, T4)),
+        (holder("a", held(0, memory_mib=12_000)), holder("b", held(1, memory_mib=11_000))),
+        plain_share(6 * 1024),
+        "failed",
+        "too little free GPU memory: 6 GiB requested, at most 4.2 GiB free on one GPU (GPU 1)",
+    ),
+    "compute is short": (
+        node("n", gpu(0, T4)),
+        (holder("a", held(0, memory_mib=1, compute=90)),),
+        amount(1_024, compute_percent=30),
+        "failed",
+        "too little free compute: 30 % requested, at most 10 % free on a GPU with enough memory (GPU 0)",
+    ),
+    "one of two GPUs has room": (
+        node("n", gpu(0, T4), gpu(1, T4)),
+        (holder("a", held(0, memory_mib=12_000)),),
+        amount(8 * 1024, count=2),
+        "failed",
+        "too few free devices: 2 x 8 GiB requested, 1 free",
+    ),
+    "in use in another mode": (
+        node("n", gpu(0, A30)),
+        (holder("a", held(0, Mode.MIG, at="1g.6gb@0")),),
+        plain_share(1_024),
+        "failed",
+        f"no room for 1 GiB: the only place is {BUSY}",
+    ),
+    "memory slices in pieces": (
+        node("n", gpu(0, A30)),
+        (holder("a", held(0, Mode.MIG, at="1g.6gb@0")), holder("b", held(0, Mode.MIG, at="1g.6gb@2"))),
+        slices("2g.12gb"),
+        "failed",
+        "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
+    ),
+    "nothing can be cut": (
+        node("n", gpu(0, A30)),
+        (holder("a", held(0)),),
+        slices("2g.12gb"),
+        "failed",
+        (f"no room for nvidia.com/mig-2g.12gb: all 2 places are {BUSY}"),
+    ),
+    "no GPU is free": (
+        node("n", gpu(0, T4)),
+        (holder("a", held(0)),),
+        WHOLE,
+        "failed",
+        f"no room for nvidia.com/gpu: the only place is {BUSY}",
+    ),
+    "the kubelet allocates what would serve": (
+        node("n", gpu(0, T4), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
+        (),
+        amount(12_000, Isolation.HARDWARE, count=2),
+        "hopeless",
+        "too few devices: 2 x 11.8 GiB with hardware isolation requested, the node can provide 1",
+    ),
+    "the kubelet allocates all that would serve": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.MEMORY_SHARE,))), gpu(1, T4, Sharing(modes=(Mode.WHOLE,)))),
+        (),
+        amount(12_000, Isolation.HARDWARE),
+        "hopeless",
+        (
+            "its devices are allocated by name (nvidia.com/gpu): request one by name, or set allocator: scheduler in "
+            "the node's GPUPolicy"
+        ),
+    ),
+    "the scheduler allocates all that has the name": (
+        node("n", gpu(0, T4, Sharing(modes=(Mode.WHOLE,), allocator="scheduler"))),
+        (),
+        WHOLE,
+        "hopeless",
+        (
+            "its devices are allocated by the scheduler: request an amount of tessera.dev/gpu-memory instead of "
+            "nvidia.com/gpu"
+        ),
+    ),
+    "each alone, but not together": (
+        node("n", gpu(0, A30)),
+        (),
+        Need(asks=(*WHOLE.asks, *slices("1g.6gb").asks)),
+        "failed",
+        "room for each request of the pod alone, but not for all of them together",
+    ),
+    "a GPU that serves amounts in another mode": (
+        node("n", gpu(0, T4)),
+        (holder("a", held(0)),),
+        amount(800, Isolation.DRIVER),
+        "failed",
+        f"no room for 800 MiB with driver isolation: the only place is {BUSY}",
+    ),
+    "one memory slice where no instance starts": (
+        node("n", gpu(0)),
+        tuple(holder(f"p{i}", held(0, Mode.MIG, at=f"1g.5gb@{i}")) for i in range(7)),
+        slices("1g.5gb"),
+        "failed",
+        "no place for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
+    ),
+    "no memory slice": (
+        node("n", gpu(0)),
+        (holder("a", held(0, Mode.MIG, at="3g.20gb@0")), holder("b", held(0, Mode.MIG, at="3g.20gb@4"))),
+        slices("3g.20gb"),
+        "failed",
+        "no place for 3g.20gb: no GPU has a free memory slice",
+    ),
+    "media engines that are allocated": (
+        node("n", gpu(0)),
+        (holder("a", held(0, Mode.MIG, at="1g.5gb+me@0")),),
+        slices("1g.5gb.me"),
+        "failed",
+        (
+            "no place for 1g.5gb+me: GPU 0 has memory slices 1, 2, 3, 4, 5, 6, 7 free, but the media engines it needs "
+            "are allocated"
+        ),
+    ),
+    "existing instances that could be repartitioned": (
+        node("n", gpu(0, A30, Sharing(layout=(Placement(0, 2, "2g.12gb"),)))),
+        (holder("a", held(0, Mode.MIG, at="2g.12gb@0")), holder("b", held(0, Mode.MIG, at="2g.12gb@2"))),
+        slices("2g.12gb"),
+        "failed",
+        "no place for 2g.12gb: no GPU has a free memory slice",
+    ),
+    "replicas that are allocated": (
+        node("n", gpu(0, T4, SLICED)),
+        tuple(holder(each, held(0, Mode.TIME_SLICING)) for each in "ab"),
+        WHOLE,
+        "failed",
+        f"no room for nvidia.com/gpu: all 2 places are {BUSY}",
+    ),
+}
+
+
+def test_a_reason_names_the_devices_of_the_first_gpu_whatever_was_seen_before() -> None:
+    cut = at("A100-40GB", ("1g.5gb", 0))
+    sliced, whole = Sharing(modes=(Mode.MIG,), layout=cut, recut=False), Sharing(modes=(Mode.WHOLE,))
+    fresh, lived = Ledger(), Ledger()
+    lived.put_node(node("m", gpu(0, A100, whole)))
+    for each in (fresh, lived):
+        each.put_node(node("n", gpu(0, A100, sliced), gpu(1, A100, whole)))
+    (found,) = {each.filter(amount(2_000, Isolation.HARDWARE), ["n"]).hopeless["n"] for each in (fresh, lived)}
+    assert found.startswith("its devices are allocated by name (nvidia.com/mig-1g.5gb)")
+
+
+@pytest.mark.parametrize(("spec", "pods", "need", "where", "want"), REASONS.values(), ids=REASONS)
+def test_ledger_and_plan_name_one_obstacle_in_the_same_words(
+    spec: Node, pods: tuple[Holder, ...], need: Need, where: str, want: str
+) -> None:
+    ledger = Ledger()
+    ledger.put_node(spec)
+    for each in pods:
+        ledger.put_pod(each)
+    got = ledger.filter(need, ["n"])
+    assert got._asdict() == {"fitting": (), "failed": {}, "hopeless": {}} | {where: {"n": want}}
+    assert ledger.choose(need, "n") == want
+    assert not ledger.fits(need, "n")
+    assert ledger.scores(need, ["n"]) == (0,)
+    assert ledger.best(need, ["n"]) is None
+    running = tuple(
+        Running(
+            pod=Pod(key=each.key, need=each.need),
+            assignment=Assignment(pod=each.key, node=each.node, shares=each.shares),
+        )
+        for each in pods
+    )
+    reasons = Reasons(Snapshot(nodes=(spec,), running=running))
+    (verdict,) = reasons.verdicts(need)
+    assert verdict.obstacle == ledger.obstacles(need, ["n"])["n"]
+    assert f"; {want} (n" in reasons.sentence(need)
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "up", "want"),
+    [(1_000, False, "1000 MiB"), (1_024, False, "1 GiB"), (1_500, False, "1.4 GiB"), (1_500, True, "1.5 GiB")],
+)
+def test_memory_in_words(memory_mib: int, up: bool, want: str) -> None:
+    assert size(memory_mib, up=up) == want

@@ -1,0 +1,116 @@
+"""Why a pod is pending, in one sentence over all nodes; the obstacles themselves are in test_obstacles."""
+
+import pytest
+
+from builders.fleets import A30, T4, amount, gpu, node, plain_share, pods, slices
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.plan import plan
+from tessera.core.packing.reasons import Reasons
+from tessera.core.workload.need import Ask, Need
+
+WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
+SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
+REPLICAS = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
+TOGETHER = "room for each request of the pod alone, but not for all of them together"
+
+# Keyed by a sentence: GPUs of the one node, the need, what the node has instead of a device for it.
+OFFERS: dict[str, tuple[tuple[Gpu, ...], Need, str]] = {
+    "other devices": ((gpu(0, T4, REPLICAS),), slices("1g.5gb"), "1 x T4 offering nvidia.com/gpu"),
+    "profiles of other models": (
+        (gpu(0, A30), gpu(1, T4)),
+        slices("1g.5gb"),
+        "1 x A30-24GB with profiles 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb, 1 x T4 without MIG",
+    ),
+    "a GPU that is not repartitioned": (
+        (gpu(0, A30, Sharing(modes=(Mode.MPS,))),),
+        slices("1g.6gb"),
+        "1 x A30-24GB with MIG ruled out by its sharing",
+    ),
+    "smaller GPUs": (
+        (gpu(0, T4, SHARED), gpu(1, T4, SHARED)),
+        amount(20_000),
+        "2 x T4 of 15360 MiB shared as memory-share",
+    ),
+    "shares where whole GPUs are requested": ((gpu(0, T4, SHARED),), WHOLE, "1 x T4 shared as memory-share"),
+}
+
+
+@pytest.mark.parametrize("sentence", OFFERS)
+def test_where_no_gpu_can_provide_it_the_sentence_says_what_there_is(sentence: str) -> None:
+    gpus, need, want = OFFERS[sentence]
+    got = Reasons(Snapshot(nodes=(node("n", *gpus),))).sentence(need)
+    assert got.endswith(f"(n: {want})")
+    assert "; no GPU of the node can provide" in got
+
+
+# Keyed by a sentence: the snapshot, and the reasons of the pods that stay pending when it is planned.
+SENTENCES: dict[str, tuple[Snapshot, str]] = {
+    "CPU": (
+        Snapshot(nodes=(node("n", gpu(0), cpu_milli=3000),), pending=pods(slices("1g.5gb", cpu_milli=2500), 2)),
+        "needs nvidia.com/mig-1g.5gb; too little CPU: 2500 milli requested, 500 free (n)",
+    ),
+    "memory": (
+        Snapshot(nodes=(node("n"),), pending=pods(Need(memory_mib=1 << 21), 1)),
+        "needs 0 milli cpu and 2097152 MiB memory; too little memory: 2097152 MiB requested, 1048576 free (n)",
+    ),
+    "no nodes": (Snapshot(nodes=(), pending=pods(WHOLE, 1)), "needs nvidia.com/gpu; there are no nodes"),
+    "a model that is nowhere": (
+        Snapshot(nodes=(node("n", gpu(0)),), pending=pods(Need(models=("T4",), asks=WHOLE.asks), 1)),
+        "needs nvidia.com/gpu; the node has no GPU of model T4 (n)",
+    ),
+    "devices taken in either order leave a third ask nothing": (
+        Snapshot(
+            nodes=(node("n", gpu(0, T4), gpu(1, T4)),),
+            pending=pods(Need(asks=(Ask(resource="nvidia.com/gpu", count=2), *plain_share(9000).asks)), 1),
+        ),
+        f"needs 2 x nvidia.com/gpu, 8.8 GiB; {TOGETHER} (n)",
+    ),
+    "two asks that fit alone but not together": (
+        Snapshot(
+            nodes=(node("n", gpu(0, T4)),),
+            pending=pods(Need(asks=(*plain_share(9000).asks, *plain_share(9100).asks)), 1),
+        ),
+        f"needs 8.8 GiB, 8.9 GiB; {TOGETHER} (n)",
+    ),
+    "nodes with the same obstacle are counted, the nearest misses first": (
+        Snapshot(
+            nodes=(
+                Node(name=NodeName("a"), cpu_milli=1000, memory_mib=1000, unschedulable=True),
+                Node(
+                    name=NodeName("b"),
+                    cpu_milli=1000,
+                    memory_mib=1000,
+                    taints=(Taint(key="k", value="v", effect="NoExecute"),),
+                ),
+                *(Node(name=NodeName(name), cpu_milli=1000, memory_mib=1000, max_pods=0) for name in "cde"),
+            ),
+            pending=pods(Need(cpu_milli=1), 1),
+        ),
+        (
+            "needs 1 milli cpu and 0 MiB memory; the node has its maximum number of pods (c, d and 1 more nodes); the "
+            "node is cordoned (a); the pod does not tolerate the taint k=v:NoExecute (b)"
+        ),
+    ),
+    "of nodes with the same cause the nearest miss is named": (
+        Snapshot(
+            nodes=tuple(node(name, gpu(0, T4), cpu_milli=cpu) for name, cpu in (("a", 100), ("b", 300), ("c", 200))),
+            pending=pods(Need(cpu_milli=400), 1),
+        ),
+        (
+            "needs 400 milli cpu and 0 MiB memory; too little CPU: 400 milli requested, 300 free (b; 2 more nodes are "
+            "alike)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_pending_pod_has_its_reason_in_the_plan(sentence: str) -> None:
+    snapshot, want = SENTENCES[sentence]
+    assert {each.reason for each in plan(snapshot, policy="first-fit").waiting} == {want}
+
+
+def test_a_node_with_room_is_not_named() -> None:
+    got = Reasons(Snapshot(nodes=(node("full"), node("free", gpu(0))))).sentence(slices("1g.5gb"))
+    assert got == "needs nvidia.com/mig-1g.5gb; the node has no GPU (full)"

@@ -1,0 +1,228 @@
+"""kube-scheduler's questions: which nodes, how good, which one, who must end; answered in words that people read."""
+
+import msgspec
+import pytest
+
+from builders.kubeobjects import cut, gpu, pod, share
+from harness.servers import (
+    FULL,
+    NEED,
+    SHARE,
+    Asked,
+    hold,
+    make_node,
+    make_pod,
+    regrant,
+    servers,
+    settle,
+)
+from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.explain.podexplanation import explain_pod
+from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.plan import plan
+from tessera.core.workload.need import PodKey
+
+pytestmark = pytest.mark.anyio
+
+ALL = ("a", "b", "plain")
+
+
+async def test_reasons_are_told_by_node_and_hopeless_ones_apart(kube: MemoryKube, server: Asked) -> None:
+    for index in range(2):
+        await hold(kube, f"full-{index}", FULL, share(index, 40000), node="a")
+    await settle()
+    waiting = await make_pod(kube, "p", NEED)
+    _, answer = await server.post("/filter", {"Pod": waiting, "NodeNames": [*ALL, "new"]})
+    assert answer["NodeNames"] == ["b"]
+    assert sorted(answer["FailedNodes"]) == ["a", "new"]
+    assert list(answer["FailedAndUnresolvableNodes"]) == ["plain"]
+
+
+# Keyed by a sentence: the GPUs of the node, what pods hold there, the limits and isolation of the pod, its obstacle.
+OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] = {
+    "GPU memory": (
+        (gpu(0), gpu(1)),
+        (share(0, 30 << 10, Mode.MPS), share(1, 36 << 10, Mode.MPS)),
+        20,
+        "driver",
+        "too little free GPU memory: 20 GiB requested, at most 10 GiB free on one GPU (GPU 0)",
+    ),
+    "another mode": (
+        (gpu(0),),
+        (share(0, 1 << 10, Mode.MEMORY_SHARE),),
+        4,
+        "driver",
+        (
+            "no room for 4 GiB with driver isolation: the only place is allocated, used in another mode, or closed to "
+            "new pods"
+        ),
+    ),
+    "memory slices": (
+        (gpu(0),),
+        (cut(0, "1g.5gb", 1), cut(0, "3g.20gb", 4)),
+        16,
+        "hardware",
+        "no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
+    ),
+    "devices by name": (
+        (gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))),),
+        (),
+        4,
+        "driver",
+        (
+            "its devices are allocated by name (nvidia.com/gpu): request one by name, or set allocator: scheduler in "
+            "the node's GPUPolicy"
+        ),
+    ),
+    "smaller GPUs": ((gpu(0),), (), 41, "driver", "no GPU of the node can provide 41 GiB with driver isolation"),
+    "no GPU": ((), (), 4, "driver", "the node has no GPU"),
+}
+
+
+@pytest.mark.parametrize("sentence", OBSTACLES)
+async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) -> None:
+    gpus, held, gib, isolation, want = OBSTACLES[sentence]
+    kube = MemoryKube()
+    await make_node(kube, "a", *gpus)
+    async with servers(kube) as (server,):
+        for number, each in enumerate(held):
+            await hold(kube, f"held-{number}", FULL, each, node="a")
+        asking = await make_pod(
+            kube, "p", {"tessera.dev/gpu-memory": gib}, annotations={"tessera.dev/isolation": isolation}
+        )
+        await settle()
+        _, answer = await server.post("/filter", {"Pod": asking, "NodeNames": ["a"]})
+        view = server.server.view
+        cluster = read_cluster(as_fields([*view.objects(), asking]), authority=view.authority)
+    assert {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]} == {"a": want}
+    explained = explain_pod(cluster, PodKey("ns/p"))
+    assert explained is not None
+    assert [each.obstacle and each.obstacle.text for each in explained.nodes] == [want]
+    assert f"; {want} (a" in plan(cluster.snapshot).waiting[0].reason
+
+
+PASSING = {
+    "no GPU": {"cpu": 1},
+    "a GPU by name": {"nvidia.com/gpu": 1},
+    "a slice by name": {"nvidia.com/mig-1g.5gb": 1},
+}
+
+
+@pytest.mark.parametrize("case", PASSING)
+async def test_pods_that_the_kubelet_serves_pass_and_get_no_assignment(
+    kube: MemoryKube, server: Asked, case: str
+) -> None:
+    waiting = await make_pod(kube, "p", PASSING[case])
+    assert await server.fitting(waiting, *ALL) == list(ALL)
+    assert await server.schedule(waiting, *ALL) == ""
+    bound = await kube.get(PODS, "p", "ns")
+    assert bound is not None
+    assert bound["spec"]["nodeName"]
+    assert "tessera.dev/assignment" not in annotations_of(bound)
+
+
+async def test_exact_requests_are_scored(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", {"nvidia.com/mig-1g.5gb": 1})
+    _, answer = await server.post("/prioritize", {"Pod": waiting, "NodeNames": ALL})
+    assert {each["Host"]: each["Score"] for each in answer}["a"] == 10
+    assert {each["Host"]: each["Score"] for each in answer}["plain"] == 0
+
+
+CHOSEN: dict[str, tuple[dict[str, str | int], list[str]]] = {
+    "one node of two for a need": ({"tessera.dev/gpu-memory": 10}, ["a"]),
+    "the node with a free GPU for a whole one by name": ({"nvidia.com/gpu": 1}, ["a"]),
+    "all nodes for a pod without GPUs": ({"cpu": 1}, [*ALL]),
+    "all nodes for a device that nobody has, which the kubelet counts": ({"nvidia.com/mig-7g.141gb": 1}, [*ALL]),
+    "none for more than there is": ({"tessera.dev/gpu-memory": 41}, []),
+    "none for nonsense": ({"tessera.dev/gpu-memory": -1}, []),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_to(
+    kube: MemoryKube, server: Asked, case: str
+) -> None:
+    for index in range(2):
+        await hold(kube, f"old-{index}", NEED, share(index, 10240), node="b")
+    await settle()
+    limits, want = CHOSEN[case]
+    waiting = await make_pod(kube, "p", limits)
+    asked = {"Pod": waiting, "NodeNames": ALL}
+    _, filtered = await server.post("/filter", asked)
+    _, chosen = await server.post("/choose", asked)
+    assert chosen["NodeNames"] == want
+    if len(want) == 1:
+        _, scores = await server.post("/prioritize", {"Pod": waiting, "NodeNames": filtered["NodeNames"]})
+        assert [each["Host"] for each in scores if each["Score"] == 10] == want
+        assert (chosen["FailedNodes"], chosen["FailedAndUnresolvableNodes"]) == ({}, {})
+    else:
+        assert chosen == filtered
+
+
+NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
+    "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
+    "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
+    "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
+    "more than any GPU has": ({"tessera.dev/gpu-memory": 500}, {}, "500 GiB"),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+async def test_nonsense_waits_with_a_reason_and_is_never_bound(kube: MemoryKube, server: Asked, case: str) -> None:
+    limits, annotations, want = NONSENSE[case]
+    waiting = await make_pod(kube, "p", limits, annotations=annotations)
+    _, answer = await server.post("/filter", {"Pod": waiting, "NodeNames": ["a", "b"]})
+    assert answer["NodeNames"] == []
+    assert want in answer["FailedAndUnresolvableNodes"]["a"]
+    assert await server.bind(waiting, "a") != ""
+    left = await kube.get(PODS, "p", "ns")
+    assert left is not None
+    assert "nodeName" not in left["spec"]
+    _, scores = await server.post("/prioritize", {"Pod": waiting, "NodeNames": ["a", "b"]})
+    assert [each["Score"] for each in scores] == [0, 0]
+    _, answer = await server.post(
+        "/preempt", {"Pod": waiting, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u"}]}}}
+    )
+    assert answer == {"NodeNameToMetaVictims": {}}
+
+
+async def test_preempt_names_the_cheapest_victims_of_one_device(kube: MemoryKube, server: Asked) -> None:
+    made: dict[str, Object] = {}
+    for name, index, mib, priority in (("big", 0, 40000, 5), ("small", 1, 20000, 1), ("tiny", 1, 20000, 0)):
+        body = pod(name, FULL, node="a", spec={"priority": priority})
+        made[name] = await kube.create(PODS, body)
+        await regrant(kube, name, share(index, mib, Mode.MPS))
+    await settle()
+    waiting = await make_pod(kube, "p", NEED, spec={"priority": 10})
+    everybody = {"Pods": [{"UID": each["metadata"]["uid"]} for each in made.values()], "NumPDBViolations": 0}
+    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": {"a": everybody, "plain": {}}})
+    want = {"a": {"Pods": [{"UID": made["tiny"]["metadata"]["uid"]}], "NumPDBViolations": 0}}
+    assert answer == {"NodeNameToMetaVictims": want}
+    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToVictims": {"b": {"Pods": []}}})
+    assert answer == {"NodeNameToMetaVictims": {}}, "it fits on b already"
+
+
+async def test_preempt_leaves_pods_without_gpus_to_kube_scheduler(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", {"cpu": 1})
+    asked = {"plain": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+    _, answer = await server.post("/preempt", {"Pod": waiting, "NodeNameToMetaVictims": asked})
+    assert answer == {"NodeNameToMetaVictims": asked}
+
+
+async def test_inspect_tells_who_holds_what_as_gpushare_does(kube: MemoryKube, server: Asked) -> None:
+    waiting = await make_pod(kube, "p", SHARE)
+    assert await server.bind(waiting, "b") == ""
+    await settle()
+    code, text = await server.get("/gpushare-scheduler/inspect")
+    found = {each["name"]: each for each in msgspec.json.decode(text)["nodes"]}
+    assert code == 200
+    assert (found["a"]["usedGPU"], found["b"]["usedGPU"], len(found["b"]["devs"])) == (0, 6, 2)
+    assert [pod for each in found["b"]["devs"] for pod in each["pods"]] == [
+        {"name": "p", "namespace": "ns", "usedGPU": 6}
+    ]
+    _, text = await server.get("/gpushare-scheduler/inspect/b")
+    assert msgspec.json.decode(text)["nodes"] == [found["b"]]
+    code, text = await server.get("/gpushare-scheduler/inspect/none")
+    assert (code, "not found" in text) == (200, True)
