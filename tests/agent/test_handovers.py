@@ -368,6 +368,8 @@ async def test_no_gpus_are_reported_before_the_next_one_has_what_is_the_kubelets
     """Servers claim what is free as soon as GPUs are reported."""
     gpus = tuple(shared(gpu, WHOLE) for gpu in GPUS)
     state = GpuNodeState(name=NodeName("n1"), gpus=gpus, driver="580.1", reported=True)
+    await running.link.report(state, {}, generation=0)
+    assert read_gpu_node(await running.stored()).gpus == gpus
     await running.kube.delete(GPU_NODES, "n1")
     await running.until(lambda: bool(running.link.lost))
     await running.link.report(state, {}, generation=0)

@@ -65,8 +65,8 @@ class GpuNodeLink:
         self._read: tuple[Object | None, Asked] = (None, Asked())
         self._acted: tuple[Any, Any] | None = None
         """What of the spec concerns an agent, when its generation was reported last."""
-        self._written: dict[str, Any] = {}
-        """The last status written."""
+        self._written: tuple[dict[str, Any], str] = ({}, "")
+        """The last status written, and the version of the object then."""
         self._after: Object = {}
         """The object as it was stored then: the watch is late."""
         self._gone = ""
@@ -241,10 +241,10 @@ class GpuNodeLink:
         status = status_fields(state, observed_generation=observed)
         same = {key: present.get(key) for key in status} == status
         # What the server stored otherwise than it was written, for want of a field in the schema, is not written again.
-        refused = status == self._written and version_of(found) == version_of(self._after)
+        refused = self._written == (status, version_of(found))
         if not same and not refused:
             self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
-            self._written = status
+            self._written = status, version_of(self._after)
             self._log.info("gpunode_reported", generation=observed)
         self._acted = concerns if news else self._acted
 
