@@ -65,8 +65,8 @@ class GpuNodeLink:
         self._read: tuple[Object | None, Asked] = (None, Asked())
         self._acted: tuple[Any, Any] | None = None
         """What of the spec concerns an agent, when its generation was reported last."""
-        self._written: dict[str, Any] = {}
-        """The last status written."""
+        self._written: tuple[dict[str, Any], str] = ({}, "")
+        """The last status written, and the version of the object then."""
         self._after: Object = {}
         """The object as it was stored then: the watch is late."""
         self._gone = ""
@@ -74,6 +74,10 @@ class GpuNodeLink:
         self._offered = frozenset[DeviceKey]()
         self._keys: tuple[str, ...] = ()
         """The public keys that this agent tells."""
+        self._offered_in = ""
+        """UID of the object that had these."""
+        self._replaced = False
+        """Whether another object was read in its place."""
 
     async def run(self) -> None:
         """Follow the object until cancelled."""
@@ -127,14 +131,16 @@ class GpuNodeLink:
         Whoever deletes the object takes nothing back from the kubelet.
         """
         found = self._latest()
-        if found is not None:
-            self._offered = _offered(found)
+        if found is not None and (not self._offered or _uid(found) == self._offered_in):
+            self._offered, self._offered_in = _offered(found), _uid(found)
         return self._offered
 
     @property
-    def deleted(self) -> bool:
-        """Whether the object was there and is no more, so that what is offered has to be written down again."""
-        return self._installed and self._latest() is None and bool(self._offered)
+    def lost(self) -> frozenset[DeviceKey]:
+        """The devices that were the kubelet's in an object that is no more, until they are written to the next one."""
+        offered, found = self.offered(), self._latest()
+        gone = self._replaced or found is None or _uid(found) != self._offered_in
+        return offered if self._installed and gone else frozenset()
 
     def _latest(self) -> Object | None:
         """Return the object as it was seen or stored last; the watch is late."""
@@ -156,6 +162,7 @@ class GpuNodeLink:
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
         if found is None:
             raise Unavailable(f"GPUNode {self._node}", found="none yet", wanted="the one that another process made")
+        self._replaced = bool(self.offered()) and _uid(found) != self._offered_in
         return read_gpu_node(found)
 
     async def write_offered(self, keys: frozenset[DeviceKey], version: str) -> None:
@@ -171,6 +178,7 @@ class GpuNodeLink:
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
         self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
+        self._offered_in, self._replaced = _uid(self._after), False
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
                 f"GPUNode {self._node}",
@@ -224,7 +232,7 @@ class GpuNodeLink:
         if not self._installed:
             return
         found = self._latest() or await self._make(node)
-        if found is None:
+        if found is None or self.lost:  # servers claim what is free as soon as GPUs are reported
             return
         present, spec = found.get("status") or {}, found.get("spec") or {}
         concerns = spec.get("policy"), spec.get("wanted")
@@ -233,10 +241,10 @@ class GpuNodeLink:
         status = status_fields(state, observed_generation=observed)
         same = {key: present.get(key) for key in status} == status
         # What the server stored otherwise than it was written, for want of a field in the schema, is not written again.
-        refused = status == self._written and version_of(found) == version_of(self._after)
+        refused = self._written == (status, version_of(found))
         if not same and not refused:
             self._after = await self._kube.patch(GPU_NODES, self._node, {"status": status}, subresource="status")
-            self._written = status
+            self._written = status, version_of(self._after)
             self._log.info("gpunode_reported", generation=observed)
         self._acted = concerns if news else self._acted
 
@@ -263,10 +271,9 @@ def _offered(found: Object) -> frozenset[DeviceKey]:
 
 
 def _is_later(each: Object, other: Object) -> bool:
-    """Return whether one is a later state of the same object."""
+    """Return whether one is a later state of the object, or one that was made after the other was deleted."""
     first, second = version_of(each), version_of(other)
-    comparable = _uid(each) == _uid(other) and first.isdecimal() and second.isdecimal()
-    return comparable and int(first) > int(second)
+    return first.isdecimal() and second.isdecimal() and int(first) > int(second)
 
 
 def _asked(found: Object, former: Asked) -> Asked:

@@ -102,7 +102,7 @@ class Handovers:
         offered = with_former(look.offered, self._last, await self._bound_for(look))
         desired = by_name(offered)
         taken = self._taken(look, desired, claims=())
-        if self._gpunode.deleted or desired - self._gpunode.offered() - taken:
+        if self._gpunode.lost or desired - self._gpunode.offered() - taken:
             try:
                 await self._commit(look, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
@@ -134,7 +134,8 @@ class Handovers:
 
         """
         state = await self._gpunode.fresh(look.node)
-        await self._gpunode.write_offered(as_keys(state.offered) - (keys - self._gate.by_name), state.version)
+        committed = as_keys(state.offered) | self._gpunode.lost
+        await self._gpunode.write_offered(committed - (keys - self._gate.by_name), state.version)
 
     # To the kubelet
 
@@ -143,9 +144,9 @@ class Handovers:
 
         What was the kubelet's when somebody deleted the object is still.
         """
-        lost = self._gpunode.offered() if self._gpunode.deleted else frozenset[DeviceKey]()
         for _ in range(_TRIES):
             state = await self._gpunode.fresh(look.node)
+            lost = self._gpunode.lost
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
             committed = as_keys(state.offered) | lost
             taken = self._taken(look, desired, state.claims)

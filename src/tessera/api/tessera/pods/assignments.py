@@ -26,6 +26,8 @@ _GPU_INDEX = r"[0-9]{1,3}"
 """No node has a thousand GPUs."""
 _MOST_UNITS = 2**20
 """Of gpushare's on one GPU: more than any has, in MiB too."""
+_MOST_GPUS, _MOST_MIB, _MOST_SLICES = 1000, 16 << 20, 64
+"""Of one node, of one GPU, and of its memory: more than any has."""
 _WHOLE_PERCENT = 100
 _GIB = 1024
 _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
@@ -191,10 +193,19 @@ def _own(field: Field) -> tuple[Share, ...]:
         shares = _DECODER.decode(field.text())
     except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
         raise field.refuse("a list of shares in JSON", found=shown(error)) from error
-    for share in shares:
-        if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= _WHOLE_PERCENT:
-            raise field.refuse("shares with amounts that a GPU has")
+    if not all(map(_is_possible, shares)):
+        raise field.refuse("shares with amounts that a GPU has")
     return shares
+
+
+def _is_possible(share: Share) -> bool:
+    """Return whether some node can have a share: sums of possible ones stay within 64 bits."""
+    return (
+        0 <= share.gpu < _MOST_GPUS
+        and 0 <= share.memory_mib <= _MOST_MIB
+        and 0 <= share.compute_percent <= _WHOLE_PERCENT
+        and 0 <= (share.start or 0) < _MOST_SLICES
+    )
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
