@@ -17,7 +17,7 @@ from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unans
 from tessera.core.cluster.claims import Fate, key_of
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.packing.ledger import Holder
+from tessera.core.packing.ledger import Hold, Holder, Purpose
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 from tessera.server.nominations import Nominations
@@ -135,7 +135,7 @@ class Claimer:
     @contextmanager
     def _chosen(self, node: str, batch: list[_Waiting], *, sure: bool) -> Iterator[list[tuple[_Waiting, Made]]]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
-        view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
+        view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[Hold]()
         view.expire()
         for each in batch:
             live = each.live
@@ -153,7 +153,7 @@ class Claimer:
             claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
             chosen.append((each, Made(claim, earlier is not None, self._clock_s())))
             if earlier is None:
-                held.append(f"chosen/{claim.attempt}")
+                held.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
                 view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
         try:
             yield chosen

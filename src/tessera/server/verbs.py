@@ -98,7 +98,7 @@ class Verbs:
 
     def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
         ledger, node = self._view.ledger, candidate.node
-        removable = (holder.uid for holder in ledger.pods_on(node) if self._view.is_pod(holder.uid))
+        removable = (str(holder.id) for holder in ledger.pods_on(node) if self._view.is_pod(holder.id))
         chosen = victims(ledger, live.need, live.priority, node, removable)
         if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
             return None

@@ -19,7 +19,7 @@ from tessera.clients.kube import Listing, Object, annotations_of, name_of, versi
 from tessera.core.cluster.claims import Fate, NodeClaims
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import Hold, Holder, HolderId, Ledger, Purpose, schedulable_node
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.errors import InvalidInput
 from tessera.log import Logger
@@ -67,9 +67,9 @@ class View:
         self._gone: dict[str, None] = {}
         self._listed = 0
         self._assumed: dict[str, Holder] = {}
-        self._former: dict[str, float] = {}
+        self._former: dict[Hold, float] = {}
         self._claims: dict[str, NodeClaims] = {}
-        self._claimed: dict[str, dict[str, Holder]] = {}
+        self._claimed: dict[str, dict[Hold, Holder]] = {}
         self._claimers: dict[str, set[str]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
         self.authority = Authority(servers={}, verify=verify)
@@ -116,7 +116,7 @@ class View:
             self._read_anew(name)
 
     def _read_anew(self, node: str) -> None:
-        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys():
+        for uid in self._objects.keys() & {holder.id for holder in self.ledger.pods_on(node)}:
             self._keep(uid, self._objects[uid], self._live(self._objects[uid]))
 
     def _live(self, each: Object) -> LivePod:
@@ -180,7 +180,7 @@ class View:
         for pod in pods.objects:
             self.take_pod(pod)
         listed = int(pods.resource_version)
-        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys() - present:
+        for uid in self._objects.keys() & {holder.id for holder in self.ledger.pods_on(node)} - present:
             if self._pods[uid].node == node and int(version_of(self._objects[uid])) <= listed:
                 self._forget(uid)
         state = self._state(node, each)
@@ -245,7 +245,7 @@ class View:
             self._drop_node(name)
             return
         node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
-        put = seen(node, state) if state else (node, ())
+        put = schedulable_node(node, state)
         if self._put.get(name) != put:
             self._put[name] = put
             self.ledger.put_node(put[0], reserved=put[1])
@@ -285,7 +285,7 @@ class View:
         uid = self._uids.get(key)
         return None if uid is None else (self._objects[uid], self._pods[uid])
 
-    def is_pod(self, uid: str) -> bool:
+    def is_pod(self, uid: HolderId) -> bool:
         """Return whether a holder in the ledger is a pod that was seen, and neither a claim nor a nomination."""
         return uid in self._pods
 
@@ -343,7 +343,7 @@ class View:
         The agent exchanges assignments of two pods by two writes. Between them, what one gave up looks free, and is
         the other's.
         """
-        name = f"former/{before.uid}"
+        name = Hold(Purpose.EXCHANGE, before.uid)
         self._former.pop(name, None)
         self._former[name] = self._clock_s() + _EXCHANGE_S
         self.ledger.put_pod(Holder(name, before.key, NodeName(before.node), Need(), before.shares, before.priority))
@@ -398,11 +398,11 @@ class View:
 
     def reclaim(self, node: str) -> None:
         """Let the ledger hold the claims of a node that count."""
-        before, holders = self._claimed.get(node, {}), dict[str, Holder]()
+        before, holders = self._claimed.get(node, {}), dict[Hold, Holder]()
         for claim in self.claims(node).counting(self.fate):
             live = self._pods.get(claim.uid)
             need, priority = (live.need, live.priority) if live else (Need(), 0)
-            name = f"{_claimed_by(node, claim.uid)}{claim.attempt}"
+            name = Hold(Purpose.CLAIM, claim.uid, node, claim.attempt)
             holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
             self._claimers.setdefault(claim.uid, set()).add(node)
         for name in before.keys() - holders.keys():
@@ -420,19 +420,11 @@ class View:
         nodes = frozenset(
             node for node in self._claimers.get(uid, ()) if self.claims(node).earlier(uid, self.fate) is not None
         )
-        own = [
-            holder
-            for node in nodes
-            for name, holder in self._claimed[node].items()
-            if name.startswith(_claimed_by(node, uid))
-        ]
-        for holder in own:
-            self.ledger.drop_pod(holder.uid)
+        restore = self.ledger.set_aside(name for node in nodes for name in self._claimed[node] if name.uid == uid)
         try:
             yield nodes
         finally:
-            for holder in own:
-                self.ledger.put_pod(holder)
+            restore()
 
     def _reclaim_of(self, uid: str) -> None:
         """Let go of a pod's claims where its fate settles them."""
@@ -444,11 +436,6 @@ class View:
         if (kind, name, why) not in self._told:
             _remember(self._told, (kind, name, why))
             self._log.warning("left_out", kind=kind, object=name, reason=why)
-
-
-def _claimed_by(node: str, uid: str) -> str:
-    """Return how the names begin under which the ledger holds what is claimed for a pod on a node."""
-    return f"claimed/{node}/{uid}/"
 
 
 def _uid(each: Object) -> str:

@@ -13,6 +13,7 @@ from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, placements, why_illegal
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.gputypes import GpuType
+from tessera.core.packing.ledger import HolderId
 from tessera.core.packing.ledger.clashes import problem
 
 __all__ = ["conflicts"]
@@ -85,12 +86,12 @@ def _twice(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
 
 def _unlike(gpu: Gpu, holdings: Sequence[Holding]) -> Iterator[str]:
     """Tell what could be together, and not on this GPU: it is shared otherwise than when the pods came."""
-    held: dict[str, tuple[Share, ...]] = {}
+    held: dict[HolderId, tuple[Share, ...]] = {}
     for each in holdings:
         held[each.pod] = (*held.get(each.pod, ()), each.share)
     found = problem(GpuType.of(gpu), held)
     if found is not None:
-        yield f"{found.text}, held by {', '.join(found.uids)}: nothing new is given of this GPU"
+        yield f"{found.text}, held by {', '.join(map(str, found.holders))}: nothing new is given of this GPU"
 
 
 def _named(place: Placement | None) -> tuple[str | None, int | None]:

@@ -11,12 +11,12 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
-from tessera.core.cluster.snapshot import Node, NodeName, Share
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.explain import Way, ways
 from tessera.core.explain.inspection import Tenant, inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import HolderId, Ledger, schedulable_node, uid_of
 from tessera.core.packing.ledger.obstacles import allocated_by_name
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import describe_need
@@ -100,36 +100,11 @@ def whereabouts(cluster: Cluster, key: PodKey) -> Whereabouts | None:
     )
 
 
-def _ledger(cluster: Cluster, without: SeenPod) -> Ledger:
-    """Return the cluster as the server's ledger has it, one pod left out."""
-    ledger = Ledger()
-    for each in cluster.nodes:
-        node, reserved = _seen(each)
-        ledger.put_node(node, reserved=reserved)
-    for pod in cluster.pods:
-        if pod.node is not None and pod is not without:
-            ledger.put_pod(
-                Holder(
-                    uid=pod.uid or pod.pod.key,
-                    key=pod.pod.key,
-                    node=pod.node,
-                    need=pod.pod.need,
-                    shares=pod.shares,
-                    priority=pod.pod.priority,
-                )
-            )
-    return ledger
-
-
 def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
     """Yield why a node's agent does not offer resources that are asked for, though its GPUs could give them."""
     resources = {ask.resource for ask in asks}
     impaired = each.state.impaired if each.state is not None else ()
     yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
-
-
-def _seen(each: SeenNode) -> tuple[Node, tuple[Share, ...]]:
-    return seen(each.node, each.state) if each.state else (each.node, ())
 
 
 class _Desk:
@@ -140,11 +115,11 @@ class _Desk:
         self.pod = pod
         # Where a pod is bound it may be anywhere for the question why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = _ledger(cluster, pod)
-        self.seen = [_seen(each)[0] for each in cluster.nodes]
+        self.ledger = Ledger.of(cluster, without=(uid_of(pod),))
+        self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
-        self.names = {
-            holder.uid: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
+        self.names: dict[HolderId, PodKey] = {
+            holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
     def answers(self) -> tuple[Answer, ...]:
@@ -381,7 +356,7 @@ def _ended(desk: _Desk, answers: Sequence[Answer]) -> Iterator[str]:
     tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in desk.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
     for name in tried:
-        removable = [each.uid for each in desk.ledger.pods_on(name)]
+        removable = [str(each.id) for each in desk.ledger.pods_on(name)]
         gone = victims(desk.ledger, desk.need, _EVERYBODY, name, removable)
         if gone:
             found.append((len(gone), name, _then(desk, name, gone)))

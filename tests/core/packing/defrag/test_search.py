@@ -55,7 +55,7 @@ def cluster(nodes: Sequence[Node], pods: Sequence[SeenPod]) -> Cluster:
 def running(placed: Holder, priority: int = 0) -> SeenPod:
     return SeenPod(
         pod=Pod(key=placed.key, need=placed.need, priority=priority, owner=OWNER),
-        uid=placed.uid,
+        uid=str(placed.id),
         node=placed.node,
         shares=placed.shares,
         record=Record.RECORDED if placed.shares else Record.NONE,
@@ -322,7 +322,7 @@ def test_fewer_moves_for_two_than_one_after_the_other() -> None:
     more = [*FIVE, node("m", gpu(0, T4))]
     pods = [
         *WIDE,
-        running(msgspec.structs.replace(holder(WIDE[1]), uid="o", key=PodKey("default/o"), node=more[1].name)),
+        running(msgspec.structs.replace(holder(WIDE[1]), id="o", key=PodKey("default/o"), node=more[1].name)),
     ]
     pods[-1] = msgspec.structs.replace(
         pods[-1], shares=tuple(msgspec.structs.replace(share, gpu=0) for share in pods[-1].shares)

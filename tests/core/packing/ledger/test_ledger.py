@@ -267,7 +267,7 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     index = shares[0].gpu
     assert list(ledger.conflicts) == [Clash(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
     assert ledger.fits(amount(1), "n") == (index == 5)
-    ledger.drop_pod(pods[0].uid)
+    ledger.drop_pod(pods[0].id)
     assert list(ledger.conflicts) == []
     ledger.drop_node("n")
     assert list(ledger.conflicts) == []
@@ -318,7 +318,7 @@ def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
 
 def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
     ledger = ledger_of(pods=(pod("a", share(memory_mib=15_000)),))
-    assert [held.uid for held in ledger.pods_on("n")] == ["a"]
+    assert [held.id for held in ledger.pods_on("n")] == ["a"]
     ledger.put_node(node("n", gpu(0, T4)))
     assert not ledger.fits(amount(1_000), "n")
     ledger.drop_node("n")

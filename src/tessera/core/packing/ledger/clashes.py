@@ -10,19 +10,19 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.fleet import describe
 from tessera.core.packing.fit.gputypes import GpuType
 from tessera.core.packing.fit.rooms import occupied, starts
+from tessera.core.packing.ledger.records import HolderId
 
 __all__ = ["Problem", "problem"]
 
 _FULL: Final = 100
 _AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
-Held = Mapping[str, tuple[Share, ...]]
-"""By uid of the holder."""
+Held = Mapping[HolderId, tuple[Share, ...]]
 
 
 class Problem(NamedTuple):
     """Why shares cannot be held at once."""
 
-    uids: tuple[str, ...]
+    holders: tuple[HolderId, ...]
     """Whose shares they are."""
     text: str
 
@@ -33,11 +33,11 @@ def problem(gpu_type: GpuType, held: Held) -> Problem | None:
     Which modes new shares may take is not looked at: what a pod holds was granted under rules that may have changed.
     The answer does not depend on the order. Cost: about a microsecond a share.
     """
-    for uid in sorted(held):
-        for share in held[uid]:
+    for holder in sorted(held, key=str):
+        for share in held[holder]:
             text = _alone(gpu_type, share)
             if text:
-                return Problem((uid,), text)
+                return Problem((holder,), text)
     every = [share for shares in held.values() for share in shares]
     text = _together(gpu_type, every)
     return Problem(tuple(held), text) if text else None

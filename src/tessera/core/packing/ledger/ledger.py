@@ -1,19 +1,21 @@
 """The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import compress, repeat
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from tessera.core.cluster.cluster import Cluster
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.ledger.clashes import problem
 from tessera.core.packing.ledger.obstacles import Obstacles
-from tessera.core.packing.ledger.records import Clash, Filtered, Holder
+from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
+from tessera.core.packing.ledger.schedulable import schedulable_node
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
 from tessera.core.packing.pack.scores import Scores
@@ -28,8 +30,6 @@ _LEARNED_DEVICES: Final = 64
 """Needs for more devices are not learned from: no node has them."""
 _REMEMBERED: Final = 1 << 16
 """Pods whose arrival is remembered, the latest."""
-_RESERVED: Final = "\0reserved "
-"""Stands before the number of a reservation; no uid begins so."""
 _MOST_WRITTEN: Final = 1 << 13
 """Needs that are known as pods wrote them, with selectors and tolerations."""
 _MOST_WHYS: Final = 256
@@ -74,11 +74,11 @@ class Ledger:
     def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
         self._policy = policy
         self._nodes: dict[str, _Reserved] = {}
-        self._pods: dict[str, Holder] = {}
-        self._on: dict[str, dict[str, Holder]] = {}
-        self._held: dict[str, dict[int, dict[str, tuple[Share, ...]]]] = {}  # by node, GPU and uid
+        self._pods: dict[HolderId, Holder] = {}
+        self._on: dict[str, dict[HolderId, Holder]] = {}
+        self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._clashes: dict[tuple[str, int], Clash] = {}
-        self._arrived: dict[str, None] = {}
+        self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
         self._fleet = Fleet(())
@@ -87,13 +87,33 @@ class Ledger:
         self._changed = False  # whether nodes did since scores were looked at
         self._scores = Scores(self._fleet, make_policy(policy, self._fleet, None), mix=mix, devices_only=True)
 
+    @classmethod
+    def of(cls, cluster: Cluster, *, without: Container[str] = (), priorities: bool = True) -> "Ledger":
+        """Return the ledger that a server has of a live cluster.
+
+        Args:
+            cluster: as it is observed.
+            without: UIDs of pods that are left out.
+            priorities: False to let all pods be of one, where the fewest are looked for whatever theirs.
+
+        """
+        ledger = cls()
+        for each in cluster.nodes:
+            node, reserved = schedulable_node(each.node, each.state)
+            ledger.put_node(node, reserved=reserved)
+        for pod in cluster.pods:
+            if pod.node is not None and uid_of(pod) not in without:
+                holder = Holder.of(pod, pod.node)
+                ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
+        return ledger
+
     @property
     def conflicts(self) -> tuple[Clash, ...]:
         """What is recorded as held on known nodes and cannot be, by node and GPU."""
         return tuple(sorted(self._clashes.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
-        """Take a node as it is now, with what is reserved on it (see `seen`); a new one comes last in ties.
+        """Take a node as it is now, with what is reserved on it (see `schedulable_node`); a new one comes last in ties.
 
         Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
         Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
@@ -128,29 +148,41 @@ class Ledger:
         self._touch(column)
 
     def put_pod(self, pod: Holder) -> None:
-        """Take a pod on a node as it is now, in place of what was known under its uid."""
-        known = self._pods.get(pod.uid)
+        """Take a pod on a node as it is now, in place of what was known under its id."""
+        known = self._pods.get(pod.id)
         if known == pod:
             return
         if known is not None:
             self._remove(known)
-        self._pods[pod.uid] = pod
-        self._on.setdefault(pod.node, {})[pod.uid] = pod
+        self._pods[pod.id] = pod
+        self._on.setdefault(pod.node, {})[pod.id] = pod
         added: dict[int, list[Share]] = {}
         for share in pod.shares:
             added.setdefault(share.gpu, []).append(share)
         for gpu, shares in added.items():
-            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.uid] = tuple(shares)
+            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
 
-    def drop_pod(self, uid: str) -> None:
+    def drop_pod(self, holder: HolderId) -> None:
         """Forget a pod; what it held is free."""
-        if uid in self._arrived:
-            del self._arrived[uid]
+        if holder in self._arrived:
+            del self._arrived[holder]
             self._scores.leave()
-        known = self._pods.get(uid)
+        known = self._pods.get(holder)
         if known is not None:
             self._remove(known)
+
+    def set_aside(self, holders: Iterable[HolderId]) -> Callable[[], None]:
+        """Hold nothing for these, which are known, until the function that is returned is called."""
+        aside = [self._pods[each] for each in holders]
+        for pod in aside:
+            self._remove(pod)
+
+        def restore() -> None:
+            for pod in aside:
+                self.put_pod(pod)
+
+        return restore
 
     def arrive(self, uid: str, need: Need) -> None:
         """Count the arrival of a pod for the mix that is learned, once a uid."""
@@ -297,8 +329,8 @@ class Ledger:
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
-        del self._pods[pod.uid]
-        del self._on[pod.node][pod.uid]
+        del self._pods[pod.id]
+        del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
         gone: dict[int, list[Share]] = {}
@@ -306,7 +338,7 @@ class Ledger:
             gone.setdefault(share.gpu, []).append(share)
         for gpu in gone:
             held = self._held[pod.node][gpu]
-            del held[pod.uid]
+            del held[pod.id]
             if not held:
                 del self._held[pod.node][gpu]
         if gone and not self._held[pod.node]:
@@ -348,7 +380,7 @@ class Ledger:
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
         found = problem(gpu_type, held)
         if found is not None:
-            self._clash(name, gpu, found.uids, found.text)
+            self._clash(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
             self._fleet.close(column, row)
@@ -358,14 +390,15 @@ class Ledger:
         for i, share in enumerate(reserved):
             # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
             beside = taken if gpu_type.kept else held
-            if problem(gpu_type, {**beside, f"{_RESERVED}{i}": (share,)}) is None:
-                taken[f"{_RESERVED}{i}"] = (share,)
+            own: dict[HolderId, tuple[Share, ...]] = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+            if problem(gpu_type, {**beside, **own}) is None:
+                taken |= own
         for shares in taken.values():
             for share in shares:
                 self._fleet.hold(column, share)
 
-    def _clash(self, name: str, gpu: int, uids: Iterable[str], text: str) -> None:
-        pods = tuple(sorted({self._pods[uid].key for uid in uids}))
+    def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+        pods = tuple(sorted({self._pods[each].key for each in holders}))
         self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:

@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: GPUs left to Tessera without their layout, and what is kept from new pods there."""
+"""A node as the scheduler places pods on it: GPUs left to Tessera without layout, and what is kept from new pods."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,22 +10,25 @@ from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 
-__all__ = ["seen"]
+__all__ = ["schedulable_node"]
 
 _NOTHING = Sharing(modes=())
 
 
-def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
-    """Return the node with the GPUs its agent reported, and the shares of them that are reserved.
+def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tuple[Share, ...]]:
+    """Return the node with the GPUs its agent reported, and the shares of them that are kept from new pods.
 
-    A GPU left to Tessera is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
-    anew. Reserved are devices that `state` wants to exist, for pods with exact requests, those that the kubelet may
-    still give away (`offered`), and devices that are sick.
+    A node without an agent, whose `state` is None, is as it is. A GPU left to Tessera is without its layout: what pods
+    hold of it are cuts, and what nobody holds may be cut anew. Reserved are devices that
+    `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
+    devices that are sick.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
     reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
 
     Before the agent has reported, nothing of the node's GPUs can be granted.
     """
+    if state is None:
+        return node, ()
     if not state.reported:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
