@@ -48,10 +48,14 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
         amount = modes & {Mode.MPS, Mode.MEMORY_SHARE} if not self.gpu.sharing.replicas else set[Mode]()
         return next(iter(amount), None)
 
+    def holdings_on(self, placement: Placement | None) -> tuple[Holding, ...]:
+        """Return the holdings on one device, in order."""
+        where = (placement.profile, placement.start) if placement else (None, None)
+        return tuple(h for h in self.holdings if (h.share.profile, h.share.start) == where)
+
     def clients(self, placement: Placement | None) -> tuple[PodKey, ...]:
         """Return the pods on one device, in order."""
-        where = (placement.profile, placement.start) if placement else (None, None)
-        return tuple(h.pod for h in self.holdings if (h.share.profile, h.share.start) == where)
+        return tuple(holding.pod for holding in self.holdings_on(placement))
 
     @property
     def instances(self) -> tuple[Placement, ...]:

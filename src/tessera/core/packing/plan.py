@@ -3,15 +3,15 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.occupancy import Occupancy, occupancy
+from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import Device, Mode
+from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import POLICIES, Packer
@@ -33,7 +33,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a planned GPU: the whole GPU or one MIG instance, and the pods that hold it."""
+    """One device of a planned GPU: the whole GPU or one MIG instance, and what pods hold of it."""
 
     placement: Placement | None
     """None where the device is the whole GPU."""
@@ -42,9 +42,14 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the device."""
     clients: int
     """How many pods may hold it at once; 0 where amounts decide."""
-    pods: tuple[PodKey, ...] = ()
+    holdings: tuple[Holding, ...] = ()
     exists: bool = False
     """Whether the instance is there already, so that nothing must be cut."""
+
+    @property
+    def pods(self) -> tuple[PodKey, ...]:
+        """The pods on it, once for each share."""
+        return tuple(holding.pod for holding in self.holdings)
 
 
 class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,16 +110,17 @@ def plan(
     if exact:
         progress("solving", 0, 0)
         assignments, bound = _improved(snapshot, policy, assignments, limit_s, progress)
-    held = occupancy(snapshot, assignments)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
+    held = occupancy(snapshot, assignments)
+    layouts = tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus)
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
         waiting=tuple(_waiting(snapshot, assignments, left, progress)),
-        layouts=tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus),
-        warnings=tuple(_warnings(held)),
+        layouts=layouts,
+        warnings=tuple(_warnings(layouts)),
         bound=bound,
     )
 
@@ -270,39 +276,33 @@ def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
     memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
     for place in held.instances:
         device = offered.get(place)
-        pods = held.clients(place)
+        holdings = held.holdings_on(place)
         yield Slice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
             memory_mib=memory[place.profile],
             clients=device.clients if device else 1,
-            pods=pods,
-            exists=device is not None or not running.isdisjoint(pods),
+            holdings=holdings,
+            exists=device is not None or any(holding.pod in running for holding in holdings),
         )
-    whole = held.clients(None)
-    if whole or None in offered:
-        yield _whole(held, offered.get(None), whole)
+    whole, device = held.holdings_on(None), offered.get(None)
+    if whole or device is not None:
+        mode = device.mode if device else whole[0].share.mode
+        yield Slice(
+            placement=None,
+            mode=mode,
+            memory_mib=held.gpu.memory_mib,
+            clients=device.clients if device else int(mode is Mode.WHOLE),
+            holdings=whole,
+            exists=device is not None,
+        )
 
 
-def _whole(held: Occupancy, device: Device | None, pods: tuple[PodKey, ...]) -> Slice:
-    mode = device.mode if device else held.holdings[0].share.mode
-    clients = device.clients if device else int(mode is Mode.WHOLE)
-    return Slice(
-        placement=None,
-        mode=mode,
-        memory_mib=held.gpu.memory_mib,
-        clients=clients,
-        pods=pods,
-        exists=device is not None,
-    )
-
-
-def _warnings(held: Mapping[NodeName, tuple[Occupancy, ...]]) -> Iterator[str]:
-    for node, gpus in held.items():
-        for gpu in gpus:
-            pieces = [p for p in _slices(gpu, set()) if p.mode.isolation is Isolation.NONE and len(p.pods) > 1]
-            if pieces:
-                yield f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name}): {_shared(pieces)}"
+def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
+    for each in layouts:
+        pieces = [p for p in each.slices if p.mode.isolation is Isolation.NONE and len(p.holdings) > 1]
+        if pieces:
+            yield f"{each.node} GPU {each.gpu} ({each.model}): {_shared(pieces)}"
 
 
 def _shared(pieces: Sequence[Slice]) -> str:
