@@ -10,7 +10,7 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound
-from tessera.core.packing.plan import GpuLayout, Plan, Slice, Waiting
+from tessera.core.packing.plan import GpuLayout, PendingPod, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 
 UNITS = {"H100-80GB": 8, "A100-40GB": 8, "RTX-PRO-6000-BSE": 12}
@@ -37,7 +37,7 @@ class Scene:
         self.shares: dict[PodKey, tuple[NodeName, list[Share]]] = {}
         self.pods: dict[PodKey, Pod] = {}
         self.running: set[PodKey] = set()
-        self.waiting: list[Waiting] = []
+        self.waiting: list[PendingPod] = []
         self.warnings: tuple[str, ...] = ()
         self.bound: Bound | None = None
 
@@ -96,7 +96,7 @@ class Scene:
 
     def wait(self, pod: PodKey, reason: str) -> None:
         """Let a pod wait."""
-        self.waiting.append(Waiting(pod=pod, reason=reason))
+        self.waiting.append(PendingPod(pod=pod, reason=reason))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -139,7 +139,7 @@ class Scene:
                 for key, (node, shares) in self.shares.items()
                 if key not in self.running
             ),
-            waiting=tuple(self.waiting),
+            pending=tuple(self.waiting),
             layouts=tuple(layouts),
             warnings=self.warnings,
             bound=self.bound,

@@ -433,7 +433,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [
             "bound it to a",
             "it would not fit there today",
-            "what is held of GPU 0 cannot be: 44096 MiB are granted of 40960",
+            "what is held of GPU 0 cannot be: 44096 MiB are held of 40960 MiB",
         ],
     ),
 }

@@ -184,7 +184,7 @@ def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
     pods = {pod.key: pod for pod in named}
     keys = (
         *(assignment.pod for assignment in plan.assignments),
-        *(waiting.pod for waiting in plan.waiting),
+        *(waiting.pod for waiting in plan.pending),
     )
     for key in keys:
         pods.setdefault(key, Pod(key=key, need=Need()))
@@ -199,7 +199,7 @@ def _workloads(
         groups[pod.owner or pod.need].append(pod)
     running = {one.pod.key for one in snapshot.running}
     placed = {assignment.pod for assignment in plan.assignments}
-    waiting = {one.pod for one in plan.waiting}
+    waiting = {one.pod for one in plan.pending}
     workloads = []
     numbers = {}
     for number, members in enumerate(groups.values()):
@@ -252,7 +252,7 @@ def _proof(plan: Plan) -> str:
 
 def _queues(plan: Plan, numbers: dict[PodKey, int]) -> tuple[Queue, ...]:
     groups: defaultdict[tuple[int, str], list[PodKey]] = defaultdict(list)
-    for one in plan.waiting:
+    for one in plan.pending:
         groups[numbers[one.pod], one.reason].append(one.pod)
     return tuple(Queue(workload=n, reason=reason, pods=tuple(keys)) for (n, reason), keys in groups.items())
 

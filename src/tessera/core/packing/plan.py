@@ -1,4 +1,4 @@
-"""The plan: where every pending pod goes, what each GPU is cut into, what waits and why."""
+"""The plan: where every pending pod goes, how each GPU is partitioned, which pods stay pending and why."""
 
 import itertools
 import math
@@ -18,13 +18,13 @@ from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import reason
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
-__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Progress", "Slice", "Waiting", "applied", "plan"]
+__all__ = ["PLAN_POLICIES", "GpuLayout", "PendingPod", "Plan", "Progress", "Slice", "applied", "plan"]
 
 PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
 """The policies a plan may use: not `random`, because equal snapshots have equal plans."""
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that fits nowhere now, and why."""
 
     pod: PodKey
@@ -74,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     assignments: tuple[Assignment, ...] = ()
     """Pods placed by this plan, in order of arrival; running pods are not repeated."""
-    waiting: tuple[Waiting, ...] = ()
+    pending: tuple[PendingPod, ...] = ()
     layouts: tuple[GpuLayout, ...] = ()
     """Every GPU of the fleet, in order of node and index."""
     warnings: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def plan(
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
-        waiting=tuple(_waiting(snapshot, assignments, left, progress)),
+        pending=tuple(_pending(snapshot, assignments, left, progress)),
         layouts=layouts,
         warnings=tuple(_warnings(layouts)),
         bound=bound,
@@ -177,16 +177,11 @@ def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assign
         small = {need: tuple(-each for each in large[need]) for need in mix}
         made = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
         best, ease = max(made, key=lambda found: _worth(snapshot, found[0]))
-        others = (again({**ease, need: _FIRST}) for need in _waiting_needs(snapshot, best))
+        placed = {assignment.pod for assignment in best}
+        pending = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
+        others = (again({**ease, need: _FIRST}) for need in tuple(pending)[:_PUT_FIRST])
         best = max((best, *others), key=lambda found: _worth(snapshot, found))
     return best
-
-
-def _waiting_needs(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Need, ...]:
-    """Return the first needs, at most `_PUT_FIRST`, of which pods wait."""
-    placed = {assignment.pod for assignment in assignments}
-    waiting = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
-    return tuple(waiting)[:_PUT_FIRST]
 
 
 def _in_order(
@@ -238,9 +233,9 @@ def _part(ask: Ask, gpu: Gpu) -> float:
     return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
 
 
-def _waiting(
+def _pending(
     snapshot: Snapshot, assignments: Sequence[Assignment], left: Sequence[Pod], progress: Progress
-) -> Iterator[Waiting]:
+) -> Iterator[PendingPod]:
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
     needs = len({pod.need for pod in left})
     known: dict[Need, str] = {}
@@ -248,7 +243,7 @@ def _waiting(
         if pod.need not in known:
             progress("finding reasons", len(known), needs)
             known[pod.need] = reason(after, pod.need)
-        yield Waiting(pod=pod.key, reason=known[pod.need])
+        yield PendingPod(pod=pod.key, reason=known[pod.need])
 
 
 def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Running, ...]:

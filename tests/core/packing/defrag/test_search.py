@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import T4, amount, gpu, node
+from builders.fleets import T4, amount, gpu, node, whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
-from tessera.core.cluster.snapshot import Node, Share, Snapshot
-from tessera.core.gpu.sharing import Mode
+from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.packing.defrag import Asker, Leave, Proposal, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
@@ -99,17 +98,6 @@ def enough(state: Cluster, moved: Sequence[SeenPod], askers: Sequence[Need]) -> 
     for spec in nodes:
         ledger.put_node(spec)
     return all(put(ledger, need, nodes, f"asker-{n}") is not None for n, need in enumerate(askers))
-
-
-def whole(index: int) -> Share:
-    return Share(
-        gpu=index,
-        mode=Mode.WHOLE,
-        memory_mib=1,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
 
 
 def fewest(state: Cluster, askers: Sequence[Need]) -> int | None:

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.fleets import whole
 from builders.worlds import Judge, World, legal, nodes_of, worlds
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
@@ -74,7 +75,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
 def apply(ledger: Ledger, step: Step) -> None:
     match step:
         case Node():
-            reserved = tuple(whole_gpu(gpu) for gpu in step.gpus[:1] if step.cpu_milli == 4_000)
+            reserved = tuple(whole(gpu.index, gpu.memory_mib) for gpu in step.gpus[:1] if step.cpu_milli == 4_000)
             ledger.put_node(step, reserved=reserved)
         case Holder():
             ledger.put_pod(step)
@@ -82,17 +83,6 @@ def apply(ledger: Ledger, step: Step) -> None:
             ledger.drop_node(name)
         case (_, uid):
             ledger.drop_pod(uid)
-
-
-def whole_gpu(gpu: Gpu) -> Share:
-    return Share(
-        gpu=gpu.index,
-        mode=Mode.WHOLE,
-        memory_mib=gpu.memory_mib,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
 
 
 @settings(max_examples=80, deadline=None)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, share, slices
 from builders.gpunodes import at
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
@@ -15,23 +15,6 @@ from tessera.core.workload.need import Ask, Form, Isolation, Need, PodKey
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 FIXED = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), recut=False)
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
-
-
-def share(
-    index: int = 0, mode: Mode = Mode.MEMORY_SHARE, memory_mib: int = 1_000, compute: int = 0, at: str = ""
-) -> Share:
-    """A share; `at` is `PROFILE@START`."""
-    profile, _, start = at.partition("@")
-    return Share(
-        gpu=index,
-        mode=mode,
-        profile=profile or None,
-        start=int(start) if start else None,
-        memory_mib=memory_mib,
-        compute_percent=compute,
-        isolation=mode.isolation,
-        resource="r",
-    )
 
 
 def pod(uid: str, *shares: Share, on: str = "n", need: Need | None = None, priority: int = 0) -> Holder:
@@ -238,23 +221,7 @@ CLASHES = {
         (share(memory_mib=9_000), share(memory_mib=9_000)),
         "18000 MiB are held of 15360 MiB",
     ),
-    "more than the GPU alone has": (
-        (share(memory_mib=99_000),),
-        "99000 MiB is more than the GPU's 15360 MiB",
-    ),
-    "more compute than there is": ((share(compute=60), share(compute=60)), "120 % of the compute are held"),
     "a negative amount": ((share(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
-    "two modes": ((share(), share(mode=Mode.MPS)), "shares of different modes on one GPU: memory-share, mps"),
-    "the whole GPU and more": ((share(mode=Mode.WHOLE), share()), "the whole GPU is held beside 1 more"),
-    "a profile that the model has not": ((share(mode=Mode.MIG, at="9g.9gb@0"),), "T4 has no profile 9g.9gb"),
-    "a mode without such a device": (
-        (share(mode=Mode.TIME_SLICING),),
-        "the GPU has no such device: 1000 MiB, 0 % compute (time-slicing)",
-    ),
-    "a profile that is not the whole GPU": (
-        (share(mode=Mode.WHOLE, at="1g.5gb@0"),),
-        "1g.5gb is not the whole GPU",
-    ),
     "a GPU that is not there": ((share(5),), "node n has no GPU 5"),
 }
 
@@ -273,31 +240,6 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     assert list(ledger.conflicts) == []
 
 
-MIG_CLASHES = {
-    "overlapping instances": (Sharing(), ("3g.20gb@0", "1g.5gb@1"), "3g.20gb at 0 overlaps what others hold"),
-    "one instance twice": (Sharing(), ("1g.5gb@1", "1g.5gb@1"), "2 pods hold 1g.5gb (mig) for 1 at most"),
-    "a start that is none": (Sharing(), ("3g.20gb@1",), "3g.20gb does not start at 1"),
-    "an instance beside a fixed layout": (
-        FIXED,
-        ("1g.5gb@0",),
-        "1g.5gb at 0 (mig) is none of the devices the GPU is shared as",
-    ),
-    "a device of a fixed layout twice": (
-        FIXED,
-        ("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
-        "2 pods hold 3g.20gb (mig) for 1 at most",
-    ),
-}
-
-
-@pytest.mark.parametrize(("sharing", "places", "want"), MIG_CLASHES.values(), ids=MIG_CLASHES)
-def test_instances_that_cannot_be_held(sharing: Sharing, places: tuple[str, ...], want: str) -> None:
-    pods = tuple(pod(f"p{i}", share(mode=Mode.MIG, at=at)) for i, at in enumerate(places))
-    ledger = ledger_of(node("n", gpu(0, A100, sharing)), pods=pods)
-    assert [clash.problem for clash in list(ledger.conflicts)] == [want]
-    assert not ledger.fits(amount(1), "n")
-
-
 def test_replicas_are_held_up_to_their_number() -> None:
     pods = tuple(pod(f"p{i}", share(mode=Mode.TIME_SLICING)) for i in range(3))
     ledger = ledger_of(node("n", gpu(0, T4, SLICED)), pods=pods[:2])
@@ -305,6 +247,17 @@ def test_replicas_are_held_up_to_their_number() -> None:
     assert list(ledger.conflicts) == []
     ledger.put_pod(pods[2])
     assert [clash.problem for clash in list(ledger.conflicts)] == ["3 pods hold the GPU (time-slicing) for 2 at most"]
+
+
+def test_what_is_set_aside_is_held_again_afterwards() -> None:
+    pods = tuple(pod(uid, share(memory_mib=7_000)) for uid in ("a", "b"))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
+    restore = ledger.set_aside(["a", "b"])
+    assert ledger.pods_on("n") == ()
+    assert ledger.fits(WHOLE, "n")
+    restore()
+    assert set(ledger.pods_on("n")) == set(pods)
+    assert not ledger.fits(amount(2_000), "n")
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:

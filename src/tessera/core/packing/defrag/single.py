@@ -85,11 +85,11 @@ class Mover:
         count = int(elsewhere.sum())
         if not count:
             return
-        seen: set[tuple[int, ...]] = set()
+        tried: set[tuple[int, ...]] = set()
         for number, spot in running:
             place = (spot.node, *(share.gpu for share in spot.shares))
-            if place not in seen and count > elsewhere[spot.node]:
-                seen.add(place)
+            if place not in tried and count > elsewhere[spot.node]:
+                tried.add(place)
                 yield number, spot
 
     def _helps(self, fleet: Fleet, kind: int, other: int, spot: Choice) -> bool:

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from tessera.core.cluster.cluster import Cluster
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
-from tessera.core.packing.fit.gputypes import Ints
-from tessera.core.packing.ledger.clashes import problem
 from tessera.core.packing.ledger.obstacles import Obstacles
 from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
 from tessera.core.packing.ledger.schedulable import schedulable_node
@@ -129,7 +129,9 @@ class Ledger:
         if known is None:
             self._come(node.name, column)
         if free:
-            self._settle_all(node.name, column)
+            self._forget_clashes(node.name)
+            for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
+                self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
             for gpu in {share.gpu for share in (*known.shares, *reserved)}:
                 self._settle(node.name, column, gpu)
@@ -140,8 +142,7 @@ class Ledger:
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
-        for key in [key for key in self._clashes if key[0] == name]:
-            del self._clashes[key]
+        self._forget_clashes(name)
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
@@ -156,9 +157,7 @@ class Ledger:
             self._remove(known)
         self._pods[pod.id] = pod
         self._on.setdefault(pod.node, {})[pod.id] = pod
-        added: dict[int, list[Share]] = {}
-        for share in pod.shares:
-            added.setdefault(share.gpu, []).append(share)
+        added = _by_gpu(pod.shares)
         for gpu, shares in added.items():
             self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
@@ -217,20 +216,13 @@ class Ledger:
         Nodes of one score have one number, except that of the best only the one that was put first has 10. Where the
         pod does not fit there is 0.
         """
-        self._refresh()
-        columns = self._columns(names)
-        row = self._scores.row(self._kind(need))
-        if not len(row) or not len(columns):
-            return (0,) * len(columns)
-        found = np.where(columns >= 0, row.take(columns), UNFIT)
-        best = int(found.max())
-        if best == UNFIT:
-            return (0,) * len(columns)
+        found, best = self._best(need, names)
+        if best is None:
+            return (0,) * len(names)
         values, place = np.unique(found[found != UNFIT], return_inverse=True)
-        answer = np.zeros(len(columns), dtype=np.int64)
+        answer = np.zeros(len(found), dtype=np.int64)
         answer[found != UNFIT] = 9 * (place + 1) // len(values) if len(values) > 1 else 9
-        ties = (found == best).nonzero()[0]
-        answer[ties[self._place.take(columns.take(ties)).argmin()]] = _BEST
+        answer[best] = _BEST
         return tuple(answer.tolist())
 
     def best(self, need: Need, names: Sequence[str]) -> str | None:
@@ -238,17 +230,8 @@ class Ledger:
 
         Cost: as that of `filter`, without telling reasons.
         """
-        self._refresh()
-        columns = self._columns(names)
-        row = self._scores.row(self._kind(need))
-        if not len(row) or not len(columns):
-            return None
-        found = np.where(columns >= 0, row.take(columns), UNFIT)
-        best = int(found.max())
-        if best == UNFIT:
-            return None
-        ties = (found == best).nonzero()[0]
-        return names[int(ties[self._place.take(columns.take(ties)).argmin()])]
+        _, best = self._best(need, names)
+        return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
         """Return the shares that a pod gets on a node, one for each device in the order of its asks, or why none."""
@@ -290,6 +273,18 @@ class Ledger:
             trial.put_pod(pod)
         return trial
 
+    def _best(self, need: Need, names: Sequence[str]) -> tuple[Ints, int | None]:
+        """Return the scores of nodes, and the index of the best, of equals the one put first; None if none fits."""
+        self._refresh()
+        columns = self._columns(names)
+        row = self._scores.row(self._kind(need))
+        found = np.where(columns >= 0, row.take(columns), UNFIT) if len(row) else np.full(len(columns), UNFIT)
+        best = found.max(initial=UNFIT)
+        if best == UNFIT:
+            return found, None
+        ties = (found == best).nonzero()[0]
+        return found, int(ties[self._place.take(columns.take(ties)).argmin()])
+
     def _refresh(self) -> None:
         """Renew all scores where nodes came, went or changed so that all did."""
         if self._changed:
@@ -321,11 +316,9 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
-    def _settle_all(self, name: str, column: int) -> None:
+    def _forget_clashes(self, name: str) -> None:
         for key in [key for key in self._clashes if key[0] == name]:
             del self._clashes[key]
-        for gpu in {*self._held.get(name, {}), *(share.gpu for share in self._nodes[name].shares)}:
-            self._settle(name, column, gpu)
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
@@ -333,9 +326,7 @@ class Ledger:
         del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
-        gone: dict[int, list[Share]] = {}
-        for share in pod.shares:
-            gone.setdefault(share.gpu, []).append(share)
+        gone = _by_gpu(pod.shares)
         for gpu in gone:
             held = self._held[pod.node][gpu]
             del held[pod.id]
@@ -362,7 +353,7 @@ class Ledger:
         row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._clashes:
             return False
-        if sign > 0 and problem(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu]) is not None:
+        if sign > 0 and any(faults(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu])):
             return False
         for share in shares:
             (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
@@ -378,7 +369,7 @@ class Ledger:
                 self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
-        found = problem(gpu_type, held)
+        found = next(faults(gpu_type, held), None)
         if found is not None:
             self._clash(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
@@ -391,7 +382,7 @@ class Ledger:
             # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
             beside = taken if gpu_type.kept else held
             own: dict[HolderId, tuple[Share, ...]] = {Hold(Purpose.RESERVATION, str(i)): (share,)}
-            if problem(gpu_type, {**beside, **own}) is None:
+            if not any(faults(gpu_type, {**beside, **own})):
                 taken |= own
         for shares in taken.values():
             for share in shares:
@@ -415,7 +406,10 @@ class Ledger:
         kind = self._kinds.get(need)
         if kind is None:
             if self._scores.crowded or len(self._kinds) >= _MOST_WRITTEN:
-                self._forget()
+                self._kinds.clear()  # so that memory stays bounded however many unlike pods come
+                self._whys.clear()
+                if self._scores.crowded:
+                    self._scores.thin()
             bare = Need(
                 cpu_milli=min(need.cpu_milli, _MOST),
                 memory_mib=min(need.memory_mib, _MOST),
@@ -438,13 +432,6 @@ class Ledger:
         failed = dict(compress(zip(names, reasons, strict=True), (~never).tolist()))
         return failed, dict(compress(zip(names, reasons, strict=True), never.tolist()))
 
-    def _forget(self) -> None:
-        """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""
-        self._kinds.clear()
-        self._whys.clear()
-        if self._scores.crowded:
-            self._scores.thin()
-
     def _why(self, kind: int, columns: Ints) -> _Why:
         """Return the obstacles of a need, up to date for `columns`, on which it does not fit."""
         why = self._whys.get(kind)
@@ -458,6 +445,13 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
+
+
+def _by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:
+    found: dict[int, list[Share]] = {}
+    for share in shares:
+        found.setdefault(share.gpu, []).append(share)
+    return found
 
 
 def _bounded(node: Node) -> Node:

@@ -21,7 +21,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
     A node without an agent, whose `state` is None, is as it is. A GPU left to Tessera is without its layout: what pods
     hold of it are cuts, and what nobody holds may be cut anew. Reserved are devices that
     `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
-    devices that are sick.
+    unhealthy devices.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
     reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
 
@@ -33,8 +33,8 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    sick = (share for each in state.sick if each.gpu in gpus for share in _sick(gpus[each.gpu], each))
-    reserved = (*sick, *_by_name(state, gpus))
+    unhealthy = (share for each in state.sick if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
+    reserved = (*unhealthy, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
 
@@ -46,8 +46,8 @@ def _without_layout(gpu: Gpu) -> Gpu:
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
 
 
-def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
-    """Yield what keeps new pods off a sick device: the whole GPU, or every client of the instance."""
+def _unhealthy(gpu: Gpu, sick: Sick) -> Iterator[Share]:
+    """Yield what keeps new pods off an unhealthy device: the whole GPU, or every client of the instance."""
     if sick.placement is None:
         yield named_share(gpu, None)
         return
@@ -66,7 +66,7 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
     """
     wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.open}
     offered = {(gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.pooled}
-    for uuid, place in sorted(wanted | offered, key=_order):
+    for uuid, place in sorted(wanted | offered, key=lambda device: (device[0], device[1] or Placement(-1, 0, ""))):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
         if gpu.sharing.open:
@@ -81,11 +81,6 @@ def _places(devices: Iterable[Wanted]) -> Iterator[tuple[str, Placement | None]]
             yield each.gpu, None
         for placement in each.instances:
             yield each.gpu, placement
-
-
-def _order(device: tuple[str, Placement | None]) -> tuple[str, Placement]:
-    gpu, place = device
-    return gpu, place or Placement(-1, 0, "")
 
 
 def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
