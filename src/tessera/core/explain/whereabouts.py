@@ -379,10 +379,9 @@ def _admitted(desk: _Desk) -> Iterator[str]:
         cpu_milli=desk.need.cpu_milli, memory_mib=desk.need.memory_mib, asks=desk.need.asks, models=desk.need.models
     )
     cures: dict[str, list[str]] = {}
-    for each in desk.cluster.nodes:
-        refused = desk.refused[each.node.name]
-        if refused is not None and desk.ledger.fits(bare, each.node.name) and not any(desk.short(each.node.name)):
-            cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(each.node.name)
+    for name, refused in desk.refused.items():
+        if refused is not None and desk.ledger.fits(bare, name) and desk.ledger.roomy(desk.need, name):
+            cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"
 

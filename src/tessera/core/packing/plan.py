@@ -18,7 +18,17 @@ from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import reason
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
-__all__ = ["PLAN_POLICIES", "GpuLayout", "PendingPod", "Plan", "Progress", "Slice", "applied", "plan"]
+__all__ = [
+    "PLAN_POLICIES",
+    "GpuLayout",
+    "PendingPod",
+    "Plan",
+    "Progress",
+    "Slice",
+    "applied",
+    "placed_by_priority",
+    "plan",
+]
 
 PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
 """The policies a plan may use: not `random`, because equal snapshots have equal plans."""
@@ -203,11 +213,15 @@ def _in_order(
 
 def _worth(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[tuple[int, ...], int]:
     """Order plans: most pods of the highest priority, then of the next; then fewest GPUs."""
+    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
+    return placed_by_priority(snapshot, assignments), -len(gpus)
+
+
+def placed_by_priority(snapshot: Snapshot, assignments: Iterable[Assignment]) -> tuple[int, ...]:
+    """Return how many pods are placed of each priority, the highest first."""
     placed = {assignment.pod for assignment in assignments}
     by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in placed)
-    priorities = sorted({pod.priority for pod in snapshot.pending}, reverse=True)
-    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
-    return tuple(by_priority[priority] for priority in priorities), -len(gpus)
+    return tuple(by_priority[each] for each in sorted({pod.priority for pod in snapshot.pending}, reverse=True))
 
 
 def _able(need: Need, kinds: Mapping[Gpu, int]) -> int:

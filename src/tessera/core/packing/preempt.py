@@ -57,8 +57,7 @@ class _Trial:
 
     def roomy(self) -> bool:
         """Return whether cpu, memory and the number of pods are enough without those last taken."""
-        asked = self.need.cpu_milli, self.need.memory_mib, 1
-        return all(left >= want for left, want in zip(self._ledger.left(self._node), asked, strict=True))
+        return self._ledger.roomy(self.need, self._node)
 
 
 def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | None:

@@ -54,18 +54,12 @@ class Room:
         names = self.admitting(need)
         scores = self.ledger.scores(need, names)
         ranked = sorted((i for i, score in enumerate(scores) if score), key=lambda i: -scores[i])
-        name = next((names[i] for i in ranked if self.roomy(self.ledger, need, names[i])), None)
+        name = next((names[i] for i in ranked if self.ledger.roomy(need, names[i])), None)
         if name is None:
             return None
         shares = self.ledger.choose(need, name)
         assert not isinstance(shares, str)
         return Place(node=name, shares=shares)
-
-    @staticmethod
-    def roomy(ledger: Ledger, need: Need, node: str) -> bool:
-        """Return whether a node has the cpu, the memory and the place for one more pod."""
-        asked = need.cpu_milli, need.memory_mib, 1
-        return all(left >= want for left, want in zip(ledger.left(node), asked, strict=True))
 
     def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> Outcome | None:
         """Return where everything would fit if these pods were made anew; None where something would not.
@@ -87,7 +81,7 @@ class Room:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.alone(node)
         restore = trial.set_aside(uid_of(pod) for pod in moved if pod.node == node)
-        found = self.roomy(trial, need, node) and trial.fits(need, node)
+        found = trial.roomy(need, node) and trial.fits(need, node)
         restore()
         return found
 

@@ -148,7 +148,7 @@ class _Search:
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
             one_device = sum(ask.count for ask in asker.need.asks) == 1
-            if one_device and self.room.roomy(self.room.alone(name), asker.need, name):
+            if one_device and self.room.alone(name).roomy(asker.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
             else:

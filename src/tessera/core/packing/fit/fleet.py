@@ -1,6 +1,6 @@
 """The fleet as numpy arrays: what every node and GPU has left, changed in place by taking and giving back shares."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from tessera.core.gpu.sharing import Device, Mode, Option
 from tessera.core.workload.need import Need
 from tessera.errors import InvalidInput
 
-__all__ = ["CPU", "MEMORY", "PODS", "Fleet"]
+__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes"]
 
 CPU: Final = 0
 MEMORY: Final = 1
@@ -429,6 +429,22 @@ class Fleet:
             )
         left = self.compute_left[row, node], self.memory_left[row, node]
         return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+
+def broken_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
+    """Return the nodes that cannot have given what pods hold there, by halving: one look where all could."""
+    running: dict[NodeName, list[Running]] = {node.name: [] for node in snapshot.nodes}
+    for each in snapshot.running:
+        running.setdefault(each.assignment.node, []).append(each)
+
+    def broken(nodes: tuple[Node, ...]) -> Iterator[NodeName]:
+        try:
+            Fleet.of(Snapshot(nodes=nodes, running=tuple(each for node in nodes for each in running[node.name])))
+        except InvalidInput:
+            half = len(nodes) // 2
+            yield from (*broken(nodes[:half]), *broken(nodes[half:])) if half else (nodes[0].name,)
+
+    return frozenset(broken(snapshot.nodes))
 
 
 def _size(node: Node) -> tuple[int, int, int]:

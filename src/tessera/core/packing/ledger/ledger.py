@@ -260,6 +260,11 @@ class Ledger:
         cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
+    def roomy(self, need: Need, node: str) -> bool:
+        """Return whether a known node has the cpu, the memory and the place for one more pod."""
+        asked = need.cpu_milli, need.memory_mib, 1
+        return all(left >= want for left, want in zip(self.left(node), asked, strict=True))
+
     def pods_on(self, node: str) -> tuple[Holder, ...]:
         """Return the pods on a node."""
         return tuple(self._on.get(node, {}).values())

@@ -1,15 +1,15 @@
 """One look at the cluster: what is planned for the pods that are pending, and which devices each GPU should have."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from tessera.core.cluster.gpunodestate import Wanted
-from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Sharing
-from tessera.core.packing.fit import Fleet
+from tessera.core.packing.fit import broken_nodes
 from tessera.core.packing.partitioning.managedgpus import (
     ManagedGpu,
     device_of,
@@ -22,9 +22,8 @@ from tessera.core.packing.partitioning.managedgpus import (
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
 from tessera.core.packing.partitioning.records import Decision, Device, Limits, Memory, NodeEvent, PartitioningState
-from tessera.core.packing.plan import PendingPod, Plan, plan
+from tessera.core.packing.plan import PendingPod, Plan, placed_by_priority, plan
 from tessera.core.workload.need import Form, Need, Pod, PodKey
-from tessera.errors import InvalidInput
 
 __all__ = ["advance"]
 
@@ -171,7 +170,8 @@ class _Look:
         fixed = tuple(each for each in served if devices[each.pod] & resting)
         if not kept.pending or len(fixed) == len(served):
             return kept
-        return max(kept, self._around(snapshot, held, fixed), key=lambda each: _placed(snapshot, each))
+        around = self._around(snapshot, held, fixed)
+        return max(kept, around, key=lambda each: placed_by_priority(snapshot, each.assignments))
 
     def _around(self, snapshot: Snapshot, held: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
         """Return a plan for the pods that are not served yet, with these assignments in it."""
@@ -323,13 +323,6 @@ def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[Device]) -> I
             )
 
 
-def _placed(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
-    """Order plans: most pods of the highest priority, then of the next."""
-    names = {each.pod for each in made.assignments}
-    by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in names)
-    return tuple(by_priority[each] for each in sorted({pod.priority for pod in snapshot.pending}, reverse=True))
-
-
 def _asks_exactly(need: Need) -> bool:
     return any(ask.form is Form.EXACT for ask in need.asks)
 
@@ -343,22 +336,8 @@ def _without(running: Running, closed: set[tuple[NodeName, int]]) -> Running:
 
 def _consistent(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without the nodes on which pods hold what cannot be held together."""
-    try:
-        Fleet.of(snapshot)
-    except InvalidInput:
-        there: dict[NodeName, list[Running]] = defaultdict(list)
-        for each in snapshot.running:
-            there[each.assignment.node].append(each)
-        sound = tuple(node for node in snapshot.nodes if _is_consistent(node, there[node.name]))
-        names = {node.name for node in sound}
-        running = tuple(each for each in snapshot.running if each.assignment.node in names)
-        return msgspec.structs.replace(snapshot, nodes=sound, running=running)
-    return snapshot
-
-
-def _is_consistent(node: Node, running: Iterable[Running]) -> bool:
-    try:
-        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
-    except InvalidInput:
-        return False
-    return True
+    broken = broken_nodes(snapshot)
+    nodes = tuple(node for node in snapshot.nodes if node.name not in broken)
+    names = {node.name for node in nodes}
+    running = tuple(each for each in snapshot.running if each.assignment.node in names)
+    return msgspec.structs.replace(snapshot, nodes=nodes, running=running)
