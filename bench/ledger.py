@@ -134,7 +134,7 @@ def measure(count: int, rounds: int) -> Timed:
 
     def change() -> None:
         pod = next(turn)
-        ledger.drop_pod(pod.uid)
+        ledger.drop_pod(pod.id)
         ledger.put_pod(pod)
 
     calls: dict[str, float] = {}
@@ -146,8 +146,8 @@ def measure(count: int, rounds: int) -> Timed:
     news = iter(range(1, rounds + 1))
     calls["filter a new shape"] = median_us(lambda: ledger.filter(need(6 * 1024, cpu_milli=next(news)), names), rounds)
     pod = pods[0]
-    calls["drop_pod"] = median_us(lambda: ledger.drop_pod(pod.uid), rounds, lambda: ledger.put_pod(pod))
-    calls["put_pod"] = median_us(lambda: ledger.put_pod(pod), rounds, lambda: ledger.drop_pod(pod.uid))
+    calls["drop_pod"] = median_us(lambda: ledger.drop_pod(pod.id), rounds, lambda: ledger.put_pod(pod))
+    calls["put_pod"] = median_us(lambda: ledger.put_pod(pod), rounds, lambda: ledger.drop_pod(pod.id))
     calls["choose"] = median_us(lambda: ledger.choose(SHAPES["6 GiB"], names[1]), rounds, change)
     other = Node(name=nodes[7].name, cpu_milli=192_000, memory_mib=1 << 20, gpus=nodes[7].gpus[:7])
     calls["put_node, one GPU less"] = median_us(

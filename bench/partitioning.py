@@ -24,7 +24,7 @@ import numpy as np
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.partitioning import Limits, Memory, Observed, advance
+from tessera.core.packing.partitioning import Limits, Memory, PartitioningState, advance
 from tessera.core.packing.plan import plan
 from tessera.core.workload.need import Ask, Need, Pod, PodKey
 
@@ -68,14 +68,14 @@ def batch(count: int) -> tuple[Pod, ...]:
     return tuple(pods)
 
 
-def seen(pods: tuple[Pod, ...]) -> Observed:
+def seen(pods: tuple[Pod, ...]) -> PartitioningState:
     """Return the cluster with these pods waiting and nothing cut."""
     nodes = fleet()
     states = tuple(GpuNodeState(name=node.name, gpus=node.gpus, reported=True) for node in nodes)
-    return Observed(nodes=nodes, states=states, pending=pods)
+    return PartitioningState(nodes=nodes, states=states, pending=pods)
 
 
-def after(observed: Observed) -> tuple[Memory, Observed]:
+def after(observed: PartitioningState) -> tuple[Memory, PartitioningState]:
     """Return the memory and the cluster after a decision was written."""
     memory, decision = advance(Memory(), observed, 0.0, LIMITS)
     wanted = dict(decision.wanted)
@@ -118,7 +118,7 @@ def main() -> int:
         for name, (call, floor) in calls.items():
             taken_s = median_s(call, rounds)
             refs = taken_s / reference_s
-            waiting = len(decisions[0].waiting or ())
+            waiting = len(decisions[0].pending or ())
             print(f"{name:8} {count:6} {waiting:8} {taken_s:8.2f} {reference_s:8.2f} {refs:6.2f} {floor:6.1f}")
             if refs > floor:
                 broken.append(f"{name}: {refs:.2f} references, at most {floor}")

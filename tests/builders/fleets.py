@@ -1,10 +1,10 @@
 """Small fleets and needs for tests, and the check that nothing is over-granted, whoever decided."""
 
 from tessera.core.cluster.occupancy import occupancy
-from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import is_legal
-from tessera.core.gpu.sharing import AUTO, Sharing
+from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
 A30, A100, T4 = model("A30-24GB"), model("A100-40GB"), model("T4")
@@ -40,6 +40,32 @@ def amount(mib: int, isolation: Isolation = Isolation.NONE, count: int = 1, comp
 
 def plain_share(mib: int) -> Need:
     return Need(cpu_milli=500, asks=(Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=mib),))
+
+
+def share(
+    index: int = 0,
+    mode: Mode = Mode.MEMORY_SHARE,
+    memory_mib: int = 1_000,
+    compute: int = 0,
+    at: str = "",
+    resource: str = "r",
+) -> Share:
+    """A share of one GPU; `at` is `PROFILE@START`."""
+    profile, _, start = at.partition("@")
+    return Share(
+        gpu=index,
+        mode=mode,
+        profile=profile or None,
+        start=int(start) if start else None,
+        memory_mib=memory_mib,
+        compute_percent=compute,
+        isolation=mode.isolation,
+        resource=resource,
+    )
+
+
+def whole(index: int, memory_mib: int = 1) -> Share:
+    return share(index, Mode.WHOLE, memory_mib, 100, resource="nvidia.com/gpu")
 
 
 def check(snapshot: Snapshot, assignments: tuple[Assignment, ...]) -> None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
+from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound
-from tessera.core.packing.plan import GpuLayout, Plan, Slice, Waiting
+from tessera.core.packing.plan import GpuLayout, PendingPod, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Need, Pod, PodKey
 
 UNITS = {"H100-80GB": 8, "A100-40GB": 8, "RTX-PRO-6000-BSE": 12}
@@ -34,7 +37,7 @@ class Scene:
         self.shares: dict[PodKey, tuple[NodeName, list[Share]]] = {}
         self.pods: dict[PodKey, Pod] = {}
         self.running: set[PodKey] = set()
-        self.waiting: list[Waiting] = []
+        self.waiting: list[PendingPod] = []
         self.warnings: tuple[str, ...] = ()
         self.bound: Bound | None = None
 
@@ -75,23 +78,25 @@ class Scene:
         node, gpu = place
         size = SIZES[profile]
         fields: dict[str, object] = {"mode": Mode.MIG, "clients": 1, "memory_mib": 9856 * size, **more}
-        part = Slice(placement=Placement(start, size, profile), pods=tuple(pods), **fields)  # type: ignore[arg-type]  # fields by name
-        self.slices.setdefault((node, gpu), []).append(part)
-        for pod in part.pods:
-            self.give(pod, node, _share(gpu, part, part.memory_mib // max(1, part.clients)))
+        part = Slice(placement=Placement(start, size, profile), **fields)  # type: ignore[arg-type]  # fields by name
+        share = _share(gpu, part, part.memory_mib // max(1, part.clients))
+        self.slices.setdefault((node, gpu), []).append(self._held(part, node, dict.fromkeys(pods, share)))
 
     def whole(self, place: tuple[NodeName, int], mode: Mode, clients: int, pods: Mapping[PodKey, int]) -> None:
         """Use a GPU without MIG; pods by the MiB they are granted."""
         node, gpu = place
         memory = next(n for n in self.nodes if n.name == node).gpus[gpu].memory_mib
-        part = Slice(placement=None, mode=mode, memory_mib=memory, clients=clients, pods=tuple(pods))
-        self.slices[node, gpu] = [part]
-        for pod, mib in pods.items():
-            self.give(pod, node, _share(gpu, part, mib))
+        part = Slice(placement=None, mode=mode, memory_mib=memory, clients=clients)
+        self.slices[node, gpu] = [self._held(part, node, {pod: _share(gpu, part, mib) for pod, mib in pods.items()})]
+
+    def _held(self, part: Slice, node: NodeName, shares: Mapping[PodKey, Share]) -> Slice:
+        for pod, share in shares.items():
+            self.give(pod, node, share)
+        return msgspec.structs.replace(part, holdings=tuple(Holding(*each) for each in shares.items()))
 
     def wait(self, pod: PodKey, reason: str) -> None:
         """Let a pod wait."""
-        self.waiting.append(Waiting(pod=pod, reason=reason))
+        self.waiting.append(PendingPod(pod=pod, reason=reason))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -134,7 +139,7 @@ class Scene:
                 for key, (node, shares) in self.shares.items()
                 if key not in self.running
             ),
-            waiting=tuple(self.waiting),
+            pending=tuple(self.waiting),
             layouts=tuple(layouts),
             warnings=self.warnings,
             bound=self.bound,

@@ -91,7 +91,7 @@ def test_the_picture_is_one_svg_with_a_name_and_a_description(scene: Scene) -> N
     assert (root.get("role"), root.get("width"), root.get("aria-labelledby")) == ("img", "1200", "title desc")
     assert (root[0].tag, root[0].get("id"), root[0].text) == (f"{SVG}title", "title", "Tomorrow's <plan>")
     assert (root[1].tag, root[1].get("id")) == (f"{SVG}desc", "desc")
-    assert f"{len(scene.plan.waiting)} waiting" in (root[1].text or "")
+    assert f"{len(scene.plan.pending)} waiting" in (root[1].text or "")
 
 
 @each_scene
@@ -234,7 +234,7 @@ def test_what_waits_is_told_with_the_reason() -> None:
     words = " ".join(" ".join(drawn(scene).itertext()).split())
     assert "Waiting: 4 pods" in words
     assert "mig-batch-56, mig-batch-57, mig-batch-58, mig-batch-59" in words
-    assert scene.plan.waiting[0].reason in words
+    assert scene.plan.pending[0].reason in words
 
 
 def test_many_reasons_are_counted() -> None:

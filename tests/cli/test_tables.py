@@ -49,7 +49,7 @@ def test_every_workload_is_named(scene: Scene) -> None:
 @each_scene
 def test_the_sum_comes_last(scene: Scene) -> None:
     plan = scene.plan
-    want = f"{len(plan.assignments)} of {len(plan.assignments) + len(plan.waiting)} pod"
+    want = f"{len(plan.assignments)} of {len(plan.assignments) + len(plan.pending)} pod"
     assert want in printed(scene, 300).splitlines()[-1]
 
 
@@ -70,7 +70,7 @@ def test_one_line_for_each_workload_and_share() -> None:
 def test_what_waits_has_its_reason_and_names() -> None:
     scene = SCENES["a Job of 60 on eight GPUs in sevenths"]()
     words = squeezed(printed(scene, 300))
-    assert f"A Job default/mig-batch 4 {scene.plan.waiting[0].reason}" in words
+    assert f"A Job default/mig-batch 4 {scene.plan.pending[0].reason}" in words
     assert "mig-batch-56, mig-batch-57, mig-batch-58, mig-batch-59" in words
 
 

@@ -116,7 +116,7 @@ async def test_a_slice_is_wanted_for_a_pod_that_waits(kube: MemoryKube) -> None:
         for _ in range(3):
             await one.look()
         assert (await kube.list(GPU_NODES)).resource_version == version
-    assert policy["status"]["decision"] == "a: GPU 0: 1g.5gb at 4, for pods that wait"
+    assert policy["status"]["decision"] == "a: GPU 0: 1g.5gb at 4, for pending pods"
     events = [each for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesWanted"]
     assert [(each["source"]["component"], each["involvedObject"]["name"]) for each in events] == [
         ("tessera-controller", "a")

@@ -22,7 +22,7 @@ from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, ann
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.ledger import seen
+from tessera.core.packing.ledger import schedulable_node
 from tessera.core.packing.pack import Choice, Packer
 from tessera.core.workload.need import Need
 from tessera.sim.engine import Log, Rules, run
@@ -55,7 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def seen(self) -> Node:
         """What the readers make of both."""
         node, _ = read_node(object_field("Node", self.object), self.state)
-        return seen(node, self.state)[0]
+        return schedulable_node(node, self.state)[0]
 
 
 class Took(NamedTuple):

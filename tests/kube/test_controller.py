@@ -112,7 +112,7 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                     await until(kube, lambda each: each.get("status", {}).get("wantedSlices") == 2, GPU_POLICIES, "all")
                     said = await wishes(kube)
                     assert len(said) == 2
-                    assert all("for pods that wait" in each for each in said)
+                    assert all("for pending pods" in each for each in said)
             lease = await until(
                 kube, lambda each: not each["spec"].get("holderIdentity"), LEASES, "tessera-controller", SYSTEM
             )

@@ -293,5 +293,5 @@ async def test_a_pod_made_anew_under_its_name_does_not_take_the_answer_of_the_fo
         kube.answer.set()
         await one
         await settle()
-        assert [each.uid for each in server.server.view.ledger.pods_on("a")] == [second["metadata"]["uid"]]
+        assert [each.id for each in server.server.view.ledger.pods_on("a")] == [second["metadata"]["uid"]]
     await check(kube)

@@ -76,7 +76,7 @@ class Watched:
         return self.of("uid-p")
 
     def of(self, uid: str) -> tuple[Share, ...]:
-        return next((each.shares for each in self.view.ledger.pods_on("a") if each.uid == uid), ())
+        return next((each.shares for each in self.view.ledger.pods_on("a") if each.id == uid), ())
 
 
 def with_gpu(watched: Watched) -> None:

@@ -100,7 +100,7 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
     explained = explain_pod(cluster, PodKey("ns/p"))
     assert explained is not None
     assert [each.obstacle and each.obstacle.text for each in explained.nodes] == [want]
-    assert f"; {want} (a" in plan(cluster.snapshot).waiting[0].reason
+    assert f"; {want} (a" in plan(cluster.snapshot).pending[0].reason
 
 
 PASSING = {

@@ -39,7 +39,15 @@ from tessera.controller.settings import Settings
 from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
+from tessera.core.packing.partitioning import (
+    Decision,
+    Memory,
+    PartitioningState,
+    Policy,
+    advance_all,
+    applying,
+    observe_cluster,
+)
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 from tessera.signing import verify
@@ -84,7 +92,7 @@ class Controller:
         """The servers' public keys."""
         self._pods = PodMemory()
         self._memories: Mapping[str, Memory] = {}
-        self._decided: tuple[Observed, dict[str, Spec]] | None = None
+        self._decided: tuple[PartitioningState, dict[str, Spec]] | None = None
         """What was decided upon last: the same again is not planned again."""
         self._again_s = 0.0
         """When it is all the same, because a time has passed; on the loop's clock."""
@@ -149,13 +157,13 @@ class Controller:
         await self._write_statuses(seen, policies, decisions, refused)
         return max(0.0, self._again_s - now_s)
 
-    def _seen(self, objects: tuple[Object, ...]) -> Observed:
+    def _seen(self, objects: tuple[Object, ...]) -> PartitioningState:
         found = self._stores[CONFIG_MAPS].objects.get((NAMESPACE, KEYS))
         if found is not None:
             metadata = found["metadata"]
             self._ring = self._ring.saw(metadata.get("uid", ""), int(version_of(found) or 0), published_keys(found))
         authority = Authority(servers=self._ring.public, verify=verify)
-        return observed(read_cluster(as_fields(objects), memory=self._pods, authority=authority))
+        return observe_cluster(read_cluster(as_fields(objects), memory=self._pods, authority=authority))
 
     # Policies
 
@@ -175,7 +183,7 @@ class Controller:
     # Nodes
 
     async def _write_nodes(
-        self, seen: Observed, policies: tuple[Policy, ...], decisions: Mapping[str, Decision]
+        self, seen: PartitioningState, policies: tuple[Policy, ...], decisions: Mapping[str, Decision]
     ) -> None:
         """Write what is wanted of nodes whose agents report, where it differs.
 
@@ -200,7 +208,7 @@ class Controller:
             self._log.info("node_written", node=state.name, policy=policy.name if policy else "", wanted=spec["wanted"])
 
     async def _tell(self, decisions: Mapping[str, Decision]) -> None:
-        for told in (each for decision in decisions.values() for each in decision.told):
+        for told in (each for decision in decisions.values() for each in decision.events):
             report = Report(reason=told.reason, message=told.message, warning=told.warning)
             self._log.info("decided", node=told.node, event_reason=told.reason, reason=told.message)
             await record_event(self._kube, told.node, report, self._now(), component=_MANAGER)
@@ -209,7 +217,7 @@ class Controller:
 
     async def _write_statuses(
         self,
-        seen: Observed,
+        seen: PartitioningState,
         policies: tuple[Policy, ...],
         decisions: Mapping[str, Decision],
         refused: Mapping[str, str],
@@ -231,15 +239,15 @@ class Controller:
                 body = {"status": status_fields(new)}
                 await self._kube.patch(GPU_POLICIES, name, body, subresource="status")
 
-    def _facts(self, seen: Observed, names: set[NodeName], decision: Decision) -> Facts:
+    def _facts(self, seen: PartitioningState, names: set[NodeName], decision: Decision) -> Facts:
         states = [state for state in seen.states if state.name in names]
         wanted = dict(decision.wanted)
-        told = "; ".join(f"{each.node}: {each.message}" for each in decision.told)
+        told = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
         return Facts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
             wanted=sum(_count(wanted.get(state.name, state.wanted)) for state in states),
-            waiting=None if decision.waiting is None else len(decision.waiting),
+            waiting=None if decision.pending is None else len(decision.pending),
             decision=told,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
             impaired=tuple((state.name, each) for state in states for each in state.impaired),

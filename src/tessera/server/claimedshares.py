@@ -7,7 +7,7 @@ from typing import Protocol
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.core.cluster.claims import Fate, NodeClaims
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["ClaimedShares", "SeenPods"]
@@ -38,7 +38,7 @@ class ClaimedShares:
         self._ledger = ledger
         self._pods = pods
         self._claims: dict[str, NodeClaims] = {}
-        self._held: dict[str, dict[str, Holder]] = {}
+        self._held: dict[str, dict[Hold, Holder]] = {}
         self._nodes_of: dict[str, set[str]] = {}
 
     @property
@@ -56,11 +56,11 @@ class ClaimedShares:
 
     def hold(self, node: str) -> None:
         """Let the ledger hold the claims of a node that count, and no others."""
-        before, holders = self._held.get(node, {}), dict[str, Holder]()
+        before, holders = self._held.get(node, {}), dict[Hold, Holder]()
         for claim in self.on(node).counting(self._pods.fate):
             live = self._pods.live_pod(claim.uid)
             need, priority = (live.need, live.priority) if live else (Need(), 0)
-            name = f"{_claimed_by(node, claim.uid)}{claim.attempt}"
+            name = Hold(Purpose.CLAIM, claim.uid, node, claim.attempt)
             holders[name] = Holder(name, PodKey(claim.pod), NodeName(node), need, claim.shares, priority)
             self._nodes_of.setdefault(claim.uid, set()).add(node)
         for name in before.keys() - holders.keys():
@@ -84,19 +84,11 @@ class ClaimedShares:
         nodes = frozenset(
             node for node in self._nodes_of.get(uid, ()) if self.on(node).earlier(uid, self._pods.fate) is not None
         )
-        own = [
-            holder
-            for node in nodes
-            for name, holder in self._held[node].items()
-            if name.startswith(_claimed_by(node, uid))
-        ]
-        for holder in own:
-            self._ledger.drop_pod(holder.uid)
+        restore = self._ledger.set_aside(name for node in nodes for name in self._held[node] if name.uid == uid)
         try:
             yield nodes
         finally:
-            for holder in own:
-                self._ledger.put_pod(holder)
+            restore()
 
     def begin_verification(self, clock_s: Callable[[], float]) -> Callable[[], None]:
         """Begin to verify all nodes; the function that is returned ends it, once all pods were listed after this."""
@@ -110,8 +102,3 @@ class ClaimedShares:
                 self.hold(name)
 
         return end
-
-
-def _claimed_by(node: str, uid: str) -> str:
-    """Return how the names begin under which the ledger holds what is claimed for a pod on a node."""
-    return f"claimed/{node}/{uid}/"

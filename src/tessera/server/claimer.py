@@ -17,7 +17,7 @@ from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unans
 from tessera.core.cluster.claims import Fate, key_of
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.packing.ledger import Holder
+from tessera.core.packing.ledger import Hold, Holder, Purpose
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.nominations import Nominations
@@ -164,7 +164,7 @@ class Claimer:
         self, node: str, batch: list[_ClaimRequest], *, sure: bool
     ) -> Iterator[list[tuple[_ClaimRequest, Made]]]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
-        view, chosen, held = self._view, _Chosen(), list[str]()
+        view, chosen, held = self._view, _Chosen(), list[Hold]()
         view.drop_expired()
         for each in batch:
             live = each.live
@@ -186,7 +186,7 @@ class Claimer:
             claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
             chosen.append((each, Made(claim, earlier is not None, self._clock_s())))
             if earlier is None:
-                held.append(f"chosen/{claim.attempt}")
+                held.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
                 view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
         try:
             yield chosen

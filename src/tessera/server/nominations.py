@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.core.cluster.snapshot import NodeName
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose
 from tessera.core.workload.need import Need, PodKey
 
 __all__ = ["Nominations"]
@@ -43,12 +43,12 @@ class Nominations:
         shares = self._ledger.choose(need, node)
         if not isinstance(shares, str):
             self._all[uid] = _Nomination(self._clock_s() + _LAST_S, node)
-            self._ledger.put_pod(Holder(_holder(uid), key, NodeName(node), need, shares))
+            self._ledger.put_pod(Holder(Hold(Purpose.NOMINATION, uid), key, NodeName(node), need, shares))
 
     def drop(self, uid: str) -> None:
         """Keep nothing for a pod any more."""
         if self._all.pop(uid, None) is not None:
-            self._ledger.drop_pod(_holder(uid))
+            self._ledger.drop_pod(Hold(Purpose.NOMINATION, uid))
 
     def drop_expired(self) -> None:
         """Drop what was kept for too long; they lie in order of time."""
@@ -62,8 +62,3 @@ class Nominations:
         for uid in on_node:
             self.drop(uid)
         return bool(on_node)
-
-
-def _holder(uid: str) -> str:
-    """Return the name under which the ledger holds a nomination; it is no pod's UID."""
-    return f"nominated/{uid}"

@@ -105,7 +105,7 @@ class Verbs:
 
     def _victims(self, live: LivePod, candidate: Candidate) -> Candidate | None:
         ledger, node = self._view.ledger, candidate.node
-        removable = (holder.uid for holder in ledger.pods_on(node) if self._view.live_pod(holder.uid) is not None)
+        removable = (str(holder.id) for holder in ledger.pods_on(node) if self._view.live_pod(holder.id) is not None)
         chosen = victims(ledger, live.need, live.priority, node, removable)
         if not chosen:  # nobody's end helps; or nobody must go, and then it is no matter of ending pods
             return None

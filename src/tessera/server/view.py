@@ -19,7 +19,7 @@ from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import Hold, Holder, HolderId, Ledger, Purpose, schedulable_node
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.log import Logger
@@ -70,7 +70,7 @@ class View:
         self._gone: dict[str, None] = {}
         self._listed = 0
         self._assumed: dict[str, Holder] = {}
-        self._former: dict[str, float] = {}
+        self._former: dict[Hold, float] = {}
         self.claims = ClaimedShares(ledger, self)
         """What is claimed, which the ledger holds."""
         self._told: dict[tuple[str, str, str], None] = {}
@@ -113,7 +113,7 @@ class View:
             self._read_anew(name)
 
     def _read_anew(self, node: str) -> None:
-        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys():
+        for uid in self._objects.keys() & {holder.id for holder in self.ledger.pods_on(node)}:
             self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def _live(self, each: Object) -> LivePod:
@@ -185,7 +185,7 @@ class View:
         for pod in pods.objects:
             self.take_pod(pod)
         listed = int(pods.resource_version)
-        for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys() - present:
+        for uid in self._objects.keys() & {holder.id for holder in self.ledger.pods_on(node)} - present:
             if self._pods[uid].node == node and int(version_of(self._objects[uid])) <= listed:
                 self._forget(uid)
         state = self._state(node, each)
@@ -241,7 +241,7 @@ class View:
             self._drop_node(name)
             return
         node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
-        put = seen(node, state) if state else (node, ())
+        put = schedulable_node(node, state)
         if self._put.get(name) != put:
             self._put[name] = put
             self.ledger.put_node(put[0], reserved=put[1])
@@ -281,9 +281,9 @@ class View:
         uid = self._uids.get(key)
         return None if uid is None else (self._objects[uid], self._pods[uid])
 
-    def live_pod(self, uid: str) -> LivePod | None:
+    def live_pod(self, uid: HolderId) -> LivePod | None:
         """Return the pod of this UID; None where none was seen, as for claims and nominations in the ledger."""
-        return self._pods.get(uid)
+        return self._pods.get(uid) if isinstance(uid, str) else None
 
     def read(self, pod: Object) -> LivePod:
         """Return what a Pod object tells that the caller has; a known one's is not read twice."""
@@ -344,7 +344,7 @@ class View:
         The agent exchanges assignments of two pods by two writes. Between them, what one gave up looks free, and is
         the other's.
         """
-        name = f"former/{before.uid}"
+        name = Hold(Purpose.EXCHANGE, before.uid)
         self._former.pop(name, None)
         self._former[name] = self._clock_s() + _EXCHANGE_S
         self.ledger.put_pod(Holder(name, before.key, NodeName(before.node), Need(), before.shares, before.priority))

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from tessera.core.packing.defrag.single import Mover
 from tessera.core.packing.pack import Choice, Packer
 from tessera.sim.cuts import Instances
-from tessera.sim.moves import Mover
 from tessera.sim.workloads import Workload
 
 __all__ = ["Log", "Move", "Rules", "run"]
@@ -146,20 +146,15 @@ class _Run:
         kind = self.kind_of(index)
         if kind in self.stuck:
             return None
-        moved = self.mover.find(kind, ((other, self.kind_of(other), spot) for other, spot in self.held.items()))
-        if moved is None:
+        made = self.mover.make_room(kind, ((other, self.kind_of(other), spot) for other, spot in self.held.items()))
+        if made is None:
             self.stuck.add(kind)
             return None
         self.stuck.clear()
-        self.packer.release(self.kind_of(moved), self.held[moved])
-        spot = self.packer.place(kind, again=True)
-        elsewhere = self.packer.place(self.kind_of(moved), again=True)
-        assert spot is not None, "the mover found that it fits"
-        assert elsewhere is not None, "the mover found that it fits elsewhere"
-        self.held[moved] = elsewhere
-        self.instances.hold(elsewhere.node, elsewhere.shares)
-        self.moves.append(Move(now_s, index, moved, elsewhere))
-        return spot
+        self.held[made.moved] = made.elsewhere
+        self.instances.hold(made.elsewhere.node, made.elsewhere.shares)
+        self.moves.append(Move(now_s, index, made.moved, made.elsewhere))
+        return made.spot
 
     def kind_of(self, index: int) -> int:
         """Return the packer's number of an arrival's kind."""

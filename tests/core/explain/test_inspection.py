@@ -200,10 +200,14 @@ def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
 # Keyed by a sentence: what pods hold of GPU 0 of two; wanted are words of the conflicts of the GPU, and of the node.
 CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     "nothing wrong": ([share(0, 1024)], [], []),
-    "more memory than there is": ([share(0, 40960), share(0, 1024)], ["41984 MiB are granted of 40960"], []),
+    "more memory than there is": (
+        [share(0, 40960), share(0, 1024)],
+        ["41984 MiB are held of 40960 MiB, held by ns/p0, ns/p1"],
+        [],
+    ),
     "more compute than there is": (
         [share(0, 1024, Mode.MPS, percent=60), share(0, 1024, Mode.MPS, percent=50)],
-        ["110 % of its compute is granted"],
+        ["110 % of the compute are held"],
         [],
     ),
     "instances that overlap": (
@@ -213,22 +217,22 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     ),
     "one instance twice": (
         [cut(0, "1g.5gb", 6), cut(0, "1g.5gb", 6)],
-        ["2 pods hold 1g.5gb at 6, which serves 1"],
+        ["2 pods hold 1g.5gb (mig) for 1 at most"],
         [],
     ),
     "an instance that the model does not have": (
         [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile="9g.90gb")],
-        ["ns/p0 holds 9g.90gb at 6, which a A100-40GB does not have", "does not exist now"],
+        ["A100-40GB has no profile 9g.90gb, held by ns/p0", "does not exist now"],
         [],
     ),
     "an instance at no start": (
         [msgspec.structs.replace(cut(0, "1g.5gb", 6), start=None)],
-        ["ns/p0 holds 1g.5gb at None, which a A100-40GB does not have", "does not exist now"],
+        ["1g.5gb does not start at None, held by ns/p0", "does not exist now"],
         [],
     ),
     "a start without a profile": (
         [msgspec.structs.replace(cut(0, "1g.5gb", 6), profile=None)],
-        ["ns/p0 holds None at 6, which a A100-40GB does not have"],
+        ["A100-40GB has no profile None, held by ns/p0"],
         [],
     ),
     "an instance that does not exist": (
@@ -238,22 +242,22 @@ CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     ),
     "the whole GPU beside others": (
         [share(0, 40960, Mode.WHOLE), share(0, 1024)],
-        ["are granted of", "ns/p0 holds the whole GPU, and 1 others hold parts of it"],
+        ["the whole GPU is held beside 1 more", "are held of"],
         [],
     ),
     "the whole GPU twice": (
         [share(0, 40960, Mode.WHOLE), share(0, 40960, Mode.WHOLE)],
-        ["are granted of", "2 pods hold the GPU, which serves 1"],
+        ["the whole GPU is held beside 1 more", "are held of"],
         [],
     ),
     "an instance beside a share": (
         [cut(0, "1g.5gb", 6), share(0, 1024)],
-        ["MIG instances and shares of the whole GPU are held at once"],
+        ["shares of different modes on one GPU: memory-share, mig"],
         [],
     ),
     "two kinds of amounts": (
         [share(0, 1024), share(0, 1024, Mode.MPS)],
-        ["shares by memory-share and by mps are held at once"],
+        ["shares of different modes on one GPU: memory-share, mps"],
         [],
     ),
     "a GPU that is not there": ([share(7, 1024)], [], ["ns/p0 holds GPU 7, which the node does not have"]),

@@ -437,7 +437,7 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
         [
             "bound it to a",
             "it would not fit there today",
-            "the allocations on GPU 0 conflict: 44096 MiB are granted of 40960",
+            "the allocations on GPU 0 conflict: 44096 MiB are held of 40960 MiB",
         ],
     ),
 }

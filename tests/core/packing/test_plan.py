@@ -51,7 +51,7 @@ def test_one_instance_can_hold_all_media_engines(names: list[str], policy: str) 
     layout = tuple(p.placement for p in made.layouts[0].slices if p.placement)
     assert why_illegal(RTX_PRO, layout) is None
     assert len(made.assignments) == len(layout)
-    waiting = {names[int(each.pod.removeprefix("default/p").partition("-")[0])] for each in made.waiting}
+    waiting = {names[int(each.pod.removeprefix("default/p").partition("-")[0])] for each in made.pending}
     assert not waiting.intersection(place.profile for place in open_placements(RTX_PRO, layout))
 
 
@@ -69,13 +69,13 @@ def test_laws(kinds: list[list[tuple[GpuModel, Sharing]]], needs: list[Need], ex
     before = Snapshot(nodes=fleet(kinds), pending=pending)
     first = plan(before, exact=exact)
     check(before, first.assignments)
-    assert {a.pod for a in first.assignments} | {w.pod for w in first.waiting} == {pod.key for pod in pending}
-    assert len(first.assignments) + len(first.waiting) == len(pending)
-    assert all(waiting.reason for waiting in first.waiting)
+    assert {a.pod for a in first.assignments} | {w.pod for w in first.pending} == {pod.key for pod in pending}
+    assert len(first.assignments) + len(first.pending) == len(pending)
+    assert all(each.reason for each in first.pending)
     assert len(first.layouts) == sum(len(each.gpus) for each in before.nodes)
     again = plan(applied(before, first), exact=exact)
     assert again.assignments == ()
-    assert [w.pod for w in again.waiting] == [w.pod for w in first.waiting]
+    assert [w.pod for w in again.pending] == [w.pod for w in first.pending]
     assert [same(x) for x in again.layouts] == [same(x) for x in first.layouts]
     assert all(piece.exists for x in again.layouts for piece in x.slices if piece.pods and piece.placement)
 
@@ -125,14 +125,14 @@ def only(gpus: tuple[Gpu, ...], pending: tuple[Pod, ...], cpu_milli: int = 64_00
 def test_large_pods_go_while_there_is_room() -> None:
     pending = (*pods(plain_share(8000), 2, "small"), *pods(WHOLE, 1, "whole"))
     made = plan(Snapshot(nodes=(node("n", gpu(0, T4), gpu(1, T4)),), pending=pending))
-    assert [each.pod for each in made.waiting] == ["default/small-1"]
+    assert [each.pod for each in made.pending] == ["default/small-1"]
     assert "default/whole-0" in {a.pod for a in made.assignments}
 
 
 def test_of_equal_pods_those_go_of_which_most_fit() -> None:
     pending = (*pods(WHOLE, 1, "whole"), *pods(plain_share(5000), 3, "small"))
     made = plan(only((gpu(0, T4),), pending))
-    assert [waiting.pod for waiting in made.waiting] == ["default/whole-0"]
+    assert [each.pod for each in made.pending] == ["default/whole-0"]
     urgent = (*pods(WHOLE, 1, "whole", priority=1), *pods(plain_share(5000), 3, "small"))
     assert [assignment.pod for assignment in plan(only((gpu(0, T4),), urgent)).assignments] == ["default/whole-0"]
 
@@ -161,7 +161,7 @@ def test_every_policy_plans_every_fleet(policy: str) -> None:
     pending = (*pods(WHOLE, 1, "gpu"), *pods(Need(cpu_milli=1000), 1, "cpu"))
     made = plan(Snapshot(nodes=(node("n"),), pending=pending), policy=policy)
     assert [assignment.pod for assignment in made.assignments] == ["default/cpu-0"]
-    assert [waiting.pod for waiting in made.waiting] == ["default/gpu-0"]
+    assert [each.pod for each in made.pending] == ["default/gpu-0"]
 
 
 def test_the_optimum_names_existing_devices_as_policies_do() -> None:

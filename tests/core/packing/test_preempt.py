@@ -49,14 +49,14 @@ def test_victims_are_the_cheapest_of_all_sets_and_none_can_be_left_out(world: Wo
     ledger = filled(spec, rng.choices(kinds, k=7), priorities)
     pods = ledger.pods_on(spec.name)
     for need in kinds:
-        removable = [pod.uid for pod in pods if pod.uid != "3"]
+        removable = [str(pod.id) for pod in pods if pod.id != "3"]
         got = victims(ledger, need, 2, spec.name, removable)
-        able = [pod for pod in pods if pod.uid in removable and pod.priority < 2]
+        able = [pod for pod in pods if pod.id in removable and pod.priority < 2]
         sets = [gone for n in range(len(able) + 1) for gone in itertools.combinations(able, n)]
         costs = [cost(gone) for gone in sets if fits(spec, [pod for pod in pods if pod not in gone], need)]
         assert (got is None) == (not costs)
         if got is not None:
-            gone = [pod for pod in pods if pod.uid in got]
+            gone = [pod for pod in pods if pod.id in got]
             assert cost(gone) == min(costs)
             assert fits(spec, [pod for pod in pods if pod not in gone], need)
             assert not any(fits(spec, [pod for pod in pods if pod not in gone or pod is kept], need) for kept in gone)
@@ -93,9 +93,9 @@ def test_many_unlike_pods_on_one_gpu_still_give_a_set_of_which_none_can_be_left_
     ledger = filled(spec, needs, [1] * 60)
     pods = ledger.pods_on("n")
     need = amount(18_000, count=2)
-    got = victims(ledger, need, 9, "n", [pod.uid for pod in pods])
+    got = victims(ledger, need, 9, "n", [str(pod.id) for pod in pods])
     assert got is not None
-    left = [pod for pod in pods if pod.uid not in got]
+    left = [pod for pod in pods if pod.id not in got]
     assert fits(spec, left, need)
-    assert not any(fits(spec, [*left, pod], need) for pod in pods if pod.uid in got)
+    assert not any(fits(spec, [*left, pod], need) for pod in pods if pod.id in got)
     assert NodeName("n") == spec.name

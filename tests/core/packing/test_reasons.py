@@ -108,7 +108,7 @@ SENTENCES: dict[str, tuple[Snapshot, str]] = {
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_a_pending_pod_has_its_reason_in_the_plan(sentence: str) -> None:
     snapshot, want = SENTENCES[sentence]
-    assert {each.reason for each in plan(snapshot, policy="first-fit").waiting} == {want}
+    assert {each.reason for each in plan(snapshot, policy="first-fit").pending} == {want}
 
 
 def test_a_node_with_room_is_not_named() -> None:

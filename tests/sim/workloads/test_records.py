@@ -2,7 +2,8 @@
 
 import pytest
 
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
+from builders.fleets import share, whole
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.workload.need import Ask, Form, Need, SelectorTerm
@@ -48,20 +49,9 @@ def test_what_a_pod_asks_of_gpus(need: Need, want: Demand) -> None:
 
 
 def test_what_shares_hold() -> None:
-    def share(mode: Mode, profile: str | None, memory_mib: int, compute_percent: int) -> Share:
-        return Share(
-            gpu=0,
-            mode=mode,
-            profile=profile,
-            memory_mib=memory_mib,
-            compute_percent=compute_percent,
-            isolation=mode.isolation,
-            resource="",
-        )
-
     gpus = {0: NODES[0].gpus[0]}
     memory_mib = gpus[0].memory_mib
-    assert granted_milli(gpus, [share(Mode.WHOLE, None, memory_mib, 100)]) == 1000
-    assert granted_milli(gpus, [share(Mode.MIG, "3g.40gb", 40_448, 42)]) == 500
-    assert granted_milli(gpus, [share(Mode.MPS, None, memory_mib // 4, 10), share(Mode.MPS, None, 0, 30)]) == 549
+    assert granted_milli(gpus, [whole(0, memory_mib)]) == 1000
+    assert granted_milli(gpus, [share(0, Mode.MIG, 40_448, 42, at="3g.40gb@0")]) == 500
+    assert granted_milli(gpus, [share(0, Mode.MPS, memory_mib // 4, 10), share(0, Mode.MPS, 0, 30)]) == 549
     assert granted_milli(gpus, []) == 0

@@ -92,7 +92,7 @@ def document(plan: Plan) -> PlanDocument:
         policy=plan.policy,
         summary=_summary(plan, plan.bound),
         assignments=tuple(_assignment(assignment) for assignment in plan.assignments),
-        waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.waiting),
+        waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
         layouts=tuple(_layout(layout) for layout in plan.layouts),
         warnings=plan.warnings,
     )
@@ -111,7 +111,7 @@ def to_yaml(plan: Plan) -> str:
 def _summary(plan: Plan, bound: Bound | None) -> SummaryDocument:
     return SummaryDocument(
         placed=len(plan.assignments),
-        waiting=len(plan.waiting),
+        waiting=len(plan.pending),
         gpus=len(plan.layouts),
         gpus_used=sum(any(piece.pods for piece in layout.slices) for layout in plan.layouts),
         at_most=bound.at_most if bound else None,

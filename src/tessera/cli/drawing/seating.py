@@ -1,10 +1,11 @@
 """Who sits where: a plan and its snapshot joined into the records that the drawing and the tables are made from."""
 
-from collections import defaultdict, deque
+from collections import defaultdict
 
 import msgspec
 
 from tessera.cli.drawing.lettering import gib
+from tessera.core.cluster.occupancy import Holding
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, is_legal, open_placements
 from tessera.core.gpu.sharing import Mode
@@ -183,8 +184,7 @@ def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
     pods = {pod.key: pod for pod in named}
     keys = (
         *(assignment.pod for assignment in plan.assignments),
-        *(waiting.pod for waiting in plan.waiting),
-        *(pod for layout in plan.layouts for part in layout.slices for pod in part.pods),
+        *(waiting.pod for waiting in plan.pending),
     )
     for key in keys:
         pods.setdefault(key, Pod(key=key, need=Need()))
@@ -199,7 +199,7 @@ def _workloads(
         groups[pod.owner or pod.need].append(pod)
     running = {one.pod.key for one in snapshot.running}
     placed = {assignment.pod for assignment in plan.assignments}
-    waiting = {one.pod for one in plan.waiting}
+    waiting = {one.pod for one in plan.pending}
     workloads = []
     numbers = {}
     for number, members in enumerate(groups.values()):
@@ -252,7 +252,7 @@ def _proof(plan: Plan) -> str:
 
 def _queues(plan: Plan, numbers: dict[PodKey, int]) -> tuple[Queue, ...]:
     groups: defaultdict[tuple[int, str], list[PodKey]] = defaultdict(list)
-    for one in plan.waiting:
+    for one in plan.pending:
         groups[numbers[one.pod], one.reason].append(one.pod)
     return tuple(Queue(workload=n, reason=reason, pods=tuple(keys)) for (n, reason), keys in groups.items())
 
@@ -289,13 +289,9 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
     gpus: dict[int, Gpu]
 
     def node(self, node: Node, layouts: list[GpuLayout]) -> NodeView:
-        seats: defaultdict[tuple[int, int | None, PodKey], deque[Seat]] = defaultdict(deque)
+        parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
         running = {assignment.pod for assignment, runs in self.held if runs}
-        for assignment, runs in self.held:
-            for part, share in enumerate(assignment.shares, start=1):
-                seat = self._seat(assignment, share, part, running=runs)
-                seats[share.gpu, share.start, assignment.pod].append(seat)
-        gpus = tuple(self._gpu(layout, seats, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
+        gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
         seated = {seat.pod for gpu in gpus for bench in gpu.benches for seat in bench.seats}
         needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
         return NodeView(
@@ -307,42 +303,37 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             marks=_marks(node, self.selected),
             gpus=gpus,
             others=tuple(
-                self._bare(assignment.pod, running=runs)
+                Seat(
+                    pod=assignment.pod,
+                    workload=self.numbers[assignment.pod],
+                    memory_mib=0,
+                    compute_percent=0,
+                    running=runs,
+                )
                 for assignment, runs in self.held
                 if assignment.pod not in seated
             ),
         )
 
-    def _seat(self, assignment: Assignment, share: Share, part: int, *, running: bool) -> Seat:
+    def _seat(self, holding: Holding, parts: list[Share | None], *, running: bool) -> Seat:
+        """Return a pod's seat; `parts` are its shares, None for those that were seated."""
+        number = parts.index(holding.share)
+        parts[number] = None
         return Seat(
-            pod=assignment.pod,
-            workload=self.numbers[assignment.pod],
-            memory_mib=share.memory_mib,
-            compute_percent=share.compute_percent,
+            pod=holding.pod,
+            workload=self.numbers[holding.pod],
+            memory_mib=holding.share.memory_mib,
+            compute_percent=holding.share.compute_percent,
             running=running,
-            part=part,
-            parts=len(assignment.shares),
+            part=number + 1,
+            parts=len(parts),
         )
 
-    def _bare(self, pod: PodKey, *, running: bool, memory_mib: int = 0) -> Seat:
-        number = self.numbers[pod]
-        return Seat(pod=pod, workload=number, memory_mib=memory_mib, compute_percent=0, running=running)
-
-    def _gpu(
-        self,
-        layout: GpuLayout,
-        seats: dict[tuple[int, int | None, PodKey], deque[Seat]],
-        running: set[PodKey],
-    ) -> GpuView:
-        benches = []
-        for part in layout.slices:
-            start = part.placement.start if part.placement else None
-            taken: list[Seat] = []
-            for pod in dict.fromkeys(part.pods):
-                shares = seats[layout.gpu, start, pod]
-                fair = part.memory_mib // part.clients if part.clients else 0
-                taken += shares or (self._bare(pod, running=pod in running, memory_mib=fair),)
-            benches.append(_bench(part, taken))
+    def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> GpuView:
+        benches = [
+            _bench(part, [self._seat(each, parts[each.pod], running=each.pod in running) for each in part.holdings])
+            for part in layout.slices
+        ]
         return GpuView(
             index=layout.gpu,
             model=layout.model,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tessera.core.cluster.compatibility import AMOUNTS
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Share, Snapshot
 from tessera.core.gpu.mig import Placement, open_placements, placement_at
 from tessera.core.gpu.sharing import Mode
@@ -45,13 +46,17 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
     def amounts(self) -> Mode | None:
         """The amount mode the GPU is committed to."""
         modes = {h.share.mode for h in self.holdings if h.share.profile is None}
-        amount = modes & {Mode.MPS, Mode.MEMORY_SHARE} if not self.gpu.sharing.replicas else set[Mode]()
+        amount = modes.intersection(AMOUNTS) if not self.gpu.sharing.replicas else set[Mode]()
         return next(iter(amount), None)
+
+    def holdings_on(self, placement: Placement | None) -> tuple[Holding, ...]:
+        """Return the holdings on one device, in order."""
+        where = (placement.profile, placement.start) if placement else (None, None)
+        return tuple(h for h in self.holdings if (h.share.profile, h.share.start) == where)
 
     def clients(self, placement: Placement | None) -> tuple[PodKey, ...]:
         """Return the pods on one device, in order."""
-        where = (placement.profile, placement.start) if placement else (None, None)
-        return tuple(h.pod for h in self.holdings if (h.share.profile, h.share.start) == where)
+        return tuple(holding.pod for holding in self.holdings_on(placement))
 
     @property
     def instances(self) -> tuple[Placement, ...]:

@@ -11,12 +11,12 @@ import msgspec
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
-from tessera.core.cluster.snapshot import Node, NodeName, Share
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.explain import Way, ways
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import HolderId, Ledger, schedulable_node, uid_of
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
@@ -90,36 +90,11 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
     )
 
 
-def _ledger(cluster: Cluster, without: SeenPod) -> Ledger:
-    """Return the cluster as the server's ledger has it, one pod left out."""
-    ledger = Ledger()
-    for each in cluster.nodes:
-        node, reserved = _seen(each)
-        ledger.put_node(node, reserved=reserved)
-    for pod in cluster.pods:
-        if pod.node is not None and pod is not without:
-            ledger.put_pod(
-                Holder(
-                    uid=pod.uid or pod.pod.key,
-                    key=pod.pod.key,
-                    node=pod.node,
-                    need=pod.pod.need,
-                    shares=pod.shares,
-                    priority=pod.pod.priority,
-                )
-            )
-    return ledger
-
-
 def _withheld(each: SeenNode, asks: Iterable[Ask]) -> Iterator[str]:
     """Yield why a node's agent does not offer resources that are asked for, though its GPUs could give them."""
     resources = {ask.resource for ask in asks}
     impaired = each.state.impaired if each.state is not None else ()
     yield from (one.message for one in impaired if one.kind == "Withheld" and one.subject in resources)
-
-
-def _seen(each: SeenNode) -> tuple[Node, tuple[Share, ...]]:
-    return seen(each.node, each.state) if each.state else (each.node, ())
 
 
 class _WithoutPod:
@@ -130,11 +105,11 @@ class _WithoutPod:
         self.pod = pod
         # Where a pod is bound it may be anywhere for the question why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = _ledger(cluster, pod)
-        self.seen = [_seen(each)[0] for each in cluster.nodes]
+        self.ledger = Ledger.of(cluster, without=(uid_of(pod),))
+        self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
-        self.names = {
-            holder.uid: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
+        self.names: dict[HolderId, PodKey] = {
+            holder.id: holder.key for node in cluster.nodes for holder in self.ledger.pods_on(node.node.name)
         }
 
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -350,7 +325,7 @@ def _ended(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     tried = sorted(able, key=lambda name: sum(bool(each.shares) for each in rest.ledger.pods_on(name)))[:_MOST_TRIED]
     found: list[tuple[int, str, str]] = []
     for name in tried:
-        removable = [each.uid for each in rest.ledger.pods_on(name)]
+        removable = [str(each.id) for each in rest.ledger.pods_on(name)]
         gone = victims(rest.ledger, rest.need, _EVERYBODY, name, removable)
         if gone:
             found.append((len(gone), name, _then(rest, name, gone)))
@@ -373,10 +348,9 @@ def _admitted(rest: _WithoutPod) -> Iterator[str]:
         cpu_milli=rest.need.cpu_milli, memory_mib=rest.need.memory_mib, asks=rest.need.asks, models=rest.need.models
     )
     cures: dict[str, list[str]] = {}
-    for each in rest.cluster.nodes:
-        refused = rest.refused[each.node.name]
-        if refused is not None and rest.ledger.fits(bare, each.node.name) and rest.short(each.node.name) is None:
-            cures.setdefault(_CURES[refused[0]].format(refused[1]), []).append(each.node.name)
+    for name, rule in rest.refused.items():
+        if rule is not None and rest.ledger.fits(bare, name) and rest.ledger.roomy(rest.need, name):
+            cures.setdefault(_CURES[rule[0]].format(rule[1]), []).append(name)
     for cure, names in sorted(cures.items(), key=lambda item: -len(item[1]))[:_MOST_REMEDIES]:
         yield f"{cure}: {_named(names)}"
 

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Share, Snapshot
 from tessera.core.gpu.mig import ALL_MEDIA, Placement, placement_at, placements
 from tessera.core.gpu.sharing import Mode, Option
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.linear import Program, Solution
-from tessera.core.workload.need import Ask, Form, Need, Pod
+from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["Bound", "assign"]
 
@@ -77,7 +78,12 @@ class _Model:
         self.cuts: dict[tuple[int, int, Placement], int] = {}
         self.modes: dict[tuple[int, int, Mode], int] = {}
         self.opened: list[int] = []
-        self.held = held_shares(snapshot)
+        held = occupancy(snapshot)
+        self.held = {
+            (n, each.gpu.index): [holding.share for holding in each.holdings]
+            for n, node in enumerate(snapshot.nodes)
+            for each in held[node.name]
+        }
         for n, node in enumerate(snapshot.nodes):
             self._node(n, node)
         for k, kind in enumerate(self.kinds):
@@ -180,7 +186,8 @@ class _Model:
         here = [(key.option, key, self.serves[key]) for key in self.on_gpu[n, gpu.index]]
         for option, free in free_devices(gpu, shares).items():
             self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
-        modes = {m: self.program.variable(_holds(shares, m), 1, integer=True) for m in _made(gpu)}
+        in_use = {share.mode for share in shares}
+        modes = {m: self.program.variable(m in in_use, 1, integer=True) for m in _made(gpu)}
         self.modes |= {(n, gpu.index, mode): v for mode, v in modes.items()}
         self.program.row(dict.fromkeys(modes.values(), 1.0), high=1)
         if not shares:
@@ -227,16 +234,6 @@ class _Model:
             self.program.row(served | cut, high=-sum(s.profile == profile for s in shares))
 
 
-def held_shares(snapshot: Snapshot) -> dict[tuple[int, int], list[Share]]:
-    """Return the shares running pods hold, by index of the node and of the GPU."""
-    index = {node.name: n for n, node in enumerate(snapshot.nodes)}
-    held = defaultdict[tuple[int, int], list[Share]](list)
-    for running in snapshot.running:
-        for share in running.assignment.shares:
-            held[index[running.assignment.node], share.gpu].append(share)
-    return held
-
-
 def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
     """Return how many more clients each existing device kind of a GPU takes; nothing where Tessera may recut."""
     if gpu.sharing.can_repartition:
@@ -268,10 +265,6 @@ def _made(gpu: Gpu) -> tuple[Mode, ...]:
         return ()
     made = {Mode.WHOLE, Mode.MPS, Mode.MEMORY_SHARE} | ({Mode.MIG} if sharing.can_repartition else set())
     return tuple(mode for mode in sharing.modes if mode in made)
-
-
-def _holds(shares: Iterable[Share], mode: Mode) -> int:
-    return int(any(share.mode is mode for share in shares))
 
 
 class _Search:
@@ -344,15 +337,14 @@ class _Supply:
         taken = set[int]()
         for _ in range(ask.count):
             open_keys = (key for key, count in left.items() if count > 0 and key.gpu not in taken)
-            key = max(open_keys, key=lambda key: (self._of(left, key.gpu), -key.gpu))
+            on_gpu = Counter[int]()
+            for key, count in left.items():
+                on_gpu[key.gpu] += count
+            key = max(open_keys, key=lambda key: (on_gpu[key.gpu], -key.gpu))
             left[key] -= 1
             taken |= {key.gpu} if ask.form is not Form.EXACT else set()
             starts = self.starts[n, key.gpu, key.option.profile, key.option.exists]
             yield Share.of(key.gpu, ask, key.option, starts.pop() if key.option.profile else None)
-
-    @staticmethod
-    def _of(left: Counter[_Key], gpu: int) -> int:
-        return sum(count for key, count in left.items() if key.gpu == gpu)
 
 
 def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
@@ -364,9 +356,5 @@ def _read(model: _Model, values: Sequence[float]) -> Iterator[Assignment]:
         n = next((n for n in range(len(model.snapshot.nodes)) if room[k, n] > 0), None)
         if n is not None:
             room[k, n] -= 1
-            yield _assignment(supply, pod, k, n)
-
-
-def _assignment(supply: _Supply, pod: Pod, k: int, n: int) -> Assignment:
-    shares = (share for a, ask in enumerate(pod.need.asks) for share in supply.take(k, a, n, ask))
-    return Assignment(pod=pod.key, node=supply.snapshot.nodes[n].name, shares=tuple(shares))
+            shares = (share for a, ask in enumerate(pod.need.asks) for share in supply.take(k, a, n, ask))
+            yield Assignment(pod=pod.key, node=model.snapshot.nodes[n].name, shares=tuple(shares))

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.core.cluster.gputypes import MODE_BIT, GpuType, Ints
 from tessera.core.gpu.mig import placements_of
+from tessera.core.gpu.rooms import profile_of, rooms
 from tessera.core.gpu.sharing import Device, of_other_allocator
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.fit.demand import Devices
-from tessera.core.packing.fit.gputypes import MODE_BIT, GpuType, Ints
-from tessera.core.packing.fit.rooms import profile_of, rooms
 from tessera.core.packing.fit.ways import Amount, Cut, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
 

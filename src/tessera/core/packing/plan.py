@@ -1,30 +1,40 @@
-"""The plan: where every pending pod goes, what each GPU is cut into, what waits and why."""
+"""The plan: where every pending pod goes, how each GPU is partitioned, which pods stay pending and why."""
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.occupancy import Occupancy, occupancy
+from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
-from tessera.core.gpu.sharing import Device, Mode
+from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack import POLICIES, Packer
 from tessera.core.packing.reasons import Reasons
 from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
-__all__ = ["PLAN_POLICIES", "GpuLayout", "Plan", "Progress", "Slice", "Waiting", "applied", "plan"]
+__all__ = [
+    "PLAN_POLICIES",
+    "GpuLayout",
+    "PendingPod",
+    "Plan",
+    "Progress",
+    "Slice",
+    "applied",
+    "placed_by_priority",
+    "plan",
+]
 
 PLAN_POLICIES = tuple(name for name in POLICIES if name != "random")
 """The policies a plan may use: not `random`, because equal snapshots have equal plans."""
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that fits nowhere now, and why."""
 
     pod: PodKey
@@ -33,7 +43,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a planned GPU: the whole GPU or one MIG instance, and the pods that hold it."""
+    """One device of a planned GPU: the whole GPU or one MIG instance, and what pods hold of it."""
 
     placement: Placement | None
     """None where the device is the whole GPU."""
@@ -42,9 +52,14 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the device."""
     clients: int
     """How many pods may hold it at once; 0 where amounts decide."""
-    pods: tuple[PodKey, ...] = ()
+    holdings: tuple[Holding, ...] = ()
     exists: bool = False
     """Whether the instance is there already, so that nothing must be cut."""
+
+    @property
+    def pods(self) -> tuple[PodKey, ...]:
+        """The pods on it, once for each share."""
+        return tuple(holding.pod for holding in self.holdings)
 
 
 class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     assignments: tuple[Assignment, ...] = ()
     """Pods placed by this plan, in order of arrival; running pods are not repeated."""
-    waiting: tuple[Waiting, ...] = ()
+    pending: tuple[PendingPod, ...] = ()
     layouts: tuple[GpuLayout, ...] = ()
     """Every GPU of the fleet, in order of node and index."""
     warnings: tuple[str, ...] = ()
@@ -105,16 +120,17 @@ def plan(
     if exact:
         progress("solving", 0, 0)
         assignments, bound = _improved(snapshot, policy, assignments, limit_s, progress)
-    held = occupancy(snapshot, assignments)
     placed = {assignment.pod for assignment in assignments}
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
+    held = occupancy(snapshot, assignments)
+    layouts = tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus)
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
-        waiting=tuple(_waiting(snapshot, assignments, left, progress)),
-        layouts=tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus),
-        warnings=tuple(_warnings(held)),
+        pending=tuple(_pending(snapshot, assignments, left, progress)),
+        layouts=layouts,
+        warnings=tuple(_warnings(layouts)),
         bound=bound,
     )
 
@@ -171,16 +187,11 @@ def _packed(snapshot: Snapshot, policy: str, progress: Progress) -> tuple[Assign
         small = {need: tuple(-each for each in large[need]) for need in mix}
         made = [(best, large), *((again(ease), ease) for ease in (scarce, small))]
         best, ease = max(made, key=lambda found: _worth(snapshot, found[0]))
-        others = (again({**ease, need: _FIRST}) for need in _waiting_needs(snapshot, best))
+        placed = {assignment.pod for assignment in best}
+        pending = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
+        others = (again({**ease, need: _FIRST}) for need in tuple(pending)[:_PUT_FIRST])
         best = max((best, *others), key=lambda found: _worth(snapshot, found))
     return best
-
-
-def _waiting_needs(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Need, ...]:
-    """Return the first needs, at most `_PUT_FIRST`, of which pods wait."""
-    placed = {assignment.pod for assignment in assignments}
-    waiting = dict.fromkeys(pod.need for pod in snapshot.pending if pod.key not in placed)
-    return tuple(waiting)[:_PUT_FIRST]
 
 
 def _in_order(
@@ -202,11 +213,15 @@ def _in_order(
 
 def _worth(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[tuple[int, ...], int]:
     """Order plans: most pods of the highest priority, then of the next; then fewest GPUs."""
+    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
+    return placed_by_priority(snapshot, assignments), -len(gpus)
+
+
+def placed_by_priority(snapshot: Snapshot, assignments: Iterable[Assignment]) -> tuple[int, ...]:
+    """Return how many pods are placed of each priority, the highest first."""
     placed = {assignment.pod for assignment in assignments}
     by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in placed)
-    priorities = sorted({pod.priority for pod in snapshot.pending}, reverse=True)
-    gpus = {(assignment.node, share.gpu) for assignment in assignments for share in assignment.shares}
-    return tuple(by_priority[priority] for priority in priorities), -len(gpus)
+    return tuple(by_priority[each] for each in sorted({pod.priority for pod in snapshot.pending}, reverse=True))
 
 
 def _able(need: Need, kinds: Mapping[Gpu, int]) -> int:
@@ -232,9 +247,9 @@ def _part(ask: Ask, gpu: Gpu) -> float:
     return max(ways[0].memory_mib / gpu.memory_mib, ways[0].compute_percent / 100) if ways else math.inf
 
 
-def _waiting(
+def _pending(
     snapshot: Snapshot, assignments: Sequence[Assignment], left: Sequence[Pod], progress: Progress
-) -> Iterator[Waiting]:
+) -> Iterator[PendingPod]:
     after = msgspec.structs.replace(snapshot, running=_all_running(snapshot, assignments))
     needs = len({pod.need for pod in left})
     reasons = Reasons(after)
@@ -243,7 +258,7 @@ def _waiting(
         if pod.need not in known:
             progress("finding reasons", len(known), needs)
             known[pod.need] = reasons.sentence(pod.need)
-        yield Waiting(pod=pod.key, reason=known[pod.need])
+        yield PendingPod(pod=pod.key, reason=known[pod.need])
 
 
 def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple[Running, ...]:
@@ -271,39 +286,33 @@ def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
     memory = {profile.name: profile.memory_mib for profile in held.gpu.model.profiles}
     for place in held.instances:
         device = offered.get(place)
-        pods = held.clients(place)
+        holdings = held.holdings_on(place)
         yield Slice(
             placement=place,
             mode=device.mode if device else Mode.MIG,
             memory_mib=memory[place.profile],
             clients=device.clients if device else 1,
-            pods=pods,
-            exists=device is not None or not running.isdisjoint(pods),
+            holdings=holdings,
+            exists=device is not None or any(holding.pod in running for holding in holdings),
         )
-    whole = held.clients(None)
-    if whole or None in offered:
-        yield _whole(held, offered.get(None), whole)
+    whole, device = held.holdings_on(None), offered.get(None)
+    if whole or device is not None:
+        mode = device.mode if device else whole[0].share.mode
+        yield Slice(
+            placement=None,
+            mode=mode,
+            memory_mib=held.gpu.memory_mib,
+            clients=device.clients if device else int(mode is Mode.WHOLE),
+            holdings=whole,
+            exists=device is not None,
+        )
 
 
-def _whole(held: Occupancy, device: Device | None, pods: tuple[PodKey, ...]) -> Slice:
-    mode = device.mode if device else held.holdings[0].share.mode
-    clients = device.clients if device else int(mode is Mode.WHOLE)
-    return Slice(
-        placement=None,
-        mode=mode,
-        memory_mib=held.gpu.memory_mib,
-        clients=clients,
-        pods=pods,
-        exists=device is not None,
-    )
-
-
-def _warnings(held: Mapping[NodeName, tuple[Occupancy, ...]]) -> Iterator[str]:
-    for node, gpus in held.items():
-        for gpu in gpus:
-            pieces = [p for p in _slices(gpu, set()) if p.mode.isolation is Isolation.NONE and len(p.pods) > 1]
-            if pieces:
-                yield f"{node} GPU {gpu.gpu.index} ({gpu.gpu.model.name}): {_shared(pieces)}"
+def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
+    for each in layouts:
+        pieces = [p for p in each.slices if p.mode.isolation is Isolation.NONE and len(p.holdings) > 1]
+        if pieces:
+            yield f"{each.node} GPU {each.gpu} ({each.model}): {_shared(pieces)}"
 
 
 def _shared(pieces: Sequence[Slice]) -> str:

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Holder, HolderId, Ledger
 from tessera.core.workload.need import Need
 
 __all__ = ["victims"]
@@ -19,7 +19,7 @@ Source: kubernetes `pkg/scheduler/framework/preemption/preemption.go`, `pickOneN
 
 
 def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the uids of the pods that must go from a node so that a pod fits; empty where it fits, None if none help.
+    """Return the UIDs of the pods that must go from a node so that a pod fits; empty where it fits, None if none help.
 
     Of all sets the one with the lowest highest priority, then the lowest sum of priorities, then the fewest pods; none
     of them can be left out. Only pods of a lower priority than `priority` go. Cpu, memory and the number of pods are
@@ -29,10 +29,10 @@ def victims(ledger: Ledger, need: Need, priority: int, node: str, removable: Ite
     wanted = frozenset(removable)
     if not ledger.knows(node):
         return None
-    pods = [pod for pod in ledger.pods_on(node) if pod.uid in wanted and pod.priority < priority]
+    pods = [pod for pod in ledger.pods_on(node) if pod.id in wanted and pod.priority < priority]
     trial = _Trial(ledger.alone(node), need, node)
-    found = _cheapest(trial, sorted(pods, key=lambda pod: (pod.priority, _gpus(pod)[:1], pod.uid)))
-    return None if found is None else tuple(sorted(pod.uid for pod in found))
+    found = _cheapest(trial, sorted(pods, key=lambda pod: (pod.priority, _gpus(pod)[:1], str(pod.id))))
+    return None if found is None else tuple(sorted(str(pod.id) for pod in found))
 
 
 class _Trial:
@@ -42,23 +42,22 @@ class _Trial:
         self.need = need
         self._ledger = ledger
         self._node = node
-        self._gone: dict[str, Holder] = {}
+        self._gone: dict[HolderId, Holder] = {}
 
     def fits(self, without: Iterable[Holder]) -> bool:
         """Return whether the pod fits without these."""
-        gone = {pod.uid: pod for pod in without}
-        for uid in [uid for uid in self._gone if uid not in gone]:
-            self._ledger.put_pod(self._gone.pop(uid))
-        for uid, pod in gone.items():
-            if uid not in self._gone:
-                self._gone[uid] = pod
-                self._ledger.drop_pod(uid)
+        gone = {pod.id: pod for pod in without}
+        for each in [each for each in self._gone if each not in gone]:
+            self._ledger.put_pod(self._gone.pop(each))
+        for each, pod in gone.items():
+            if each not in self._gone:
+                self._gone[each] = pod
+                self._ledger.drop_pod(each)
         return self.roomy() and self._ledger.fits(self.need, self._node)
 
     def roomy(self) -> bool:
         """Return whether cpu, memory and the number of pods are enough without those last taken."""
-        asked = self.need.cpu_milli, self.need.memory_mib, 1
-        return all(left >= want for left, want in zip(self._ledger.left(self._node), asked, strict=True))
+        return self._ledger.roomy(self.need, self._node)
 
 
 def _cheapest(trial: _Trial, pods: Sequence[Holder]) -> tuple[Holder, ...] | None:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
-from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.gputypes import Ints
+from tessera.core.packing.fit import Demand, Fleet, broken_nodes
 from tessera.core.workload.need import Ask, Need, Pod, PodKey
-from tessera.errors import InvalidInput
 
 __all__ = ["Stranded", "stranded"]
 
@@ -43,43 +42,26 @@ def stranded(gpus: Sequence[tuple[Gpu, tuple[Share, ...]]], needs: Iterable[Need
         Node(name=NodeName(str(n)), cpu_milli=_ENDLESS, memory_mib=_ENDLESS, gpus=(gpu,), max_pods=_ENDLESS)
         for n, (gpu, _) in enumerate(gpus)
     ]
-    running = [_running(n, shares) for n, (_, shares) in enumerate(gpus)]
-    broken = set(_broken(nodes, running))
-    now = Fleet.of(_snapshot(nodes, [each for n, each in enumerate(running) if n not in broken]))
+    pod = Pod(key=PodKey(""), need=Need())
+    running = [
+        Running(pod=pod, assignment=Assignment(pod=pod.key, node=node.name, shares=shares))
+        for node, (_, shares) in zip(nodes, gpus, strict=True)
+    ]
+    before = Snapshot(nodes=tuple(nodes), running=tuple(running))
+    broken = broken_nodes(before)
+    sound = tuple(each for each in running if each.assignment.node not in broken)
+    now = Fleet.of(msgspec.structs.replace(before, running=sound))
     could, lost = _weights(_kinds(needs), nodes, now)
     free = now.left[0] if len(now.left) else np.zeros(len(nodes), dtype=np.int64)
     return tuple(
         Stranded()
-        if n in broken
+        if node.name in broken
         else Stranded(
             free_percent=int(free[n]),
             fragmentation_percent=round(100 * int(lost[n]) / int(could[n])) if free[n] > 0 and could[n] else None,
         )
-        for n in range(len(nodes))
+        for n, node in enumerate(nodes)
     )
-
-
-def _running(n: int, shares: tuple[Share, ...]) -> Running:
-    key = PodKey(str(n))
-    pod = Pod(key=key, need=Need())
-    return Running(pod=pod, assignment=Assignment(pod=key, node=NodeName(str(n)), shares=shares))
-
-
-def _snapshot(nodes: Sequence[Node], running: Sequence[Running]) -> Snapshot:
-    return Snapshot(nodes=tuple(nodes), running=tuple(running))
-
-
-def _broken(nodes: Sequence[Node], running: Sequence[Running], first: int = 0) -> Iterable[int]:
-    """Yield which GPUs cannot have given what is held, by halving; one look where all could."""
-    try:
-        Fleet.of(_snapshot(nodes, running))
-    except InvalidInput:
-        if len(nodes) == 1:
-            yield first
-            return
-        half = len(nodes) // 2
-        yield from _broken(nodes[:half], running[:half], first)
-        yield from _broken(nodes[half:], running[half:], first + half)
 
 
 def _kinds(needs: Iterable[Need]) -> list[tuple[Need, int]]:

@@ -39,15 +39,11 @@ def _fullness(runs: Sequence[Metrics]) -> Iterator[Line]:
         yield "mean unallocated %", [_percent(run.mean_unallocated_percent) for run in runs]
     if runs[0].curve.fragmented_percent:
         over_time = runs[0].curve.axis == "time_s"
+        fragmented = [run.curve.fragmented_percent for run in runs]
         yield (
             "mean fragmented %" if over_time else "fragmented % at the end",
-            [_percent(_fragmented(run, mean=over_time)) for run in runs],
+            [_percent(sum(each) / len(each) if over_time else each[-1]) for each in fragmented],
         )
-
-
-def _fragmented(run: Metrics, *, mean: bool) -> float:
-    values = run.curve.fragmented_percent
-    return sum(values) / len(values) if mean else values[-1]
 
 
 def _losses(runs: Sequence[Metrics]) -> Iterator[Line]:

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import T4, amount, gpu, node
+from builders.fleets import T4, amount, gpu, node, whole
 from builders.worlds import Judge, World, worlds
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
-from tessera.core.cluster.snapshot import Node, Share, Snapshot
-from tessera.core.gpu.sharing import Mode
+from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.packing.defrag import Asker, Leave, Proposal, propose, search
 from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.ledger import Holder, Ledger
@@ -55,7 +54,7 @@ def cluster(nodes: Sequence[Node], pods: Sequence[SeenPod]) -> Cluster:
 def running(placed: Holder, priority: int = 0) -> SeenPod:
     return SeenPod(
         pod=Pod(key=placed.key, need=placed.need, priority=priority, owner=OWNER),
-        uid=placed.uid,
+        uid=str(placed.id),
         node=placed.node,
         shares=placed.shares,
         record=Record.RECORDED if placed.shares else Record.NONE,
@@ -99,17 +98,6 @@ def enough(state: Cluster, moved: Sequence[SeenPod], askers: Sequence[Need]) -> 
     for spec in nodes:
         ledger.put_node(spec)
     return all(put(ledger, need, nodes, f"asker-{n}") is not None for n, need in enumerate(askers))
-
-
-def whole(index: int) -> Share:
-    return Share(
-        gpu=index,
-        mode=Mode.WHOLE,
-        memory_mib=1,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
 
 
 def fewest(state: Cluster, askers: Sequence[Need]) -> int | None:
@@ -322,7 +310,7 @@ def test_fewer_moves_for_two_than_one_after_the_other() -> None:
     more = [*FIVE, node("m", gpu(0, T4))]
     pods = [
         *WIDE,
-        running(msgspec.structs.replace(holder(WIDE[1]), uid="o", key=PodKey("default/o"), node=more[1].name)),
+        running(msgspec.structs.replace(holder(WIDE[1]), id="o", key=PodKey("default/o"), node=more[1].name)),
     ]
     pods[-1] = msgspec.structs.replace(
         pods[-1], shares=tuple(msgspec.structs.replace(share, gpu=0) for share in pods[-1].shares)

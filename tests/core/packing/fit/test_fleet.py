@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.fleets import A100, T4, amount, gpu, node, pods
+from builders.fleets import A100, T4, amount, gpu, node, pods, share
 from builders.worlds import nodes_of
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.workload.need import Isolation
 from tessera.errors import InvalidInput
 
 
@@ -20,43 +19,28 @@ def running(where: str, *shares: Share) -> Running:
     return Running(pod=pod, assignment=Assignment(pod=pod.key, node=NodeName(where), shares=shares))
 
 
-def share(
-    memory_mib: int, mode: Mode = Mode.MEMORY_SHARE, profile: str | None = None, start: int | None = None
-) -> Share:
-    return Share(
-        gpu=0,
-        mode=mode,
-        profile=profile,
-        start=start,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=Isolation.NONE,
-        resource="tessera.dev/gpu-memory",
-    )
-
-
 ONE = node("a", gpu(0))
 REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
     "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: found two nodes of this name"),
     "a pod on a node that is not there": ((ONE,), (running("b"),), "pod default/p-0: found node b, wanted a node of"),
     "more memory than the GPU has": (
         (ONE,),
-        (running("a", share(1 << 20)),),
+        (running("a", share(memory_mib=1 << 20)),),
         r"pod default/p-0 on node a: found a share of GPU 0: 1048576 MiB, 0 % compute \(memory-share\)",
     ),
     "a GPU that is not there": (
         (ONE,),
-        (running("a", msgspec.structs.replace(share(1), gpu=5)),),
+        (running("a", share(5)),),
         r"pod default/p-0 on node a: found a share of GPU 5",
     ),
     "a mode that the GPU does not serve": (
         (ONE,),
-        (running("a", share(1, Mode.TIME_SLICING)),),
-        r"found a share of GPU 0: 1 MiB, 0 % compute \(time-slicing\)",
+        (running("a", share(mode=Mode.TIME_SLICING)),),
+        r"found a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
-        (running("a", share(1, Mode.MIG, "1g.5gb", 7)),),
+        (running("a", share(mode=Mode.MIG, at="1g.5gb@7")),),
         r"pod default/p-0 on node a: found a share of GPU 0: 1g.5gb at 7 \(mig\)",
     ),
 }

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.core.cluster.gputypes import GpuType
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import Fragmentation, Lost, Typical, percent_of, typical
-from tessera.core.packing.fit.gputypes import GpuType
 from tessera.core.packing.pack import Packer
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 

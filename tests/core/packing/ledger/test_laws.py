@@ -6,11 +6,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders.fleets import whole
 from builders.worlds import Judge, World, legal, nodes_of, worlds
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Fleet
-from tessera.core.packing.ledger import Holder, Ledger
+from tessera.core.packing.ledger import Holder, HolderId, Ledger
 from tessera.core.packing.pack import POLICIES, Choice, Packer
 from tessera.core.workload.need import Isolation, Need, PodKey
 
@@ -74,7 +75,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
 def apply(ledger: Ledger, step: Step) -> None:
     match step:
         case Node():
-            reserved = tuple(whole_gpu(gpu) for gpu in step.gpus[:1] if step.cpu_milli == 4_000)
+            reserved = tuple(whole(gpu.index, gpu.memory_mib) for gpu in step.gpus[:1] if step.cpu_milli == 4_000)
             ledger.put_node(step, reserved=reserved)
         case Holder():
             ledger.put_pod(step)
@@ -84,17 +85,6 @@ def apply(ledger: Ledger, step: Step) -> None:
             ledger.drop_pod(uid)
 
 
-def whole_gpu(gpu: Gpu) -> Share:
-    return Share(
-        gpu=gpu.index,
-        mode=Mode.WHOLE,
-        memory_mib=gpu.memory_mib,
-        compute_percent=100,
-        isolation=Isolation.HARDWARE,
-        resource="nvidia.com/gpu",
-    )
-
-
 @settings(max_examples=80, deadline=None)
 @given(steps=histories(), world=worlds, policy=policies, look=st.booleans())
 def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
@@ -102,7 +92,7 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
 ) -> None:
     kinds = [bare(need) for need in world[1]]
     mix = tuple((need, 3) for need in kinds)
-    lived, nodes, pods = Ledger(policy, mix=mix), dict[str, Node](), dict[str, Holder]()
+    lived, nodes, pods = Ledger(policy, mix=mix), dict[str, Node](), dict[HolderId, Holder]()
     names = ["node-0", "node-1", "node-2", "nowhere"]
     for step in steps:
         apply(lived, step)
@@ -110,7 +100,7 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
             case Node():
                 nodes[step.name] = step
             case Holder():
-                pods[step.uid] = step
+                pods[step.id] = step
             case ("node", name):
                 nodes.pop(name, None)
             case (_, uid):
@@ -133,7 +123,7 @@ def test_any_order_of_puts_and_drops_equals_a_fresh_ledger_of_the_final_objects(
 def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World, wild: list[Share]) -> None:
     nodes, kinds, rng = world
     ledger = Ledger()
-    held = {node.name: list[tuple[str, Share]]() for node in nodes}
+    held = {node.name: list[tuple[HolderId, Share]]() for node in nodes}
     for node in nodes:
         ledger.put_node(node)
     pods = [
@@ -142,12 +132,12 @@ def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World
     ]
     for pod in pods:
         ledger.put_pod(pod)
-        held[pod.node] += [(pod.uid, share) for share in pod.shares]
+        held[pod.node] += [(pod.id, share) for share in pod.shares]
     for number in range(14):
         if number == 9 and pods:
             gone = pods.pop(rng.randrange(len(pods)))
-            ledger.drop_pod(gone.uid)
-            held[gone.node] = [each for each in held[gone.node] if each[0] != gone.uid]
+            ledger.drop_pod(gone.id)
+            held[gone.node] = [each for each in held[gone.node] if each[0] != gone.id]
         need = rng.choice(kinds)
         fitting, failed, hopeless = ledger.filter(need, names_of(nodes))
         assert sorted([*fitting, *failed, *hopeless]) == names_of(nodes)
@@ -158,7 +148,7 @@ def test_what_is_granted_can_be_held_beside_everything_that_is_held(world: World
             assert not isinstance(shares, str)
             pods.append(Holder(f"p{number}", PodKey(f"default/p{number}"), NodeName(name), need, shares))
             ledger.put_pod(pods[-1])
-            held[pods[-1].node] += [(pods[-1].uid, share) for share in shares]
+            held[pods[-1].node] += [(pods[-1].id, share) for share in shares]
         closed = {(clash.node, clash.gpu) for clash in ledger.conflicts}
         assert not any((name, share.gpu) in closed for name in fitting[:1] for share in pods[-1].shares)
         for node in nodes:
@@ -223,7 +213,7 @@ def test_a_replay_through_filter_scores_and_choose_equals_the_packer(world: Worl
         if running and rng.random() < 0.4:
             kind, choice, pod = running.pop(rng.randrange(len(running)))
             packer.release(kind, choice)
-            ledger.drop_pod(pod.uid)
+            ledger.drop_pod(pod.id)
             continue
         kind = rng.randrange(len(needs))
         want = packer.place(ids[kind])

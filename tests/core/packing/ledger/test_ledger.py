@@ -51,23 +51,7 @@ CLASHES = {
         (held(memory_mib=9_000), held(memory_mib=9_000)),
         "18000 MiB are held of 15360 MiB",
     ),
-    "more than the GPU alone has": (
-        (held(memory_mib=99_000),),
-        "99000 MiB is more than the GPU's 15360 MiB",
-    ),
-    "more compute than there is": ((held(compute=60), held(compute=60)), "120 % of the compute are held"),
     "a negative amount": ((held(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
-    "two modes": ((held(), held(mode=Mode.MPS)), "shares of different modes on one GPU: memory-share, mps"),
-    "the whole GPU and more": ((held(mode=Mode.WHOLE), held()), "the whole GPU is held beside 1 more"),
-    "a profile that the model has not": ((held(mode=Mode.MIG, at="9g.9gb@0"),), "T4 has no profile 9g.9gb"),
-    "a mode without such a device": (
-        (held(mode=Mode.TIME_SLICING),),
-        "the GPU has no such device: 1000 MiB, 0 % compute (time-slicing)",
-    ),
-    "a profile that is not the whole GPU": (
-        (held(mode=Mode.WHOLE, at="1g.5gb@0"),),
-        "1g.5gb is not the whole GPU",
-    ),
     "a GPU that is not there": ((held(5),), "node n has no GPU 5"),
 }
 
@@ -80,35 +64,10 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     index = shares[0].gpu
     assert list(ledger.conflicts) == [Clash(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
     assert ledger.fits(amount(1), "n") == (index == 5)
-    ledger.drop_pod(pods[0].uid)
+    ledger.drop_pod(pods[0].id)
     assert list(ledger.conflicts) == []
     ledger.drop_node("n")
     assert list(ledger.conflicts) == []
-
-
-MIG_CLASHES = {
-    "overlapping instances": (Sharing(), ("3g.20gb@0", "1g.5gb@1"), "3g.20gb at 0 overlaps what others hold"),
-    "one instance twice": (Sharing(), ("1g.5gb@1", "1g.5gb@1"), "2 pods hold 1g.5gb (mig) for 1 at most"),
-    "a start that is none": (Sharing(), ("3g.20gb@1",), "3g.20gb does not start at 1"),
-    "an instance beside a fixed layout": (
-        FIXED,
-        ("1g.5gb@0",),
-        "1g.5gb at 0 (mig) is none of the devices the GPU is shared as",
-    ),
-    "a device of a fixed layout twice": (
-        FIXED,
-        ("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
-        "2 pods hold 3g.20gb (mig) for 1 at most",
-    ),
-}
-
-
-@pytest.mark.parametrize(("sharing", "places", "want"), MIG_CLASHES.values(), ids=MIG_CLASHES)
-def test_instances_that_cannot_be_held(sharing: Sharing, places: tuple[str, ...], want: str) -> None:
-    pods = tuple(holder(f"p{i}", held(mode=Mode.MIG, at=at)) for i, at in enumerate(places))
-    ledger = ledger_of(node("n", gpu(0, A100, sharing)), pods=pods)
-    assert [clash.problem for clash in list(ledger.conflicts)] == [want]
-    assert not ledger.fits(amount(1), "n")
 
 
 def test_replicas_are_held_up_to_their_number() -> None:
@@ -118,6 +77,17 @@ def test_replicas_are_held_up_to_their_number() -> None:
     assert list(ledger.conflicts) == []
     ledger.put_pod(pods[2])
     assert [clash.problem for clash in list(ledger.conflicts)] == ["3 pods hold the GPU (time-slicing) for 2 at most"]
+
+
+def test_what_is_set_aside_is_held_again_afterwards() -> None:
+    pods = tuple(holder(uid, held(memory_mib=7_000)) for uid in ("a", "b"))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
+    restore = ledger.set_aside(["a", "b"])
+    assert ledger.pods_on("n") == ()
+    assert ledger.fits(WHOLE, "n")
+    restore()
+    assert set(ledger.pods_on("n")) == set(pods)
+    assert not ledger.fits(amount(2_000), "n")
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
@@ -131,7 +101,7 @@ def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
 
 def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
     ledger = ledger_of(pods=(holder("a", held(memory_mib=15_000)),))
-    assert [held.uid for held in ledger.pods_on("n")] == ["a"]
+    assert [held.id for held in ledger.pods_on("n")] == ["a"]
     ledger.put_node(node("n", gpu(0, T4)))
     assert not ledger.fits(amount(1_000), "n")
     ledger.drop_node("n")

@@ -43,7 +43,7 @@ def test_shares_fill_the_gpu_they_complete() -> None:
         nodes=(node("n", *(gpu(i, T4) for i in range(3))),), pending=(*pods(large, 2, "l"), *pods(small, 2, "s"))
     )
     made = plan(before, policy="tessera")
-    assert made.waiting == ()
+    assert made.pending == ()
     assert sum(bool(layout.slices) for layout in made.layouts) == 2
 
 
@@ -52,7 +52,7 @@ def test_slices_are_cut_where_they_block_least() -> None:
         nodes=(node("n", gpu(0), gpu(1)),), pending=(*pods(slices("1g.5gb"), 3, "s"), *pods(slices("3g.20gb"), 3, "l"))
     )
     made = plan(before, policy="tessera")
-    assert made.waiting == ()
+    assert made.pending == ()
     assert all(share.mode is Mode.MIG for assignment in made.assignments for share in assignment.shares)
 
 
@@ -60,7 +60,7 @@ def test_hardware_needs_and_whole_gpus_share_a_fleet() -> None:
     nodes = (node("n", *(gpu(i) for i in range(3))),)
     wanted = (*pods(amount(19_000, Isolation.HARDWARE), 4, "h"), *pods(WHOLE, 1, "w"))
     made = plan(Snapshot(nodes=nodes, pending=wanted), policy="tessera")
-    assert made.waiting == ()
+    assert made.pending == ()
 
 
 def test_large_mixes_are_scaled_and_rare_kinds_stay() -> None:

@@ -1,4 +1,4 @@
-"""Demand-driven partitioning: what is wanted of GPUs for pods that wait, and what never happens."""
+"""Demand-driven partitioning: what is wanted of GPUs for pending pods, and what never happens."""
 
 import math
 from collections.abc import Sequence
@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import fleets
 from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.core.gpu.sharing import AUTO, GPU_RESOURCE, Mode, Sharing, mig_resource
-from tessera.core.packing.partitioning import Decision, Limits, Memory, Observed, advance
+from tessera.core.packing.partitioning import Decision, Limits, Memory, PartitioningState, advance
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
 A100 = model("A100-40GB")
@@ -47,24 +48,11 @@ def wish(gpu: int, *names: str) -> Wanted:
 def share(gpu: int, name: str, resource: str = "") -> Share:
     """Return a share: `1g.5gb@0`, `gpu`, or MiB of memory."""
     if name.isdecimal():
-        mode, profile, start, memory_mib = Mode.MPS, None, None, int(name)
-    elif name == "gpu":
-        mode, profile, start, memory_mib = Mode.WHOLE, None, None, A100.memory_mib
-    else:
-        (place,) = places(name)
-        mode, profile, start = Mode.MIG, place.profile, place.start
-        memory_mib = next(each.memory_mib for each in A100.profiles if each.name == profile)
-    known = GPU_RESOURCE if name == "gpu" else mig_resource(profile) if profile else "tessera.dev/gpu-memory"
-    return Share(
-        gpu=gpu,
-        mode=mode,
-        profile=profile,
-        start=start,
-        memory_mib=memory_mib,
-        compute_percent=0,
-        isolation=mode.isolation,
-        resource=resource or known,
-    )
+        return fleets.share(gpu, Mode.MPS, int(name), resource=resource or "tessera.dev/gpu-memory")
+    if name == "gpu":
+        return fleets.whole(gpu, A100.memory_mib)
+    profile = next(each for each in A100.profiles if each.name == name.partition("@")[0])
+    return fleets.share(gpu, Mode.MIG, profile.memory_mib, at=name, resource=resource or mig_resource(profile.name))
 
 
 class World:
@@ -86,13 +74,13 @@ class World:
         self.wanted = wanted
 
     @property
-    def observed(self) -> Observed:
+    def observed(self) -> PartitioningState:
         gpus = tuple(
             Gpu(index=i, model=A100, memory_mib=A100.memory_mib, sharing=sharing, uuid=f"GPU-{i}")
             for i, sharing in enumerate(self.sharings)
         )
         name = NodeName("n")
-        return Observed(
+        return PartitioningState(
             nodes=(Node(name=name, cpu_milli=1 << 20, memory_mib=1 << 30, gpus=gpus),),
             states=(
                 GpuNodeState(
@@ -154,8 +142,8 @@ def test_a_slice_is_wanted_for_a_pod_that_waits() -> None:
     world.pending = [pod("one", exact("1g.5gb"))]
     decision = world.look()
     assert world.wanted == (wish(0, "1g.5gb@4"),)
-    assert [(each.reason, each.message) for each in decision.told] == [
-        ("DevicesWanted", "GPU 0: 1g.5gb at 4, for pods that wait")
+    assert [(each.reason, each.message) for each in decision.events] == [
+        ("DevicesWanted", "GPU 0: 1g.5gb at 4, for pending pods")
     ]
 
 
@@ -243,7 +231,7 @@ def test_a_batch_is_awaited(sentence: str) -> None:
         if left and begin_s + left[0] == world.now_s:
             continue
         decision = world.look()
-        if decision.waiting is not None:
+        if decision.pending is not None:
             decided.append(round(world.now_s - begin_s, 9))
         world.cut()
         world.bind()
@@ -267,8 +255,8 @@ def test_who_waits_already_opens_no_batch() -> None:
     world.want(wish(0, "gpu"))
     world.pending = [pod("one", exact("1g.5gb"))]
     world.look()
-    (waiting,) = world.look(later_s=2).waiting or ()
-    assert waiting.pod == "a/one"
+    (pending,) = world.look(later_s=2).pending or ()
+    assert pending.pod == "a/one"
     world.running.clear()
     world.look(later_s=0.1)
     assert world.wanted == (wish(0, "1g.5gb@4"),)
@@ -286,7 +274,7 @@ def test_idle_devices_stay_for_a_while() -> None:
     assert world.look(later_s=99).wanted == ()
     decision = world.look(later_s=1)
     assert world.wanted == ()
-    assert [each.message for each in decision.told] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
+    assert [each.message for each in decision.events] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
 
 
 def test_idle_devices_go_where_they_are_in_the_way() -> None:
@@ -298,8 +286,8 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
     world.pending = [pod("one", exact("3g.20gb"))]
     decision = world.look(later_s=1)
     assert world.wanted == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
-    want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pods that wait"
-    assert [each.message for each in decision.told] == [want]
+    want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pending pods"
+    assert [each.message for each in decision.events] == [want]
 
 
 def test_devices_rest_before_they_make_way() -> None:
@@ -515,7 +503,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     world.look()
     (first,) = world.wanted
     decision = world.look(later_s=60)
-    assert [each.reason for each in decision.told if each.warning] == ["DevicesNotMade"]
+    assert [each.reason for each in decision.events if each.warning] == ["DevicesNotMade"]
     assert [each.gpu for each in world.wanted] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
     world.look(later_s=60)
     assert [each.gpu for each in world.wanted] == [first.gpu]
@@ -559,14 +547,14 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
     world.pending = [pod("one", exact("1g.5gb"))]
     decision = world.look()
     assert decision.wanted == ()
-    assert [each.pod for each in decision.waiting or ()] == ["a/one"]
+    assert [each.pod for each in decision.pending or ()] == ["a/one"]
 
 
 def test_devices_the_administrator_fixed_serve_without_change() -> None:
     """A pod that finds one free is the scheduler's."""
     world = World(sharing=FIXED["a layout the administrator fixed"][0])
     world.pending = [pod("one", exact("7g.40gb"))]
-    assert world.look() == Decision(waiting=())
+    assert world.look() == Decision(pending=())
 
 
 def test_a_node_without_agent_is_passed_over() -> None:
@@ -689,9 +677,9 @@ def test_who_can_be_placed_runs(names: list[str]) -> None:
     """On GPUs that nobody uses as many pods run after looks and cuts as the planner places at once."""
     world = World(2)
     world.pending = [pod(str(i), exact(name)) for i, name in enumerate(names)]
-    waiting = world.look().waiting or ()
+    pending = world.look().pending or ()
     for _ in range(4):
         world.cut()
         world.bind()
         world.look(later_s=1)
-    assert len(world.running) >= len(names) - len(waiting)
+    assert len(world.running) >= len(names) - len(pending)

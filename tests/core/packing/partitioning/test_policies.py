@@ -5,7 +5,16 @@ import pytest
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.gpumodels import model
-from tessera.core.packing.partitioning import Budget, Decision, Limits, Memory, Observed, Policy, advance_all, applying
+from tessera.core.packing.partitioning import (
+    Budget,
+    Decision,
+    Limits,
+    Memory,
+    PartitioningState,
+    Policy,
+    advance_all,
+    applying,
+)
 from tessera.core.workload.need import Ask, Need, Pod, PodKey, Requirement, SelectorTerm
 
 A100 = model("A100-40GB")
@@ -28,9 +37,9 @@ def pod(name: str, profile: str = "7g.40gb", **selector: str) -> Pod:
     return Pod(key=PodKey(f"a/{name}"), need=need)
 
 
-def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> Observed:
+def seen(*nodes: Node, pending: tuple[Pod, ...] = ()) -> PartitioningState:
     states = tuple(GpuNodeState(name=each.name, gpus=each.gpus, reported=True) for each in nodes)
-    return Observed(nodes=nodes, states=states, pending=pending)
+    return PartitioningState(nodes=nodes, states=states, pending=pending)
 
 
 APPLY = {
@@ -66,7 +75,7 @@ def test_the_policy_of_higher_priority_places_first() -> None:
     _, decisions = advance_all({}, policies, observed, 0)
     assert [name for name, _ in decisions["high"].wanted] == ["best"]
     assert [name for name, _ in decisions["low"].wanted] == ["other"]
-    assert [len(each.waiting or ()) for each in (decisions["high"], decisions["low"])] == [2, 1]
+    assert [len(each.pending or ()) for each in (decisions["high"], decisions["low"])] == [2, 1]
 
 
 def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None:

@@ -1,22 +1,21 @@
 """A copy of the cluster on which moves are tried: what would fit where if these pods were made anew elsewhere."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import msgspec
 
 from tessera.core.cluster.cluster import Cluster, SeenPod
-from tessera.core.cluster.snapshot import Node, NodeName, Share
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.defrag.records import Place
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import Hold, Holder, Ledger, Purpose, schedulable_node, uid_of
 from tessera.core.workload.need import Isolation, Need, PodKey
 
-__all__ = ["Outcome", "Room", "free_need", "uid_of"]
-
-_TRIED: Final = "\0tried "
-"""Stands before the name of a pod that is tried; no uid begins so."""
+__all__ = ["Outcome", "Room", "free_need"]
 
 
 class Outcome(NamedTuple):
@@ -25,11 +24,6 @@ class Outcome(NamedTuple):
     replacements: tuple[Place, ...]
     """In the order of the pods that move."""
     askers: tuple[Place, ...]
-
-
-def uid_of(pod: SeenPod) -> str:
-    """Return what tells a pod from others in the ledger."""
-    return pod.uid or pod.pod.key
 
 
 def free_need(need: Need) -> Need:
@@ -42,17 +36,8 @@ class Room:
 
     def __init__(self, cluster: Cluster) -> None:
         self.nodes = {each.node.name: each for each in cluster.nodes}
-        self._put = {
-            each.node.name: seen(each.node, each.state) if each.state else (each.node, ()) for each in cluster.nodes
-        }
-        self.ledger = Ledger()
-        for node, reserved in self._put.values():
-            self.ledger.put_node(node, reserved=reserved)
-        for pod in cluster.pods:
-            if pod.node is not None:
-                self.ledger.put_pod(
-                    _holder(uid_of(pod), pod.pod.key, pod.pod.need, Place(node=pod.node, shares=pod.shares))
-                )
+        self.ledger = Ledger.of(cluster, priorities=False)
+        self._trials = itertools.count()
         self._admitting: dict[Need, tuple[NodeName, ...]] = {}
         self._alone: dict[str, Ledger] = {}
 
@@ -69,18 +54,12 @@ class Room:
         names = self.admitting(need)
         scores = self.ledger.scores(need, names)
         ranked = sorted((i for i, score in enumerate(scores) if score), key=lambda i: -scores[i])
-        name = next((names[i] for i in ranked if self.roomy(self.ledger, need, names[i])), None)
+        name = next((names[i] for i in ranked if self.ledger.roomy(need, names[i])), None)
         if name is None:
             return None
         shares = self.ledger.choose(need, name)
         assert not isinstance(shares, str)
         return Place(node=name, shares=shares)
-
-    @staticmethod
-    def roomy(ledger: Ledger, need: Need, node: str) -> bool:
-        """Return whether a node has the cpu, the memory and the place for one more pod."""
-        asked = need.cpu_milli, need.memory_mib, 1
-        return all(left >= want for left, want in zip(ledger.left(node), asked, strict=True))
 
     def outcome(self, moved: Sequence[SeenPod], askers: Sequence[Need]) -> Outcome | None:
         """Return where everything would fit if these pods were made anew; None where something would not.
@@ -88,37 +67,22 @@ class Room:
         Replacements are placed one after another while the pods that leave still hold their places, and none of them
         on a GPU that one of these leaves: what is freed is for the askers. These come last, in their order.
         """
-        uids: list[str] = []
-        closed = self._close(moved)
-        try:
-            replacements = self._place_all((free_need(pod.pod.need) for pod in moved), uids)
+        with ExitStack() as undo:
+            reopen = undo.callback(self._close(moved))
+            replacements = self._place_all((free_need(pod.pod.need) for pod in moved), undo)
             if replacements is None:
                 return None
-            for pod in moved:
-                self.ledger.drop_pod(uid_of(pod))
-            self._reopen(closed)
-            places = self._place_all(askers, uids)
+            undo.callback(self.ledger.set_aside(map(uid_of, moved)))
+            reopen()
+            places = self._place_all(askers, undo)
             return None if places is None else Outcome(replacements, places)
-        finally:
-            for uid in uids:
-                self.ledger.drop_pod(uid)
-            for pod in moved:
-                assert pod.node is not None
-                self.ledger.put_pod(
-                    _holder(uid_of(pod), pod.pod.key, pod.pod.need, Place(node=pod.node, shares=pod.shares))
-                )
-            self._reopen(closed)
 
     def helps(self, moved: Iterable[SeenPod], need: Need, node: str) -> bool:
         """Return whether a pod would fit on a node if these were gone from there, wherever they went."""
         trial = self.alone(node)
-        uids = {uid_of(pod) for pod in moved}
-        gone = [holder for holder in trial.pods_on(node) if holder.uid in uids]
-        for holder in gone:
-            trial.drop_pod(holder.uid)
-        found = self.roomy(trial, need, node) and trial.fits(need, node)
-        for holder in gone:
-            trial.put_pod(holder)
+        restore = trial.set_aside(uid_of(pod) for pod in moved if pod.node == node)
+        found = trial.roomy(need, node) and trial.fits(need, node)
+        restore()
         return found
 
     def alone(self, node: str) -> Ledger:
@@ -127,48 +91,42 @@ class Room:
             self._alone[node] = self.ledger.alone(node)
         return self._alone[node]
 
-    def _place_all(self, needs: Iterable[Need], uids: list[str]) -> tuple[Place, ...] | None:
-        """Place pods one after another, noting the uids they hold under; None where one fits nowhere."""
+    def _place_all(self, needs: Iterable[Need], undo: ExitStack) -> tuple[Place, ...] | None:
+        """Place pods one after another until `undo` is closed; None where one fits nowhere."""
         places: list[Place] = []
         for need in needs:
             place = self.place(need)
             if place is None:
                 return None
-            uid = f"{_TRIED}{len(uids)}"
-            self.ledger.put_pod(_holder(uid, PodKey(uid), need, place))
-            uids.append(uid)
+            trial = Hold(Purpose.TRIAL, str(next(self._trials)))
+            self.ledger.put_pod(Holder(trial, PodKey(trial.uid), place.node, need, place.shares))
+            undo.callback(self.ledger.drop_pod, trial)
             places.append(place)
         return tuple(places)
 
-    def _close(self, moved: Sequence[SeenPod]) -> tuple[NodeName, ...]:
-        """Keep new pods off the GPUs of these pods; return the nodes this changed."""
+    def _close(self, moved: Sequence[SeenPod]) -> Callable[[], None]:
+        """Keep new pods off the GPUs of these pods until the function that is returned is called."""
         gpus: dict[NodeName, set[int]] = {}
         for pod in moved:
             assert pod.node is not None
             gpus.setdefault(pod.node, set()).update(share.gpu for share in pod.shares)
-        for name, indices in gpus.items():
-            node, reserved = self._put[name]
-            self.ledger.put_node(node, reserved=(*reserved, *_whole(node, indices)))
-        return tuple(gpus)
+        known = {name: schedulable_node(self.nodes[name].node, self.nodes[name].state) for name in gpus}
+        for name, (node, reserved) in known.items():
+            self.ledger.put_node(node, reserved=(*reserved, *map(_whole, sorted(gpus[name]))))
 
-    def _reopen(self, names: Iterable[NodeName]) -> None:
-        for name in names:
-            node, reserved = self._put[name]
-            self.ledger.put_node(node, reserved=reserved)
+        def reopen() -> None:
+            for node, reserved in known.values():
+                self.ledger.put_node(node, reserved=reserved)
 
-
-def _holder(uid: str, key: PodKey, need: Need, place: Place) -> Holder:
-    return Holder(uid, key, place.node, need, place.shares)
+        return reopen
 
 
-def _whole(node: Node, indices: Iterable[int]) -> Iterable[Share]:
-    sizes = {gpu.index: gpu.memory_mib for gpu in node.gpus}
-    for index in sorted(indices):
-        yield Share(
-            gpu=index,
-            mode=Mode.WHOLE,
-            memory_mib=sizes.get(index, 0),
-            compute_percent=100,
-            isolation=Isolation.HARDWARE,
-            resource=GPU_RESOURCE,
-        )
+def _whole(gpu: int) -> Share:
+    return Share(
+        gpu=gpu,
+        mode=Mode.WHOLE,
+        memory_mib=0,
+        compute_percent=100,
+        isolation=Isolation.HARDWARE,
+        resource=GPU_RESOURCE,
+    )

@@ -14,7 +14,8 @@ from typing import Final
 from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenPod
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.defrag.records import Asker, Leave, Move, Place, Placed, Proposal, Stuck
-from tessera.core.packing.defrag.room import Room, free_need, uid_of
+from tessera.core.packing.defrag.room import Room, free_need
+from tessera.core.packing.ledger import uid_of
 from tessera.core.packing.preempt import victims
 from tessera.core.workload.need import Need, PodKey
 
@@ -29,12 +30,12 @@ _MOST_LOOKS: Final = 1_500
 _LOOKS_AT_NODES: Final = 30_000
 _FEWEST_LOOKS: Final = 100
 _MOST_WHYS: Final = 24
-"""Nodes of which it is told why their pods do not move, those with the fewest pods first."""
+"""Nodes of which it is explained why their pods do not move, those with the fewest pods first."""
 _MOST_GREEDY: Final = 200
 """Nodes and GPUs of which one set each is tried where there are too many sets."""
 _MOST_TOGETHER: Final = 6
 """Askers that are tried all together where one of them found no place after the others."""
-_MOST_TOLD: Final = 3
+_MOST_SHOWN: Final = 3
 _EVERYBODY: Final = 1 << 31
 """A priority above every pod's."""
 
@@ -51,7 +52,7 @@ def propose(
     GPUs; where the bound on what is tried is met, the proposal says so (`exhaustive`).
 
     Args:
-        cluster: as it is seen.
+        cluster: as it is observed.
         askers: the pods that shall fit, the most urgent first.
         leaves: which pods may be asked to leave; a pod that is not in it stays.
         most: the most moves.
@@ -147,7 +148,7 @@ class _Search:
                 continue
             able = tuple(pod for pod in own if self._can_go(pod))
             one_device = sum(ask.count for ask in asker.need.asks) == 1
-            if one_device and self.room.roomy(self.room.alone(name), asker.need, name):
+            if one_device and self.room.alone(name).roomy(asker.need, name):
                 gpus = sorted({share.gpu for pod in able for share in pod.shares})
                 yield from ((name, tuple(pod for pod in able if gpu in _gpus(pod))) for gpu in gpus)
             else:
@@ -238,11 +239,11 @@ class _Search:
         never = self.room.ledger.filter(asker.need, admitting).hopeless
         open_nodes = [name for name in admitting if name not in never]
         if not open_nodes:
-            reasons = Counter(never.values()).most_common(_MOST_TOLD)
+            reasons = Counter(never.values()).most_common(_MOST_SHOWN)
             return tuple(f"no node could ever take it: {reason} ({count} nodes)" for reason, count in reasons)
         ordered = sorted(open_nodes, key=lambda name: len(self.room.ledger.pods_on(name)))[:_MOST_WHYS]
-        told = (self._in_the_way(asker, name) for name in ordered)
-        known = [sentence for _, sentence in sorted(found for found in told if found is not None)[:_MOST_TOLD]]
+        found = (self._in_the_way(asker, name) for name in ordered)
+        known = [sentence for _, sentence in sorted(each for each in found if each is not None)[:_MOST_SHOWN]]
         return tuple(known) or ("on no node would it help if pods left: cpu, memory or room for pods is missing",)
 
     def _in_the_way(self, asker: Asker, name: NodeName) -> tuple[int, str] | None:
@@ -297,5 +298,5 @@ def _gpus(pod: SeenPod) -> frozenset[int]:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_TOLD
-    return ", ".join(names[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.core.cluster.gputypes import Counts, Ints
 from tessera.core.cluster.snapshot import Node
 from tessera.core.packing.fit.admission import Refusal, refusal
 from tessera.core.packing.fit.fleet import Fleet
-from tessera.core.packing.fit.gputypes import Counts, Ints
 from tessera.core.packing.fit.ways import Amount, Way, Whole, ways_of
 from tessera.core.workload.need import Ask, Form, Need
 

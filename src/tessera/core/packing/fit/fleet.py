@@ -1,25 +1,24 @@
 """The fleet as numpy arrays: what every node and GPU has left, changed in place by taking and giving back shares."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.compatibility import AMOUNTS, describe
+from tessera.core.cluster.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.mig import Placement, placement_at
+from tessera.core.gpu.rooms import occupied, starts
 from tessera.core.gpu.sharing import Device, Mode, Option
-from tessera.core.packing.fit.gputypes import MODE_BIT, GpuType, GpuTypes, Ints
-from tessera.core.packing.fit.rooms import occupied, starts
 from tessera.core.workload.need import Need
 from tessera.errors import InvalidInput
 
-__all__ = ["AMOUNTS", "CPU", "MEMORY", "PODS", "Fleet"]
+__all__ = ["CPU", "MEMORY", "PODS", "Fleet", "broken_nodes"]
 
 CPU: Final = 0
 MEMORY: Final = 1
 PODS: Final = 2
-AMOUNTS: Final = (Mode.MPS, Mode.MEMORY_SHARE)
-"""Modes that grant amounts of a GPU, as `Fleet.amounts` has them."""
 _AMOUNT_BITS: Final = tuple(MODE_BIT[mode] for mode in AMOUNTS)
 
 VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
@@ -299,13 +298,14 @@ class Fleet:
         row = self._column[node][share.gpu]
         gpu_type = self.types[self.kind[row, node]]
         self.clients[row, node] += sign
-        device = _device(gpu_type, share)
+        device = gpu_type.device_of(share)
         if share.mode is Mode.WHOLE:
             self._change_whole(row, node, gpu_type, sign)
         elif device is not None:
             self._change_device(row, node, device, sign)
         elif share.mode is Mode.MIG:
-            self._change_cut(row, node, _placement(gpu_type, share), sign)
+            placement = placement_at(gpu_type.model, share.profile or "", share.start or 0)
+            self._change_cut(row, node, placement, sign)
         else:
             self._change_amount(row, node, share, sign)
 
@@ -414,11 +414,11 @@ class Fleet:
         if row is None:
             return False
         gpu_type = self.types[self.kind[row, node]]
-        device = _device(gpu_type, share)
+        device = gpu_type.device_of(share)
         if share.mode is Mode.WHOLE:
             return not self.clients[row, node]
         if device is not None:
-            return self._free(row, node)[device] > 0
+            return bool(self._free(row, node)[device] > 0)
         if not self.serves[row, node] & MODE_BIT.get(share.mode, 0):
             return False
         if share.mode is Mode.MIG:
@@ -429,6 +429,22 @@ class Fleet:
             )
         left = self.compute_left[row, node], self.memory_left[row, node]
         return bool(share.compute_percent <= left[0] and share.memory_mib <= left[1])
+
+
+def broken_nodes(snapshot: Snapshot) -> frozenset[NodeName]:
+    """Return the nodes that cannot have given what pods hold there, by halving: one look where all could."""
+    running: dict[NodeName, list[Running]] = {node.name: [] for node in snapshot.nodes}
+    for each in snapshot.running:
+        running.setdefault(each.assignment.node, []).append(each)
+
+    def broken(nodes: tuple[Node, ...]) -> Iterator[NodeName]:
+        try:
+            Fleet.of(Snapshot(nodes=nodes, running=tuple(each for node in nodes for each in running[node.name])))
+        except InvalidInput:
+            half = len(nodes) // 2
+            yield from (*broken(nodes[:half]), *broken(nodes[half:])) if half else (nodes[0].name,)
+
+    return frozenset(broken(snapshot.nodes))
 
 
 def _size(node: Node) -> tuple[int, int, int]:
@@ -447,29 +463,7 @@ def class_of(device: Device | Option) -> DeviceClass:
     return device.mode, _profile(device), device.resource, device.memory_mib, device.compute_percent
 
 
-def describe(share: Share) -> str:
-    """Return what a share is of its GPU, in words."""
-    if share.profile is not None:
-        return f"{share.profile} at {share.start} ({share.mode})"
-    return f"{share.memory_mib} MiB, {share.compute_percent} % compute ({share.mode})"
-
-
 def _profile(device: Device | Option) -> str | None:
     if isinstance(device, Option):
         return device.profile
     return device.placement.profile if device.placement else None
-
-
-def _device(gpu_type: GpuType, share: Share) -> int | None:
-    """Return which existing device a share is a part of; None where it is cut or an amount."""
-    for i, device in enumerate(gpu_type.devices):
-        start = device.placement.start if device.placement else None
-        if device.mode is share.mode and start == share.start and _profile(device) == share.profile:
-            return i
-    return None
-
-
-def _placement(gpu_type: GpuType, share: Share) -> Placement:
-    assert share.profile is not None
-    assert share.start is not None
-    return placement_at(gpu_type.model, share.profile, share.start)

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit.fleet import CPU, Fleet
-from tessera.core.packing.fit.gputypes import GpuType, Ints
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Need
 

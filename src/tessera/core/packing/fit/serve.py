@@ -6,9 +6,9 @@ from typing import Protocol
 import numpy as np
 
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.rooms import profile_of, starts
 from tessera.core.packing.fit.demand import Demand
 from tessera.core.packing.fit.fleet import Fleet
-from tessera.core.packing.fit.rooms import profile_of, starts
 from tessera.core.packing.fit.ways import Cut, Existing, Way
 from tessera.core.workload.need import Ask, Form
 

@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.core.cluster.compatibility import AMOUNTS
+from tessera.core.cluster.gputypes import MODE_BIT, Counts, Ints
+from tessera.core.gpu.rooms import profile_of, rooms
 from tessera.core.gpu.sharing import Mode, Option
-from tessera.core.packing.fit.fleet import AMOUNTS, Fleet, class_of
-from tessera.core.packing.fit.gputypes import MODE_BIT, Counts, Ints
-from tessera.core.packing.fit.rooms import profile_of, rooms
+from tessera.core.packing.fit.fleet import Fleet, class_of
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Form
 

@@ -1,6 +1,6 @@
 """The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import compress, repeat
 from typing import Final
 
@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.core.cluster.cluster import Cluster
+from tessera.core.cluster.compatibility import faults
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
-from tessera.core.packing.fit.gputypes import Ints
-from tessera.core.packing.ledger.clashes import problem
-from tessera.core.packing.ledger.records import Clash, Filtered, Holder
+from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
+from tessera.core.packing.ledger.schedulable import schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
 from tessera.core.packing.pack.policies import make_policy
@@ -29,8 +31,6 @@ _LEARNED_DEVICES: Final = 64
 """Needs for more devices are not learned from: no node has them."""
 _REMEMBERED: Final = 1 << 16
 """Pods whose arrival is remembered, the latest."""
-_RESERVED: Final = "\0reserved "
-"""Stands before the number of a reservation; no uid begins so."""
 _MOST_WRITTEN: Final = 1 << 13
 """Needs that are known as pods wrote them, with selectors and tolerations."""
 _MOST_WHYS: Final = 256
@@ -75,11 +75,11 @@ class Ledger:
     def __init__(self, policy: str = "tessera", *, mix: Mix | None = None) -> None:
         self._policy = policy
         self._nodes: dict[str, _Reserved] = {}
-        self._pods: dict[str, Holder] = {}
-        self._on: dict[str, dict[str, Holder]] = {}
-        self._held: dict[str, dict[int, dict[str, tuple[Share, ...]]]] = {}  # by node, GPU and uid
+        self._pods: dict[HolderId, Holder] = {}
+        self._on: dict[str, dict[HolderId, Holder]] = {}
+        self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._clashes: dict[tuple[str, int], Clash] = {}
-        self._arrived: dict[str, None] = {}
+        self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
         self._fleet = Fleet(())
@@ -88,13 +88,33 @@ class Ledger:
         self._changed = False  # whether nodes did since scores were looked at
         self._scores = Scores(self._fleet, make_policy(policy, self._fleet, None), mix=mix, devices_only=True)
 
+    @classmethod
+    def of(cls, cluster: Cluster, *, without: Container[str] = (), priorities: bool = True) -> "Ledger":
+        """Return the ledger that a server has of a live cluster.
+
+        Args:
+            cluster: as it is observed.
+            without: UIDs of pods that are left out.
+            priorities: False to let all pods be of one, where the fewest are looked for whatever theirs.
+
+        """
+        ledger = cls()
+        for each in cluster.nodes:
+            node, reserved = schedulable_node(each.node, each.state)
+            ledger.put_node(node, reserved=reserved)
+        for pod in cluster.pods:
+            if pod.node is not None and uid_of(pod) not in without:
+                holder = Holder.of(pod, pod.node)
+                ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
+        return ledger
+
     @property
     def conflicts(self) -> tuple[Clash, ...]:
         """What is recorded as held on known nodes and cannot be, by node and GPU."""
         return tuple(sorted(self._clashes.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
-        """Take a node as it is now, with what is reserved on it (see `seen`); a new one comes last in ties.
+        """Take a node as it is now, with what is reserved on it (see `schedulable_node`); a new one comes last in ties.
 
         Cost: some 10 microseconds where its GPUs are as they were, a fraction of a millisecond where they are not.
         Where they are the first of their type or the last, scores of all nodes are computed anew when next asked for.
@@ -110,7 +130,9 @@ class Ledger:
         if known is None:
             self._come(node.name, column)
         if free:
-            self._settle_all(node.name, column)
+            self._forget_clashes(node.name)
+            for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
+                self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
             for gpu in {share.gpu for share in (*known.shares, *reserved)}:
                 self._settle(node.name, column, gpu)
@@ -121,37 +143,46 @@ class Ledger:
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
-        for key in [key for key in self._clashes if key[0] == name]:
-            del self._clashes[key]
+        self._forget_clashes(name)
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
         self._touch(column)
 
     def put_pod(self, pod: Holder) -> None:
-        """Take a pod on a node as it is now, in place of what was known under its uid."""
-        known = self._pods.get(pod.uid)
+        """Take a pod on a node as it is now, in place of what was known under its id."""
+        known = self._pods.get(pod.id)
         if known == pod:
             return
         if known is not None:
             self._remove(known)
-        self._pods[pod.uid] = pod
-        self._on.setdefault(pod.node, {})[pod.uid] = pod
-        added: dict[int, list[Share]] = {}
-        for share in pod.shares:
-            added.setdefault(share.gpu, []).append(share)
+        self._pods[pod.id] = pod
+        self._on.setdefault(pod.node, {})[pod.id] = pod
+        added = _by_gpu(pod.shares)
         for gpu, shares in added.items():
-            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.uid] = tuple(shares)
+            self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
 
-    def drop_pod(self, uid: str) -> None:
+    def drop_pod(self, holder: HolderId) -> None:
         """Forget a pod; what it held is free."""
-        if uid in self._arrived:
-            del self._arrived[uid]
+        if holder in self._arrived:
+            del self._arrived[holder]
             self._scores.leave()
-        known = self._pods.get(uid)
+        known = self._pods.get(holder)
         if known is not None:
             self._remove(known)
+
+    def set_aside(self, holders: Iterable[HolderId]) -> Callable[[], None]:
+        """Hold nothing for these, which are known, until the function that is returned is called."""
+        aside = [self._pods[each] for each in holders]
+        for pod in aside:
+            self._remove(pod)
+
+        def restore() -> None:
+            for pod in aside:
+                self.put_pod(pod)
+
+        return restore
 
     def arrive(self, uid: str, need: Need) -> None:
         """Count the arrival of a pod for the mix that is learned, once a uid."""
@@ -192,20 +223,13 @@ class Ledger:
         Nodes of one score have one number, except that of the best only the one that was put first has 10. Where the
         pod does not fit there is 0.
         """
-        self._refresh()
-        columns = self._columns(names)
-        row = self._scores.row(self._kind(need))
-        if not len(row) or not len(columns):
-            return (0,) * len(columns)
-        found = np.where(columns >= 0, row.take(columns), UNFIT)
-        best = int(found.max())
-        if best == UNFIT:
-            return (0,) * len(columns)
+        found, best = self._best(need, names)
+        if best is None:
+            return (0,) * len(names)
         values, place = np.unique(found[found != UNFIT], return_inverse=True)
-        answer = np.zeros(len(columns), dtype=np.int64)
+        answer = np.zeros(len(found), dtype=np.int64)
         answer[found != UNFIT] = 9 * (place + 1) // len(values) if len(values) > 1 else 9
-        ties = (found == best).nonzero()[0]
-        answer[ties[self._place.take(columns.take(ties)).argmin()]] = _BEST
+        answer[best] = _BEST
         return tuple(answer.tolist())
 
     def best(self, need: Need, names: Sequence[str]) -> str | None:
@@ -213,17 +237,8 @@ class Ledger:
 
         Cost: as that of `filter`, without telling reasons.
         """
-        self._refresh()
-        columns = self._columns(names)
-        row = self._scores.row(self._kind(need))
-        if not len(row) or not len(columns):
-            return None
-        found = np.where(columns >= 0, row.take(columns), UNFIT)
-        best = int(found.max())
-        if best == UNFIT:
-            return None
-        ties = (found == best).nonzero()[0]
-        return names[int(ties[self._place.take(columns.take(ties)).argmin()])]
+        _, best = self._best(need, names)
+        return None if best is None else names[best]
 
     def choose(self, need: Need, node: str) -> tuple[Share, ...] | str:
         """Return the shares that a pod gets on a node, one for each device in the order of its asks, or why none."""
@@ -252,6 +267,11 @@ class Ledger:
         cpu_milli, memory_mib, pods = self._fleet.room[:, self._fleet.index[node]].tolist()
         return cpu_milli, memory_mib, pods
 
+    def roomy(self, need: Need, node: str) -> bool:
+        """Return whether a known node has the cpu, the memory and the place for one more pod."""
+        asked = need.cpu_milli, need.memory_mib, 1
+        return all(left >= want for left, want in zip(self.left(node), asked, strict=True))
+
     def pods_on(self, node: str) -> tuple[Holder, ...]:
         """Return the pods on a node."""
         return tuple(self._on.get(node, {}).values())
@@ -264,6 +284,18 @@ class Ledger:
         for pod in self.pods_on(node):
             trial.put_pod(pod)
         return trial
+
+    def _best(self, need: Need, names: Sequence[str]) -> tuple[Ints, int | None]:
+        """Return the scores of nodes, and the index of the best, of equals the one put first; None if none fits."""
+        self._refresh()
+        columns = self._columns(names)
+        row = self._scores.row(self._kind(need))
+        found = np.where(columns >= 0, row.take(columns), UNFIT) if len(row) else np.full(len(columns), UNFIT)
+        best = found.max(initial=UNFIT)
+        if best == UNFIT:
+            return found, None
+        ties = (found == best).nonzero()[0]
+        return found, int(ties[self._place.take(columns.take(ties)).argmin()])
 
     def _refresh(self) -> None:
         """Renew all scores where nodes came, went or changed so that all did."""
@@ -296,24 +328,20 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
-    def _settle_all(self, name: str, column: int) -> None:
+    def _forget_clashes(self, name: str) -> None:
         for key in [key for key in self._clashes if key[0] == name]:
             del self._clashes[key]
-        for gpu in {*self._held.get(name, {}), *(share.gpu for share in self._nodes[name].shares)}:
-            self._settle(name, column, gpu)
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
-        del self._pods[pod.uid]
-        del self._on[pod.node][pod.uid]
+        del self._pods[pod.id]
+        del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
-        gone: dict[int, list[Share]] = {}
-        for share in pod.shares:
-            gone.setdefault(share.gpu, []).append(share)
+        gone = _by_gpu(pod.shares)
         for gpu in gone:
             held = self._held[pod.node][gpu]
-            del held[pod.uid]
+            del held[pod.id]
             if not held:
                 del self._held[pod.node][gpu]
         if gone and not self._held[pod.node]:
@@ -337,7 +365,7 @@ class Ledger:
         row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._clashes:
             return False
-        if sign > 0 and problem(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu]) is not None:
+        if sign > 0 and any(faults(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu])):
             return False
         for share in shares:
             (self._fleet.hold if sign > 0 else self._fleet.drop)(column, share)
@@ -353,9 +381,9 @@ class Ledger:
                 self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
-        found = problem(gpu_type, held)
+        found = next(faults(gpu_type, held), None)
         if found is not None:
-            self._clash(name, gpu, found.uids, found.text)
+            self._clash(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
             self._fleet.close(column, row)
@@ -365,14 +393,15 @@ class Ledger:
         for i, share in enumerate(reserved):
             # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
             beside = taken if gpu_type.kept else held
-            if problem(gpu_type, {**beside, f"{_RESERVED}{i}": (share,)}) is None:
-                taken[f"{_RESERVED}{i}"] = (share,)
+            own: dict[HolderId, tuple[Share, ...]] = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+            if not any(faults(gpu_type, {**beside, **own})):
+                taken |= own
         for shares in taken.values():
             for share in shares:
                 self._fleet.hold(column, share)
 
-    def _clash(self, name: str, gpu: int, uids: Iterable[str], text: str) -> None:
-        pods = tuple(sorted({self._pods[uid].key for uid in uids}))
+    def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+        pods = tuple(sorted({self._pods[each].key for each in holders}))
         self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:
@@ -389,7 +418,10 @@ class Ledger:
         kind = self._kinds.get(need)
         if kind is None:
             if self._scores.crowded or len(self._kinds) >= _MOST_WRITTEN:
-                self._forget()
+                self._kinds.clear()  # so that memory stays bounded however many unlike pods come
+                self._whys.clear()
+                if self._scores.crowded:
+                    self._scores.thin()
             bare = Need(
                 cpu_milli=min(need.cpu_milli, _MOST),
                 memory_mib=min(need.memory_mib, _MOST),
@@ -415,13 +447,6 @@ class Ledger:
         found = {code: why.obstacles.of_code(code) for code in np.unique(codes[known]).tolist()}
         return fits, codes, found | {_NO_CODE: _UNKNOWN}
 
-    def _forget(self) -> None:
-        """Forget needs that were asked for least, so that memory stays bounded however many unlike pods come."""
-        self._kinds.clear()
-        self._whys.clear()
-        if self._scores.crowded:
-            self._scores.thin()
-
     def _why(self, kind: int, columns: Ints) -> _Why:
         """Return the obstacles of a need, up to date for `columns`, on which it does not fit."""
         why = self._whys.get(kind)
@@ -435,6 +460,13 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
+
+
+def _by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:
+    found: dict[int, list[Share]] = {}
+    for share in shares:
+        found.setdefault(share.gpu, []).append(share)
+    return found
 
 
 def _bounded(node: Node) -> Node:

@@ -1,25 +1,68 @@
 """What goes into the ledger and comes out of it: pods with what they hold, filtered nodes, and what cannot be held."""
 
-from typing import NamedTuple
+import enum
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from tessera.core.cluster.cluster import SeenPod
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.workload.need import Need, PodKey
 
-__all__ = ["Clash", "Filtered", "Holder"]
+__all__ = ["Clash", "Filtered", "Hold", "Holder", "HolderId", "Purpose", "uid_of"]
+
+
+class Purpose(enum.StrEnum):
+    """What shares are held for that are no pod's assignment."""
+
+    CLAIM = "claim"
+    """A claim on the GPUNode, for a pod that is not bound yet."""
+    CHOICE = "choice"
+    """A claim that is being written."""
+    NOMINATION = "nomination"
+    """A pod that kube-scheduler is about to bind."""
+    EXCHANGE = "exchange"
+    """What an assignment named before the agent corrected it: another pod's correction is to come."""
+    TRIAL = "trial"
+    """A pod that is placed to see what else would fit."""
+    RESERVATION = "reservation"
+    """What a node keeps from new pods."""
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Identifies what is held for a purpose other than an assignment."""
+
+    purpose: Purpose
+    uid: str
+    """Of the pod; for trials and reservations a number."""
+    node: str = ""
+    attempt: str = ""
+
+
+HolderId: TypeAlias = str | Hold
+"""A pod's UID, where the shares are its assignment, or a hold."""
 
 
 class Holder(msgspec.Struct, frozen=True):
     """A pod on a node, with what it holds there; any pod counts, also one without GPU."""
 
-    uid: str
-    """Tells pods of one name apart; a pod put again under its uid replaces what was known of it."""
+    id: HolderId
+    """Tells holders of one name apart; what is put again under its id replaces what was known of it."""
     key: PodKey
     node: NodeName
     need: Need
     shares: tuple[Share, ...] = ()
     priority: int = 0
+
+    @classmethod
+    def of(cls, pod: SeenPod, node: NodeName) -> "Holder":
+        """Return a pod of a live cluster, which is on that node."""
+        return cls(uid_of(pod), pod.pod.key, node, pod.pod.need, pod.shares, pod.pod.priority)
+
+
+def uid_of(pod: SeenPod) -> str:
+    """Return what identifies a pod of a live cluster in the ledger."""
+    return pod.uid or pod.pod.key
 
 
 class Filtered(NamedTuple):

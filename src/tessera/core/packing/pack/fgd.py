@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, State, percent_of, typical
-from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.pack.policy import Mix, Policy, Room
 
 __all__ = ["Fgd", "Gradient"]

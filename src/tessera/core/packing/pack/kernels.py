@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.packing.fit.gputypes import Ints
+from tessera.core.cluster.gputypes import Ints
 
 __all__ = ["Kernels", "PodTables", "State", "Tables", "compiled", "plain"]
 

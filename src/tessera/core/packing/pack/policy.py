@@ -6,9 +6,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.packing.fit import Demand, Fleet, Tightest
 from tessera.core.packing.fit.demand import Room
-from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.workload.need import Need
 
 __all__ = ["UNFIT", "Mix", "Policy", "Room", "Uniform"]

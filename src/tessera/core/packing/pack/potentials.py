@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.fit.fragmentation import FULL, Typical, percent_of
-from tessera.core.packing.fit.gputypes import GpuType, Ints
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.packing.pack.cuttingstock import CuttingStock, knapsack
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.gpu.sharing import GPU_RESOURCE
 from tessera.core.packing.fit import CPU, Demand, Fleet
 from tessera.core.packing.fit.fragmentation import FULL, percent_of
-from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.packing.pack.policy import Policy, Room
 from tessera.core.workload.need import Need

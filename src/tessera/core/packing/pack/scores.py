@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Share
 from tessera.core.packing.fit import Demand, Fleet, Tightest, serve
-from tessera.core.packing.fit.gputypes import Ints
 from tessera.core.packing.pack.policy import UNFIT, Mix, Policy, Room
 from tessera.core.workload.need import Need
 
@@ -246,16 +246,12 @@ class Scores:
     def _open(self, kind: int) -> _Kept:
         demand = Demand(self._needs[kind], self.fleet, devices_only=self._devices_only)
         if self._devices_only and len(self._opened) >= _MOST_KEPT:
-            self._close_oldest()
+            oldest = min(self._opened, key=lambda each: self._opened[each].fresh)
+            self.policy.forget(self._opened.pop(oldest).demand)
+            self._kept[oldest] = None
         kept = _Kept(demand, len(self._nodes), named=self.policy.names_gpus and demand.sole is not None)
         self._kept[kind] = self._opened[kind] = kept
         return kept
-
-    def _close_oldest(self) -> None:
-        """Let go what is kept of the need that was asked for the longest time ago."""
-        kind = min(self._opened, key=lambda kind: self._opened[kind].fresh)
-        self.policy.forget(self._opened.pop(kind).demand)
-        self._kept[kind] = None
 
     def _renew(self, kept: _Kept, nodes: Ints) -> None:
         """Bring the row of a need up to date for `nodes`."""

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from tessera.core.cluster.gputypes import GpuType, Ints
+from tessera.core.gpu.rooms import profile_of, state_bits
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.gputypes import GpuType, Ints
-from tessera.core.packing.fit.rooms import profile_of, state_bits
 from tessera.core.packing.fit.ways import Cut
 from tessera.core.packing.pack.migscore import MigPolicy, MigTables, states, tables
 from tessera.core.packing.pack.policy import Mix, Policy, Room

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.core.cluster.gputypes import Counts, Ints
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.fleet import CPU
 from tessera.core.packing.fit.fragmentation import FULL, Fragmentation, Typical, percent_of, typical
-from tessera.core.packing.fit.gputypes import Counts, Ints
 from tessera.core.packing.fit.ways import Amount
 from tessera.core.packing.pack.cuttingstock import CuttingStock
 from tessera.core.packing.pack.fgd import Gradient

@@ -1,7 +1,7 @@
 """Demand-driven partitioning: which devices managed GPUs shall have for pods with exact requests.
 
 Such pods are scheduled by what nodes advertise, so a device must be advertised before its pod can be bound. This module
-decides which: a batch of waiting pods is planned as `core.packing.plan` plans any pods, with the devices that are
+decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with the devices that are
 wanted already as existing ones, so that nothing is cut where something idle serves. What the plan gives to exact
 requests is wanted; idle devices stay wanted for a while, unless they are in the way. Devices that pods hold are never
 given up.
@@ -14,20 +14,20 @@ in use is never destroyed, and an assignment of a pod wins over a wanted device.
 """
 
 from tessera.core.packing.partitioning.look import advance
+from tessera.core.packing.partitioning.observing import observe_cluster
 from tessera.core.packing.partitioning.policies import Budget, Policy, advance_all, applying
-from tessera.core.packing.partitioning.records import Decision, Limits, Memory, Observed, Told
-from tessera.core.packing.partitioning.seen import observed
+from tessera.core.packing.partitioning.records import Decision, Limits, Memory, NodeEvent, PartitioningState
 
 __all__ = [
     "Budget",
     "Decision",
     "Limits",
     "Memory",
-    "Observed",
+    "NodeEvent",
+    "PartitioningState",
     "Policy",
-    "Told",
     "advance",
     "advance_all",
     "applying",
-    "observed",
+    "observe_cluster",
 ]

@@ -1,30 +1,29 @@
-"""One look at the cluster: what is planned for the batch that waits, and what shall be wanted of each GPU then."""
+"""One look at the cluster: what is planned for the pods that are pending, and which devices each GPU should have."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from tessera.core.cluster.gpunodestate import Wanted
-from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Sharing
-from tessera.core.packing.fit import Fleet
-from tessera.core.packing.partitioning.cards import (
-    Card,
-    cards_of,
+from tessera.core.packing.fit import broken_nodes
+from tessera.core.packing.partitioning.managedgpus import (
+    ManagedGpu,
     creates_by_name,
     device_of,
+    managed_gpus,
     reserved,
     shown,
     wanted_of,
     with_guesses,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
-from tessera.core.packing.partitioning.records import Decision, Device, Limits, Memory, Observed, Told
-from tessera.core.packing.plan import Plan, Waiting, plan
+from tessera.core.packing.partitioning.records import Decision, Device, Limits, Memory, NodeEvent, PartitioningState
+from tessera.core.packing.plan import PendingPod, Plan, placed_by_priority, plan
 from tessera.core.workload.need import Form, Need, Pod, PodKey
-from tessera.errors import InvalidInput
 
 __all__ = ["advance"]
 
@@ -34,7 +33,7 @@ _LONE = 0.25
 _RESERVED = "wanted devices of GPU {}"
 
 
-def advance(memory: Memory, observed: Observed, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
+def advance(memory: Memory, observed: PartitioningState, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
     """Return what is to be remembered and done after a look at the cluster.
 
     The same look again changes nothing once what was decided is done. Cost: one plan a batch, three where some pods
@@ -53,33 +52,34 @@ class _Planned(msgspec.Struct, frozen=True):
 
 
 class _Look:
-    def __init__(self, memory: Memory, observed: Observed, now_s: float, limits: Limits) -> None:
+    def __init__(self, memory: Memory, observed: PartitioningState, now_s: float, limits: Limits) -> None:
         self.observed = with_guesses(observed)
         self.before = memory
         self.now_s = now_s
         self.limits = limits
-        self.cards = {card.gpu.uuid: card for card in cards_of(self.observed)}
+        self.managed = {managed.gpu.uuid: managed for managed in managed_gpus(self.observed)}
         self.arrived = {pod.key: memory.arrived.get(pod.key, now_s) for pod in observed.pending}
-        self.since = {each: memory.wanted.get(each, now_s) for card in self.cards.values() for each in card.present}
-        self.idle = {each: memory.idle.get(each, now_s) for card in self.cards.values() for each in card.idle}
-        held = {each for card in self.cards.values() for each in card.held & card.present}
+        present = (each for managed in self.managed.values() for each in managed.present)
+        self.since = {each: memory.wanted.get(each, now_s) for each in present}
+        self.idle = {each: memory.idle.get(each, now_s) for managed in self.managed.values() for each in managed.idle}
+        held = {each for managed in self.managed.values() for each in managed.held & managed.present}
         self.served = frozenset((memory.served & self.since.keys()) | held)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
-        self.sick = {each.gpu for state in observed.states for each in state.sick}
-        self.told: list[Told] = []
+        self.unhealthy = {each.gpu for state in observed.states for each in state.sick}
+        self.events: list[NodeEvent] = []
 
     def decide(self) -> tuple[Memory, Decision]:
         self._leave_alone()
         over = self._batch_is_over()
-        planned, waiting = self._planned() if over else ({}, None)
-        after = {gpu: self._after(card, planned.get(gpu, _Planned())) for gpu, card in self.cards.items()}
-        new = {gpu: devices for gpu, devices in after.items() if devices != self.cards[gpu].present}
+        planned, pending = self._planned() if over else ({}, None)
+        after = {gpu: self._after(managed, planned.get(gpu, _Planned())) for gpu, managed in self.managed.items()}
+        new = {gpu: devices for gpu, devices in after.items() if devices != self.managed[gpu].present}
         urgent = {gpu for gpu, each in planned.items() if each.urgent}
-        disputed = {gpu for gpu, card in self.cards.items() if card.disputed}
+        disputed = {gpu for gpu, managed in self.managed.items() if managed.disputed}
         changed = self._limited(self._rested(new, urgent | disputed), disputed)
         self._tell(changed)
-        since = {each: self.since.get(each, self.now_s) for gpu in self.cards for each in self._now(changed, gpu)}
+        since = {each: self.since.get(each, self.now_s) for gpu in self.managed for each in self._now(changed, gpu)}
         memory = Memory(
             arrived=self.arrived,
             idle={each: since_s for each, since_s in self.idle.items() if each in since},
@@ -87,10 +87,10 @@ class _Look:
             served=self.served & since.keys(),
             left_alone=self.left_alone,
             planned_s=self.now_s if over else self.before.planned_s,
-            left=self.before.left & self.arrived.keys() if waiting is None else frozenset(each.pod for each in waiting),
+            left=self.before.left & self.arrived.keys() if pending is None else frozenset(each.pod for each in pending),
         )
         later = min((moment for moment in self.again if moment > self.now_s), default=None)
-        decision = Decision(wanted=self._written(changed), told=tuple(self.told), waiting=waiting, again_s=later)
+        decision = Decision(wanted=self._written(changed), events=tuple(self.events), pending=pending, again_s=later)
         return memory, decision
 
     # The batch
@@ -98,7 +98,7 @@ class _Look:
     def _batch_is_over(self) -> bool:
         """Return whether to plan now: at once for pods that were planned for before, at the end of a batch for new.
 
-        The next pod is awaited for as long as pods have been coming: a lone one hardly waits for others.
+        The next pod is awaited for as long as pods have been coming: a lone one is hardly kept for others.
         """
         new = [since_s for since_s in self.arrived.values() if since_s > self.before.planned_s]
         if not new:
@@ -109,7 +109,7 @@ class _Look:
         self.again.append(over_s)
         return self.now_s >= over_s
 
-    def _planned(self) -> tuple[dict[str, _Planned], tuple[Waiting, ...]]:
+    def _planned(self) -> tuple[dict[str, _Planned], tuple[PendingPod, ...]]:
         """Plan for pods with exact requests, and for those others that idle wanted devices alone keep out."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
         snapshot = self._snapshot(lambda pod: pod.key in pods)
@@ -122,15 +122,15 @@ class _Look:
         for assignment in made.assignments:
             for ask, share in zip(asks[assignment.pod], assignment.shares, strict=True):
                 gpu = uuids[assignment.node, share.gpu]
-                if gpu in self.cards:
+                if gpu in self.managed:
                     if ask.form is Form.EXACT:
-                        exact[gpu].add(device_of(self.cards[gpu].gpu, share))
+                        exact[gpu].add(device_of(self.managed[gpu].gpu, share))
                     else:
                         other[gpu].append(share)
                     urgent |= {gpu} if self._starves(assignment.pod) else set()
         gpus = exact.keys() | other.keys()
         found = {gpu: _Planned(frozenset(exact[gpu]), tuple(other[gpu]), gpu in urgent) for gpu in gpus}
-        return found, made.waiting
+        return found, made.pending
 
     def _least_changing(self, snapshot: Snapshot) -> Plan:
         """Return a plan in which pods get the devices that are there, where that leaves no more pods waiting.
@@ -138,16 +138,16 @@ class _Look:
         What has just become wanted is planned around like what pods hold, so that nobody who can be served elsewhere
         waits for its rest; it makes way for a pod that starves.
         """
-        resting = {each: self._rests_until_s(each) for card in self.cards.values() for each in card.idle}
+        resting = {each: self._rests_until_s(each) for managed in self.managed.values() for each in managed.idle}
         resting = {each: until_s for each, until_s in resting.items() if until_s > self.now_s}
         made = self._served_first(snapshot, resting.keys())
-        if not made.waiting or not resting:
+        if not made.pending or not resting:
             return made
         self.again += resting.values()
-        starving = {each.pod for each in made.waiting if self._starves(each.pod)}
+        starving = {each.pod for each in made.pending if self._starves(each.pod)}
         if starving:
             at_once = self._served_first(snapshot, frozenset())
-            if not starving.issubset(each.pod for each in at_once.waiting):
+            if not starving.issubset(each.pod for each in at_once.pending):
                 return at_once
         return made
 
@@ -157,20 +157,21 @@ class _Look:
         First come the pods that are served without any change, then the others around them. Where some wait then, and
         planning for all together places more, that is the plan.
         """
-        cards = self._usable(snapshot)
-        served = served_as_it_is(snapshot, cards)
-        uuids = {(card.node, card.gpu.index): card.gpu.uuid for card in cards}
+        gpus = self._usable(snapshot)
+        served = served_as_it_is(snapshot, gpus)
+        uuids = {(managed.node, managed.gpu.index): managed.gpu.uuid for managed in gpus}
         devices = {
-            each.pod: {device_of(self.cards[uuids[each.node, share.gpu]].gpu, share) for share in each.shares}
+            each.pod: {device_of(self.managed[uuids[each.node, share.gpu]].gpu, share) for share in each.shares}
             for each in served
         }
         taken = {device for each in devices.values() for device in each}
-        held = (*snapshot.running, *_reservations(cards, resting - taken))
+        held = (*snapshot.running, *_reservations(gpus, resting - taken))
         kept = self._around(snapshot, held, served)
         fixed = tuple(each for each in served if devices[each.pod] & resting)
-        if not kept.waiting or len(fixed) == len(served):
+        if not kept.pending or len(fixed) == len(served):
             return kept
-        return max(kept, self._around(snapshot, held, fixed), key=lambda each: _placed(snapshot, each))
+        around = self._around(snapshot, held, fixed)
+        return max(kept, around, key=lambda each: placed_by_priority(snapshot, each.assignments))
 
     def _around(self, snapshot: Snapshot, held: tuple[Running, ...], served: tuple[Assignment, ...]) -> Plan:
         """Return a plan for the pods that are not served yet, with these assignments in it."""
@@ -183,19 +184,19 @@ class _Look:
     def _kept_out(self) -> set[PodKey]:
         """Return the pods without exact requests that do not fit beside all that is wanted."""
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
-        if not others or not any(card.idle for card in self.cards.values()):
+        if not others or not any(managed.idle for managed in self.managed.values()):
             return set()
         alone = self._snapshot(lambda pod: pod.key in others)
-        cards = self._usable(alone)
-        held = _reservations(cards, {device for card in cards for device in card.idle})
+        gpus = self._usable(alone)
+        held = _reservations(gpus, {device for managed in gpus for device in managed.idle})
         made = plan(msgspec.structs.replace(alone, running=(*alone.running, *held)), policy=self.limits.policy)
         return others - {assignment.pod for assignment in made.assignments}
 
-    def _usable(self, snapshot: Snapshot) -> list[Card]:
-        """Return the GPUs of a snapshot that are neither sick nor left alone."""
+    def _usable(self, snapshot: Snapshot) -> list[ManagedGpu]:
+        """Return the GPUs of a snapshot that are neither unhealthy nor left alone."""
         names = {node.name for node in snapshot.nodes}
-        closed = self.sick | self.left_alone.keys()
-        return [card for gpu, card in self.cards.items() if card.node in names and gpu not in closed]
+        closed = self.unhealthy | self.left_alone.keys()
+        return [managed for gpu, managed in self.managed.items() if managed.node in names and gpu not in closed]
 
     def _snapshot(self, chosen: Callable[[Pod], bool]) -> Snapshot:
         """Return the cluster as it is planned upon, with these pods pending."""
@@ -204,27 +205,24 @@ class _Look:
         )
         closed = {(node.name, gpu.index) for node in nodes for gpu in node.gpus if gpu.sharing == _CLOSED}
         running = tuple(_without(each, closed) for each in self.observed.running)
-        pending = tuple(self._ranked(pod) for pod in self.observed.pending if chosen(pod))
+        pending = tuple(  # those that starve before others of their priority
+            msgspec.structs.replace(pod, priority=2 * pod.priority + self._starves(pod.key))
+            for pod in self.observed.pending
+            if chosen(pod)
+        )
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
     def _as_planned(self, gpu: Gpu) -> Gpu:
         """Return a managed GPU as if nothing were cut on it but what pods hold; all such GPUs are of one type.
 
-        One that is sick or left alone offers nothing.
+        One that is unhealthy or left alone offers nothing.
         """
-        if (
-            gpu.uuid in self.sick
-            or gpu.uuid in self.left_alone
-            or (gpu.uuid not in self.cards and creates_by_name(gpu))
-        ):
+        unmanaged = gpu.uuid not in self.managed and creates_by_name(gpu)
+        if unmanaged or gpu.uuid in self.unhealthy or gpu.uuid in self.left_alone:
             return msgspec.structs.replace(gpu, sharing=_CLOSED)
-        if gpu.uuid not in self.cards:
+        if gpu.uuid not in self.managed:
             return gpu
         return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, layout=None))
-
-    def _ranked(self, pod: Pod) -> Pod:
-        """Return the pod, before others of its priority where it starves."""
-        return msgspec.structs.replace(pod, priority=2 * pod.priority + self._starves(pod.key))
 
     def _starves(self, pod: PodKey) -> bool:
         return self.now_s - self.arrived[pod] >= self.limits.starving_s
@@ -233,25 +231,25 @@ class _Look:
 
     def _leave_alone(self) -> None:
         """Give up for a while on GPUs that did not get what was wanted."""
-        for gpu, card in self.cards.items():
-            if gpu in self.left_alone or not card.lacking:
+        for gpu, managed in self.managed.items():
+            if gpu in self.left_alone or not managed.lacking:
                 continue
-            late_s = max(self.since[each] for each in card.lacking) + self.limits.stuck_s
+            late_s = max(self.since[each] for each in managed.lacking) + self.limits.stuck_s
             if late_s <= self.now_s:
                 late_s = self.left_alone[gpu] = self.now_s + self.limits.stuck_s
-                message = f"GPU {card.gpu.index} has not got {shown(card.lacking)}; it is left alone for a while"
-                self.told.append(Told(node=card.node, reason="DevicesNotMade", message=message, warning=True))
+                message = f"GPU {managed.gpu.index} has not got {shown(managed.lacking)}; it is left alone for a while"
+                self.events.append(NodeEvent(node=managed.node, reason="DevicesNotMade", message=message, warning=True))
             self.again.append(late_s)
 
-    def _after(self, card: Card, planned: _Planned) -> frozenset[Device]:
+    def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[Device]:
         """Return what shall be wanted of a GPU: what is held and planned, and idle devices that may stay."""
-        kept = card.held | planned.exact
-        may_stay = card.idle - kept
-        if card.gpu.uuid in self.left_alone:
-            may_stay -= card.lacking
+        kept = managed.held | planned.exact
+        may_stay = managed.idle - kept
+        if managed.gpu.uuid in self.left_alone:
+            may_stay -= managed.lacking
         for each in sorted(may_stay, key=lambda each: (self.since[each], shown((each,)))):
             until_s = self.idle[each] + self.limits.keep_s
-            if until_s > self.now_s and card.agrees((*kept, each), (*card.other, *planned.other)):
+            if until_s > self.now_s and managed.agrees((*kept, each), (*managed.other, *planned.other)):
                 self.again.append(until_s)
                 kept |= {each}
         return kept
@@ -260,7 +258,7 @@ class _Look:
         """Return the changes without those that would take away what has just become wanted."""
         rested = {}
         for gpu, devices in new.items():
-            gone = self.cards[gpu].present - devices
+            gone = self.managed[gpu].present - devices
             rest_s = max((self._rests_until_s(each) for each in gone), default=0.0)
             if not gone or gpu in urgent or gpu in self.left_alone or rest_s <= self.now_s:
                 rested[gpu] = devices
@@ -279,9 +277,9 @@ class _Look:
         """
         if not self.limits.most_changing:
             return dict(new)
-        changing = {gpu for gpu, card in self.cards.items() if card.lacking or card.leaving} | disputed
+        changing = {gpu for gpu, managed in self.managed.items() if managed.lacking or managed.leaving} | disputed
         room = max(0, self.limits.most_changing - len(changing))
-        others = sorted(new.keys() - changing, key=lambda gpu: (-len(new[gpu] - self.cards[gpu].present), gpu))
+        others = sorted(new.keys() - changing, key=lambda gpu: (-len(new[gpu] - self.managed[gpu].present), gpu))
         if len(others) > room:
             self.again.append(self.now_s + self.limits.idle_s)
         return {gpu: new[gpu] for gpu in new if gpu in changing or gpu in others[:room]}
@@ -289,43 +287,41 @@ class _Look:
     # What is said
 
     def _now(self, changed: Mapping[str, frozenset[Device]], gpu: str) -> frozenset[Device]:
-        return changed.get(gpu, self.cards[gpu].present)
+        return changed.get(gpu, self.managed[gpu].present)
 
     def _written(self, changed: Mapping[str, frozenset[Device]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
-        names = dict.fromkeys(self.cards[gpu].node for gpu in self.cards if gpu in changed)
+        names = dict.fromkeys(self.managed[gpu].node for gpu in self.managed if gpu in changed)
         wanted: dict[NodeName, list[Wanted]] = {name: [] for name in names}
-        for gpu, card in self.cards.items():
+        for gpu, managed in self.managed.items():
             devices = self._now(changed, gpu)
-            if card.node in wanted and devices:
-                wanted[card.node].append(wanted_of(gpu, devices))
+            if managed.node in wanted and devices:
+                wanted[managed.node].append(wanted_of(gpu, devices))
         return tuple((name, tuple(each)) for name, each in wanted.items())
 
     def _tell(self, changed: Mapping[str, frozenset[Device]]) -> None:
         for gpu, devices in changed.items():
-            card = self.cards[gpu]
-            came, gone = devices - card.present, card.present - devices
+            managed = self.managed[gpu]
+            came, gone = devices - managed.present, managed.present - devices
             instead = f" instead of {shown(gone)}" if gone else ""
             if came:
-                reason, message = "DevicesWanted", f"GPU {card.gpu.index}: {shown(came)}{instead}, for pods that wait"
+                reason, message = (
+                    "DevicesWanted",
+                    f"GPU {managed.gpu.index}: {shown(came)}{instead}, for pending pods",
+                )
             else:
-                reason, message = "DevicesReleased", f"GPU {card.gpu.index}: {shown(gone)}, which nobody holds"
-            self.told.append(Told(node=card.node, reason=reason, message=message))
+                reason, message = "DevicesReleased", f"GPU {managed.gpu.index}: {shown(gone)}, which nobody holds"
+            self.events.append(NodeEvent(node=managed.node, reason=reason, message=message))
 
 
-def _reservations(cards: Iterable[Card], devices: AbstractSet[Device]) -> Iterator[Running]:
+def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[Device]) -> Iterator[Running]:
     """Yield what stands for pods that hold these idle wanted devices."""
-    for card in cards:
-        shares = tuple(share for share in reserved(card) if device_of(card.gpu, share) in devices)
+    for managed in gpus:
+        shares = tuple(share for share in reserved(managed) if device_of(managed.gpu, share) in devices)
         if shares:
-            key = PodKey(_RESERVED.format(card.gpu.uuid))
-            yield Running(pod=Pod(key=key, need=Need()), assignment=Assignment(pod=key, node=card.node, shares=shares))
-
-
-def _placed(snapshot: Snapshot, made: Plan) -> tuple[int, ...]:
-    """Order plans: most pods of the highest priority, then of the next."""
-    names = {each.pod for each in made.assignments}
-    by_priority = Counter(pod.priority for pod in snapshot.pending if pod.key in names)
-    return tuple(by_priority[each] for each in sorted({pod.priority for pod in snapshot.pending}, reverse=True))
+            key = PodKey(_RESERVED.format(managed.gpu.uuid))
+            yield Running(
+                pod=Pod(key=key, need=Need()), assignment=Assignment(pod=key, node=managed.node, shares=shares)
+            )
 
 
 def _asks_exactly(need: Need) -> bool:
@@ -341,22 +337,8 @@ def _without(running: Running, closed: set[tuple[NodeName, int]]) -> Running:
 
 def _consistent(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without the nodes on which pods hold what cannot be held together."""
-    try:
-        Fleet.of(snapshot)
-    except InvalidInput:
-        there: dict[NodeName, list[Running]] = defaultdict(list)
-        for each in snapshot.running:
-            there[each.assignment.node].append(each)
-        sound = tuple(node for node in snapshot.nodes if _is_consistent(node, there[node.name]))
-        names = {node.name for node in sound}
-        running = tuple(each for each in snapshot.running if each.assignment.node in names)
-        return msgspec.structs.replace(snapshot, nodes=sound, running=running)
-    return snapshot
-
-
-def _is_consistent(node: Node, running: Iterable[Running]) -> bool:
-    try:
-        Fleet.of(Snapshot(nodes=(node,), running=tuple(running)))
-    except InvalidInput:
-        return False
-    return True
+    broken = broken_nodes(snapshot)
+    nodes = tuple(node for node in snapshot.nodes if node.name not in broken)
+    names = {node.name for node in nodes}
+    running = tuple(each for each in snapshot.running if each.assignment.node in names)
+    return msgspec.structs.replace(snapshot, nodes=nodes, running=running)

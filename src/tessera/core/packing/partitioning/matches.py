@@ -1,32 +1,32 @@
-"""Which waiting pods the devices serve that are wanted already and that nobody holds."""
+"""Which pending pods are served by devices that are wanted already and that nobody uses."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Share, Snapshot
 from tessera.core.packing.fit.admission import refusal
-from tessera.core.packing.partitioning.cards import Card, reserved
+from tessera.core.packing.partitioning.managedgpus import ManagedGpu, reserved
 from tessera.core.workload.need import Form, Need, Pod
 
 __all__ = ["served_as_it_is"]
 
 
-def served_as_it_is(snapshot: Snapshot, cards: Iterable[Card]) -> tuple[Assignment, ...]:
-    """Return which waiting pods get which idle wanted devices: by priority, then in order of arrival.
+def served_as_it_is(snapshot: Snapshot, gpus: Iterable[ManagedGpu]) -> tuple[Assignment, ...]:
+    """Return which pending pods get which idle wanted devices: by priority, then in order of arrival.
 
     A pod is served where all that it asks is there on one node that admits it and has cpu, memory and room for a pod;
     of several the first. Cost: the nodes with idle devices for each kind of pod.
     """
-    return _Matching(snapshot, cards).found()
+    return _Matching(snapshot, gpus).found()
 
 
 class _Matching:
-    def __init__(self, snapshot: Snapshot, cards: Iterable[Card]) -> None:
+    def __init__(self, snapshot: Snapshot, gpus: Iterable[ManagedGpu]) -> None:
         self._pending = sorted(snapshot.pending, key=lambda pod: -pod.priority)
         self._idle: dict[NodeName, dict[str, list[Share]]] = {}
-        for card in cards:
-            for share in reserved(card):
-                self._idle.setdefault(card.node, defaultdict(list))[share.resource].append(share)
+        for managed in gpus:
+            for share in reserved(managed):
+                self._idle.setdefault(managed.node, defaultdict(list))[share.resource].append(share)
         self._nodes = {node.name: node for node in snapshot.nodes if node.name in self._idle}
         self._room = {name: [node.cpu_milli, node.memory_mib, node.max_pods] for name, node in self._nodes.items()}
         for running in snapshot.running:
@@ -59,13 +59,10 @@ class _Matching:
         key = need, node.name
         if key not in self._admits:
             self._admits[key] = refusal(need, node) is None
-        return self._admits[key] and _holds(self._room[node.name], need)
+        cpu_milli, memory_mib, pods = self._room[node.name]
+        return self._admits[key] and cpu_milli >= need.cpu_milli and memory_mib >= need.memory_mib and pods >= 1
 
     def _take(self, node: NodeName, need: Need) -> None:
         if node in self._room:
             room = self._room[node]
             self._room[node] = [room[0] - need.cpu_milli, room[1] - need.memory_mib, room[2] - 1]
-
-
-def _holds(room: Sequence[int], need: Need) -> bool:
-    return room[0] >= need.cpu_milli and room[1] >= need.memory_mib and room[2] >= 1

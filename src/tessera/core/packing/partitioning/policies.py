@@ -8,7 +8,7 @@ import msgspec
 from tessera.core.cluster.snapshot import Node, NodeName
 from tessera.core.packing.fit.admission import matches, refusal
 from tessera.core.packing.partitioning.look import advance
-from tessera.core.packing.partitioning.records import Decision, Limits, Memory, Observed
+from tessera.core.packing.partitioning.records import Decision, Limits, Memory, PartitioningState
 from tessera.core.workload.need import Need, Pod, SelectorTerm
 
 __all__ = ["Budget", "Policy", "advance_all", "applying"]
@@ -48,7 +48,7 @@ def applying(policies: Iterable[Policy], node: Node) -> Policy | None:
 
 
 def advance_all(
-    memories: Mapping[str, Memory], policies: Iterable[Policy], observed: Observed, now_s: float
+    memories: Mapping[str, Memory], policies: Iterable[Policy], observed: PartitioningState, now_s: float
 ) -> tuple[dict[str, Memory], dict[str, Decision]]:
     """Return by policy what is to be remembered and done; nodes without policy go by the policy named empty.
 
@@ -73,9 +73,9 @@ def advance_all(
     return after, decisions
 
 
-def _own(observed: Observed, policy: Policy, names: set[NodeName]) -> Observed:
+def _own(observed: PartitioningState, policy: Policy, names: set[NodeName]) -> PartitioningState:
     """Return what was observed of some nodes."""
-    return Observed(
+    return PartitioningState(
         nodes=tuple(node for node in observed.nodes if node.name in names),
         states=tuple(state for state in observed.states if state.name in names),
         running=tuple(each for each in observed.running if each.assignment.node in names),

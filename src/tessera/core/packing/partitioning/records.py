@@ -9,10 +9,10 @@ import msgspec
 from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
 from tessera.core.cluster.snapshot import Node, NodeName, Running
 from tessera.core.gpu.mig import Placement
-from tessera.core.packing.plan import Waiting
+from tessera.core.packing.plan import PendingPod
 from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Decision", "Device", "Limits", "Memory", "Observed", "Told"]
+__all__ = ["Decision", "Device", "Limits", "Memory", "NodeEvent", "PartitioningState"]
 
 Device: TypeAlias = tuple[str, Placement | None]
 """A MIG instance by its GPU's UUID and its placement; None is the whole GPU."""
@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Packing policy, of `core.packing.plan.PLAN_POLICIES`."""
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class PartitioningState(msgspec.Struct, frozen=True, kw_only=True):
     """What is decided upon."""
 
     nodes: tuple[Node, ...] = ()
@@ -59,7 +59,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered between two looks, moments on one monotonic clock; lost at a restart without harm."""
 
     arrived: Mapping[PodKey, float] = {}
-    """When a waiting pod was first seen."""
+    """When a pending pod was first observed."""
     idle: Mapping[Device, float] = {}
     """Since when nobody holds a wanted device."""
     wanted: Mapping[Device, float] = {}
@@ -74,7 +74,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that the last plan did not place."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One change and why, for an event of its node."""
 
     node: NodeName
@@ -89,8 +89,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     wanted: tuple[tuple[NodeName, tuple[Wanted, ...]], ...] = ()
     """All that is wanted of each node where that changes."""
-    told: tuple[Told, ...] = ()
-    waiting: tuple[Waiting, ...] | None = None
+    events: tuple[NodeEvent, ...] = ()
+    pending: tuple[PendingPod, ...] | None = None
     """Pods that no change would place, and why; None where no batch was planned."""
     again_s: float | None = None
-    """When something may change though nothing new is seen; None for never."""
+    """When something may change though nothing new is observed; None for never."""

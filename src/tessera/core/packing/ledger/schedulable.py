@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: managed GPUs without their layout, and what is kept from new pods there."""
+"""A node as the scheduler places pods on it: managed GPUs without layout, and what is kept from new pods."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,28 +10,31 @@ from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 
-__all__ = ["seen"]
+__all__ = ["schedulable_node"]
 
 _NOTHING = Sharing(modes=())
 
 
-def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
-    """Return the node with the GPUs its agent reported, and the shares of them that are reserved.
+def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tuple[Share, ...]]:
+    """Return the node with the GPUs its agent reported, and the shares of them that are kept from new pods.
 
-    A managed GPU is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
-    anew. Reserved are devices that `state` wants to exist, for pods with exact requests, those that the kubelet may
-    still give away (`offered`), and devices that are sick.
+    A node without an agent, whose `state` is None, is as it is. A managed GPU is without its layout: what pods
+    hold of it are cuts, and what nobody holds may be cut anew. Reserved are devices that
+    `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
+    unhealthy devices.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
     reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
 
     Before the agent has reported, nothing of the node's GPUs can be granted.
     """
+    if state is None:
+        return node, ()
     if not state.reported:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    sick = (share for each in state.sick if each.gpu in gpus for share in _sick(gpus[each.gpu], each))
-    reserved = (*sick, *_by_name(state, gpus))
+    unhealthy = (share for each in state.sick if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
+    reserved = (*unhealthy, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
 
@@ -43,8 +46,8 @@ def _without_layout(gpu: Gpu) -> Gpu:
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
 
 
-def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
-    """Yield what keeps new pods off a sick device: the whole GPU, or every client of the instance."""
+def _unhealthy(gpu: Gpu, sick: Sick) -> Iterator[Share]:
+    """Yield what keeps new pods off an unhealthy device: the whole GPU, or every client of the instance."""
     if sick.placement is None:
         yield named_share(gpu, None)
         return
@@ -61,11 +64,11 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
 
     Of a GPU that is the kubelet's wholly nothing need be reserved.
     """
-    wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.creates_devices}
-    offered = {
-        (gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.scheduler_allocates
-    }
-    for uuid, place in sorted(wanted | offered, key=_order):
+    creating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.creates_devices}
+    allocating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.scheduler_allocates}
+    wanted = {(uuid, place) for uuid, place in _places(state.wanted) if uuid in creating}
+    offered = {(uuid, place) for uuid, place in _places(state.offered) if uuid in allocating}
+    for uuid, place in sorted(wanted | offered, key=lambda device: (device[0], device[1] or Placement(-1, 0, ""))):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
         if gpu.sharing.creates_devices:
@@ -80,11 +83,6 @@ def _places(devices: Iterable[Wanted]) -> Iterator[tuple[str, Placement | None]]
             yield each.gpu, None
         for placement in each.instances:
             yield each.gpu, placement
-
-
-def _order(device: tuple[str, Placement | None]) -> tuple[str, Placement]:
-    gpu, place = device
-    return gpu, place or Placement(-1, 0, "")
 
 
 def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:

@@ -1,4 +1,4 @@
-"""Managed GPUs as partitioning sees them: what is wanted, what is held, what agrees with what."""
+"""Managed GPUs: which devices are wanted on them, which pods use, and what agrees with what."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,15 +10,15 @@ from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.snapshot import Gpu, NodeName, Running, Share
 from tessera.core.gpu.mig import Placement, is_legal, placement_at, placements
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.partitioning.records import Device, Observed
+from tessera.core.packing.partitioning.records import Device, PartitioningState
 from tessera.core.workload.need import Form
 
 __all__ = [
-    "Card",
-    "cards_of",
+    "ManagedGpu",
     "creates_by_name",
     "device_of",
     "devices_of",
+    "managed_gpus",
     "reserved",
     "shown",
     "wanted_of",
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One managed GPU."""
+class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU that Tessera partitions."""
 
     node: NodeName
     gpu: Gpu
@@ -74,7 +74,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         return not (amounts and instances) and is_legal(self.gpu.model, tuple(sorted(instances)))
 
 
-def cards_of(observed: Observed) -> Iterator[Card]:
+def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
     """Yield the GPUs that may be repartitioned, in order of node and index."""
     states = {state.name: state for state in observed.states}
     shares: dict[tuple[NodeName, int], list[Share]] = defaultdict(list)
@@ -89,25 +89,25 @@ def cards_of(observed: Observed) -> Iterator[Card]:
         offered = {each.gpu: each for each in state.offered}
         for gpu in filter(creates_by_name, node.gpus):
             by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.managed else frozenset()
-            card = Card(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
+            managed = ManagedGpu(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
             held = shares.get((node.name, gpu.index))
-            yield _held(card, held) if held else card
+            yield _held(managed, held) if held else managed
 
 
-def _held(card: Card, shares: Iterable[Share]) -> Card:
-    """Return the card with what pods hold of it.
+def _held(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
+    """Return the GPU with what pods hold of it.
 
     A record is what somebody wrote on a pod: an instance that the GPU cannot have, or not beside the others, is no
     device, and must not become wanted.
     """
-    possible = {None, *placements(card.gpu.model)}
-    held = [share for share in shares if device_of(card.gpu, share)[1] in possible]
+    possible = {None, *placements(managed.gpu.model)}
+    held = [share for share in shares if device_of(managed.gpu, share)[1] in possible]
     devices: list[Device] = []
-    for device in sorted({device_of(card.gpu, share) for share in held if _is_exact(share)}, key=_order):
-        if card.agrees((*devices, device), ()):
+    for device in sorted({device_of(managed.gpu, share) for share in held if _is_exact(share)}, key=_order):
+        if managed.agrees((*devices, device), ()):
             devices.append(device)
     other = tuple(share for share in held if not _is_exact(share))
-    return msgspec.structs.replace(card, held=frozenset(devices), other=other)
+    return msgspec.structs.replace(managed, held=frozenset(devices), other=other)
 
 
 def creates_by_name(gpu: Gpu) -> bool:
@@ -138,37 +138,37 @@ def wanted_of(gpu: str, devices: Iterable[Device]) -> Wanted:
     return Wanted(gpu=gpu, whole=None in places, instances=instances)
 
 
-def reserved(card: Card) -> tuple[Share, ...]:
+def reserved(managed: ManagedGpu) -> tuple[Share, ...]:
     """Return the idle wanted devices of a GPU as shares, where they agree with what pods hold."""
-    return _beside(card, card.idle)
+    return _beside(managed, managed.idle)
 
 
-def _beside(card: Card, devices: Iterable[Device]) -> tuple[Share, ...]:
+def _beside(managed: ManagedGpu, devices: Iterable[Device]) -> tuple[Share, ...]:
     return tuple(
-        named_share(card.gpu, place)
+        named_share(managed.gpu, place)
         for _, place in sorted(devices, key=_order)
-        if card.agrees((*card.held, (card.gpu.uuid, place)), card.other)
+        if managed.agrees((*managed.held, (managed.gpu.uuid, place)), managed.other)
     )
 
 
-def with_guesses(observed: Observed) -> Observed:
+def with_guesses(observed: PartitioningState) -> PartitioningState:
     """Return what was observed, pods whose devices are not recorded yet holding idle devices of their nodes.
 
     The kubelet gave them what is wanted, or what is being taken back from it at the same time.
     """
     idle: dict[tuple[NodeName, str], list[Share]] = defaultdict(list)
-    cards = tuple(cards_of(observed))
+    gpus = tuple(managed_gpus(observed))
     for shares in (reserved, _leaving):
-        for card in cards:
-            for share in shares(card):
-                idle[card.node, share.resource].append(share)
+        for managed in gpus:
+            for share in shares(managed):
+                idle[managed.node, share.resource].append(share)
     running = tuple(each if each.assignment.shares else _guessed(each, idle) for each in observed.running)
     return msgspec.structs.replace(observed, running=running)
 
 
-def _leaving(card: Card) -> tuple[Share, ...]:
+def _leaving(managed: ManagedGpu) -> tuple[Share, ...]:
     """Return the devices that are being taken back, where they agree with what pods hold."""
-    return _beside(card, card.leaving)
+    return _beside(managed, managed.leaving)
 
 
 def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]]) -> Running:

@@ -10,7 +10,7 @@ from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
-from tessera.core.packing.ledger import Holder, Ledger, seen
+from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
 from tessera.core.workload.need import Ask, Isolation, Need, PodKey
 
 FIRST, SECOND = Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")
@@ -28,19 +28,19 @@ def state(*gpus: Gpu, **more: Any) -> GpuNodeState:
 
 def ledger_of(observed: GpuNodeState, guess: Node | None = None) -> Ledger:
     ledger = Ledger()
-    spec, reserved = seen(guess or node("n", gpu(0, T4)), observed)
+    spec, reserved = schedulable_node(guess or node("n", gpu(0, T4)), observed)
     ledger.put_node(spec, reserved=reserved)
     return ledger
 
 
 def test_the_report_of_the_agent_is_taken_and_not_the_guess_from_labels() -> None:
-    spec, reserved = seen(node("n", gpu(0, T4)), state(card(0), card(1)))
+    spec, reserved = schedulable_node(node("n", gpu(0, T4)), state(card(0), card(1)))
     assert (spec.gpus, reserved) == ((card(0), card(1)), ())
 
 
-def test_a_managed_gpu_is_seen_without_its_layout() -> None:
+def test_a_managed_gpu_is_scheduled_without_its_layout() -> None:
     cut = Sharing(layout=(FIRST,), offers=(Offer(placement=FIRST, mode=Mode.MIG_MPS, clients=0),))
-    spec, _ = seen(node("n"), state(card(0, cut), card(1, FIXED)))
+    spec, _ = schedulable_node(node("n"), state(card(0, cut), card(1, FIXED)))
     assert [each.sharing for each in spec.gpus] == [Sharing(), FIXED]
 
 
@@ -126,7 +126,7 @@ def test_a_pod_keeps_a_replica_beside_those_that_the_kubelet_still_has() -> None
     ledger = ledger_of(state(card(0, SHARED_BY_SCHEDULER)))
     shares = ledger.choose(QUARTER, "n")
     assert not isinstance(shares, str)
-    spec, reserved = seen(node("n"), state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
+    spec, reserved = schedulable_node(node("n"), state(card(0, SHARED_BY_SCHEDULER), **offered(FIRST, SECOND)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), QUARTER, shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.conflicts) == []
@@ -178,7 +178,7 @@ def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
     ledger = ledger_of(state(card()))
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)
-    spec, reserved = seen(node("n"), state(card(), sick=(Sick(gpu="GPU-0"),)))
+    spec, reserved = schedulable_node(node("n"), state(card(), sick=(Sick(gpu="GPU-0"),)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.conflicts) == []

@@ -9,7 +9,7 @@ import pytest
 
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Placement, all_layouts, open_placements, remaining
-from tessera.core.packing.fit.rooms import occupied, profile_of, rooms, starts
+from tessera.core.gpu.rooms import occupied, profile_of, rooms, starts
 
 
 def profile(name: str, size: int, starts: tuple[int, ...], *, me: bool = False) -> Profile:

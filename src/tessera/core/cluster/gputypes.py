@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tessera.core.cluster.snapshot import Gpu
+from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.gpumodels import GpuModel
+from tessera.core.gpu.rooms import occupied
 from tessera.core.gpu.sharing import Device, Mode, Option, Sharing, devices, options
-from tessera.core.packing.fit.rooms import occupied
 from tessera.core.workload.need import Ask
 
 __all__ = ["ABSENT", "MODE_BIT", "Counts", "GpuType", "GpuTypes", "Ints"]
@@ -37,6 +37,15 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the administrator fixed the devices, so that nothing new is made."""
     serves: int = 0
     """Modes in which something can be made while nobody holds anything, as bits of `MODE_BIT`."""
+
+    def device_of(self, share: Share) -> int | None:
+        """Return which existing device a share is a part of; None where it is an instance to be made, or an amount."""
+        for i, device in enumerate(self.devices):
+            place = device.placement
+            at = (place.profile, place.start) if place else (None, None)
+            if device.mode is share.mode and at == (share.profile, share.start):
+                return i
+        return None
 
     @classmethod
     def of(cls, gpu: Gpu) -> "GpuType":

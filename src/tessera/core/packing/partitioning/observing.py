@@ -1,0 +1,44 @@
+"""A cluster as partitioning observes it."""
+
+from collections.abc import Iterator
+
+from tessera.core.cluster.cluster import Cluster, Phase, Record
+from tessera.core.cluster.snapshot import Assignment, Running
+from tessera.core.packing.partitioning.records import PartitioningState
+from tessera.core.workload.need import Need, Pod
+
+__all__ = ["observe_cluster"]
+
+
+def observe_cluster(cluster: Cluster) -> PartitioningState:
+    """Return what partitioning decides upon: nodes whose agents report, what pods hold by record, pending pods.
+
+    Pods that ask no GPU, or are ending, are not pending for one.
+    """
+    without_node = (each for each in cluster.pods if each.phase is Phase.WAITING and not each.ending)
+    pending = {each.pod.key for each in without_node if any(ask.count for ask in each.pod.need.asks)}
+    return PartitioningState(
+        nodes=tuple(each.node for each in cluster.nodes if not each.problem),
+        states=tuple(each.state for each in cluster.nodes if each.state is not None and each.state.reported),
+        running=(*_running(cluster), *_claimed(cluster)),
+        pending=tuple(pod for pod in cluster.snapshot.pending if pod.key in pending),
+    )
+
+
+def _running(cluster: Cluster) -> Iterator[Running]:
+    for each in cluster.pods:
+        if each.node is not None:
+            # What was only guessed is guessed better among what is wanted.
+            shares = each.shares if each.record is Record.RECORDED else ()
+            assignment = Assignment(pod=each.pod.key, node=each.node, shares=shares)
+            yield Running(pod=each.pod, assignment=assignment)
+
+
+def _claimed(cluster: Cluster) -> Iterator[Running]:
+    """Yield what servers claim for pods that are not observed yet: they may be on their way."""
+    known = {each.uid for each in cluster.pods}
+    for node in cluster.nodes:
+        for claim in node.state.claims if node.state else ():
+            if claim.uid not in known:
+                assignment = Assignment(pod=claim.pod, node=node.node.name, shares=claim.shares)
+                yield Running(pod=Pod(key=claim.pod, need=Need()), assignment=assignment)

@@ -1,0 +1,108 @@
+"""What can be on one GPU at once: every rule, and that the order of holders decides nothing."""
+
+import itertools
+
+import pytest
+
+from builders.fleets import A100, T4, gpu, share
+from tessera.core.cluster.compatibility import Rule, faults
+from tessera.core.cluster.gputypes import GpuType
+from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.sharing import Mode, Sharing
+
+FIXED = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), recut=False)
+SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
+
+
+def cuts(*places: str) -> tuple[Share, ...]:
+    return tuple(share(mode=Mode.MIG, at=at) for at in places)
+
+
+MPS, WHOLE, REPLICA = (share(mode=mode) for mode in (Mode.MPS, Mode.WHOLE, Mode.TIME_SLICING))
+# Keyed by a sentence: the GPU, the shares, one a pod, and what is wrong.
+CASES: dict[str, tuple[Gpu, tuple[Share, ...], list[tuple[Rule, str]]]] = {
+    "nothing": (gpu(0), (), []),
+    "amounts in one mode": (gpu(0), (MPS, MPS), []),
+    "instances side by side": (gpu(0), cuts("3g.20gb@0", "3g.20gb@4"), []),
+    "more memory than there is": (
+        gpu(0, T4),
+        (share(memory_mib=9_000), share(memory_mib=9_000)),
+        [(Rule.MEMORY, "18000 MiB are held of 15360 MiB")],
+    ),
+    "more than the GPU alone has": (
+        gpu(0, T4),
+        (share(memory_mib=99_000),),
+        [(Rule.SIZE, "99000 MiB is more than the GPU's 15360 MiB")],
+    ),
+    "more compute than there is": (
+        gpu(0, T4),
+        (share(compute=60), share(compute=60)),
+        [(Rule.COMPUTE, "120 % of the compute are held")],
+    ),
+    "a negative amount": (
+        gpu(0, T4),
+        (share(memory_mib=-5),),
+        [(Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is no amount of a GPU")],
+    ),
+    "two modes": (
+        gpu(0, T4),
+        (share(), MPS),
+        [(Rule.MODES, "shares of different modes on one GPU: memory-share, mps")],
+    ),
+    "the whole GPU and more": (gpu(0, T4), (WHOLE, share()), [(Rule.ALONE, "the whole GPU is held beside 1 more")]),
+    "a profile that the model has not": (gpu(0, T4), cuts("9g.9gb@0"), [(Rule.PROFILE, "T4 has no profile 9g.9gb")]),
+    "a mode without such a device": (
+        gpu(0, T4),
+        (REPLICA,),
+        [(Rule.DEVICE, "the GPU has no such device: 1000 MiB, 0 % compute (time-slicing)")],
+    ),
+    "a profile that is not the whole GPU": (
+        gpu(0, T4),
+        (share(mode=Mode.WHOLE, at="1g.5gb@0"),),
+        [(Rule.WHOLE, "1g.5gb is not the whole GPU")],
+    ),
+    "overlapping instances": (
+        gpu(0),
+        cuts("3g.20gb@0", "1g.5gb@1"),
+        [(Rule.OVERLAP, "held at once: 3g.20gb at 0 and 1g.5gb at 1 share unit 1")],
+    ),
+    "one instance twice": (
+        gpu(0),
+        cuts("1g.5gb@1", "1g.5gb@1"),
+        [(Rule.CLIENTS, "2 pods hold 1g.5gb (mig) for 1 at most")],
+    ),
+    "a start that is none": (gpu(0), cuts("3g.20gb@1"), [(Rule.START, "3g.20gb does not start at 1")]),
+    "an instance beside a fixed layout": (
+        gpu(0, A100, FIXED),
+        cuts("1g.5gb@0"),
+        [(Rule.FIXED, "1g.5gb at 0 (mig) is none of the devices the GPU is shared as")],
+    ),
+    "a device of a fixed layout twice": (
+        gpu(0, A100, FIXED),
+        cuts("3g.20gb@0", "3g.20gb@0", "3g.20gb@4"),
+        [(Rule.CLIENTS, "2 pods hold 3g.20gb (mig) for 1 at most")],
+    ),
+    "more replicas than there are": (
+        gpu(0, T4, SLICED),
+        (REPLICA, REPLICA, REPLICA),
+        [(Rule.CLIENTS, "3 pods hold the GPU (time-slicing) for 2 at most")],
+    ),
+    "several rules at once": (
+        gpu(0),
+        (share(memory_mib=-5), share(memory_mib=30_000), share(memory_mib=30_000), *cuts("1g.5gb@0")),
+        [
+            (Rule.AMOUNT, "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
+            (Rule.MODES, "shares of different modes on one GPU: memory-share, mig"),
+            (Rule.MEMORY, "60000 MiB are held of 40960 MiB"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("of", "shares", "want"), CASES.values(), ids=CASES)
+def test_what_cannot_be_together(of: Gpu, shares: tuple[Share, ...], want: list[tuple[Rule, str]]) -> None:
+    for order in itertools.permutations([(f"p{number}", (each,)) for number, each in enumerate(shares)]):
+        found = list(faults(GpuType.of(of), dict(order)))
+        assert [(fault.rule, fault.text) for fault in found] == want
+        assert all(set(fault.holders) <= {name for name, _ in order} for fault in found)
