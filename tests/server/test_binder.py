@@ -25,6 +25,7 @@ from harness.servers import (
 )
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
+from tessera.server.settings import Limits
 
 pytestmark = pytest.mark.anyio
 
@@ -256,3 +257,41 @@ async def test_annotations_name_the_pod_that_was_bound(kube: FaultyKube) -> None
     async with servers(kube) as (server,):
         assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
     assert "tessera.dev/assignment" in annotations_of(await kube.get(PODS, "p", "ns") or {})
+
+
+class Slow(MemoryKube):
+    """An API whose answer to the next Binding comes when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def bind(self, *args: Any, **more: Any) -> None:
+        await super().bind(*args, **more)
+        if not self.done.is_set():
+            self.done.set()
+            await self.answer.wait()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["with its UID", "without its UID"])
+async def test_a_pod_made_anew_under_its_name_does_not_take_the_answer_of_the_former_one(*, named: bool) -> None:
+    """As a StatefulSet makes them, while the answer to the first one's Binding is under way."""
+    kube = Slow()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, limits=Limits(request_s=2)) as (server,):
+        first = await make_pod(kube, "web-0", NEED)
+        await settle()
+        one = asyncio.create_task(server.bind(first, "a"))
+        await kube.done.wait()
+        await kube.delete(PODS, "web-0", namespace="ns")
+        second = await make_pod(kube, "web-0", NEED)
+        assert second["metadata"]["uid"] != first["metadata"]["uid"]
+        await settle()
+        asked = second if named else {"metadata": second["metadata"] | {"uid": ""}}
+        assert await server.bind(asked, "a") == ""
+        assert await nodes_of(kube) == {"web-0": "a"}
+        kube.answer.set()
+        await one
+        await settle()
+        assert [each.uid for each in server.server.view.ledger.pods_on("a")] == [second["metadata"]["uid"]]
+    await check(kube)
