@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tessera.cli.printing import titled
-from tessera.core.explain.explain import Way
+from tessera.core.explain.explain import RequestOption
 from tessera.core.gpu.sharing import Mode, Option
 
 __all__ = ["listed", "node_table", "ways_tables"]
@@ -20,7 +20,7 @@ _AMOUNTS = frozenset({"MiB", "compute%"})
 _MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
 
 
-def ways_tables(ways: Sequence[Way]) -> Iterator[RenderableType]:
+def ways_tables(ways: Sequence[RequestOption]) -> Iterator[RenderableType]:
     """Yield a table for each ask, the preferred way first."""
     columns = "GPUs mode profile MiB compute% isolation device"
     for ask, alike in groupby(ways, key=lambda way: way.ask):
@@ -45,7 +45,7 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _cells(way: Way) -> tuple[str, ...]:
+def _cells(way: RequestOption) -> tuple[str, ...]:
     """Return the cells of one way to serve an ask."""
     option = way.option
     amounts = str(option.memory_mib), f"{option.compute_percent}" if option.compute_percent else "-"

@@ -24,7 +24,7 @@ from tessera.server.nominations import Nominations
 from tessera.server.settings import Settings
 from tessera.server.view import BY_LABELS, View
 
-__all__ = ["Claimer", "Made"]
+__all__ = ["Claimer", "WrittenClaim"]
 
 _TRIES = 10
 """Reads and writes of one node for pods that wait together; a conflict takes one of each."""
@@ -32,7 +32,7 @@ _TOGETHER = 16
 """Pods claimed for in one write."""
 
 
-class Made(msgspec.Struct, frozen=True):
+class WrittenClaim(msgspec.Struct, frozen=True):
     """A claim that was written."""
 
     claim: Claim
@@ -45,10 +45,10 @@ class _ClaimRequest(msgspec.Struct, frozen=True, eq=False):
     """A pod that waits for a claim, and where it is answered."""
 
     live: LivePod
-    answer: asyncio.Future[Made]
+    answer: asyncio.Future[WrittenClaim]
 
 
-_Chosen = list[tuple[_ClaimRequest, Made]]
+_Chosen = list[tuple[_ClaimRequest, WrittenClaim]]
 """Claims to be written, each with who asked for it."""
 
 
@@ -91,7 +91,7 @@ class Claimer:
         self.counts: Counter[str] = Counter()
         """How often each thing happened: written, conflict."""
 
-    async def claim(self, node: str, live: LivePod) -> Made:
+    async def claim(self, node: str, live: LivePod) -> WrittenClaim:
         """Choose shares for a pod on a node and claim them.
 
         Raises:
@@ -160,9 +160,7 @@ class Claimer:
         return Unavailable(f"claims on node {node}", found=found, wanted="claims", accepted="the server's log")
 
     @contextmanager
-    def _chosen(
-        self, node: str, batch: list[_ClaimRequest], *, sure: bool
-    ) -> Iterator[list[tuple[_ClaimRequest, Made]]]:
+    def _chosen(self, node: str, batch: list[_ClaimRequest], *, sure: bool) -> Iterator[_Chosen]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
         view, chosen, held = self._view, _Chosen(), list[Hold]()
         view.drop_expired()
@@ -184,7 +182,7 @@ class Claimer:
                 continue
             self._attempts += 1
             claim = Claim(uid=live.uid, pod=live.key, shares=shares, attempt=f"{self._replica}/{self._attempts}")
-            chosen.append((each, Made(claim, earlier is not None, self._clock_s())))
+            chosen.append((each, WrittenClaim(claim, earlier is not None, self._clock_s())))
             if earlier is None:
                 held.append(Hold(Purpose.CHOICE, live.uid, node, claim.attempt))
                 view.ledger.put_pod(Holder(held[-1], live.key, NodeName(node), live.need, shares, live.priority))
@@ -227,7 +225,7 @@ class Claimer:
         body = {"metadata": {"resourceVersion": str(version)}, "spec": {"claims": claims_field(claims)}}
         return await self._kube.patch(GPU_NODES, node, body)
 
-    def abandon(self, node: str, made: Made) -> None:
+    def abandon(self, node: str, made: WrittenClaim) -> None:
         """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
         if not made.taken_over:
             self._view.claims.on(node).give_up(key_of(made.claim))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.drawing.palette import tone
-from tessera.core.explain.inspection import GpuInspection, Slice, Tenant
+from tessera.core.explain.inspection import GpuInspection, SliceUsage, Tenant
 from tessera.core.gpu.sharing import Mode
 
 __all__ = ["FREE", "LEGEND", "bar", "signs"]
@@ -68,7 +68,7 @@ def signs(gpu: GpuInspection) -> set[str]:
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())
 
 
-def _owners(gpu: GpuInspection) -> list[list[Slice]]:
+def _owners(gpu: GpuInspection) -> list[list[SliceUsage]]:
     """Return for each unit of the axis the slices that take it."""
     return [[each for each in gpu.slices if each.start <= unit < each.start + each.size] for unit in range(gpu.units)]
 
@@ -90,7 +90,7 @@ def _clash(extent: int) -> _Piece:
     return _Piece(extent, (), _CLASH, _ALARM)
 
 
-def _instance(each: Slice, extent: int, numbers: Mapping[str, int]) -> _Piece:
+def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:
     names = (each.profile, each.profile.partition(".")[0], each.profile[:1])
     if each.state == "free":
         return _Piece(extent, ("",), FREE)

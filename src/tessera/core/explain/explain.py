@@ -12,10 +12,10 @@ from tessera.core.packing.reasons import Reasons, Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Need, Pod, PodKey
 
-__all__ = ["Explanation", "Way", "explain", "ways"]
+__all__ = ["Explanation", "RequestOption", "explain", "ways"]
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOption(msgspec.Struct, frozen=True, kw_only=True):
     """One way to serve one ask on GPUs of one kind, the preferred first."""
 
     ask: str
@@ -30,7 +30,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     need: str
     pods: tuple[PodKey, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[RequestOption, ...]
     placed: tuple[Assignment, ...]
     waiting: tuple[PodKey, ...]
     foreign: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], 
     )
 
 
-def ways(nodes: Iterable[Node], need: Need) -> tuple[Way, ...]:
+def ways(nodes: Iterable[Node], need: Need) -> tuple[RequestOption, ...]:
     """Return how each kind of GPU of these nodes could serve each ask of a need, the preferred way first."""
     kinds: dict[Gpu, int] = {}
     for node in nodes:
@@ -73,7 +73,7 @@ def ways(nodes: Iterable[Node], need: Need) -> tuple[Way, ...]:
                 alike = msgspec.structs.replace(gpu, index=0, uuid="")
                 kinds[alike] = kinds.get(alike, 0) + 1
     return tuple(
-        Way(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
+        RequestOption(ask=describe(ask), model=gpu.model.name, gpus=count, option=option)
         for ask in need.asks
         for gpu, count in kinds.items()
         for option in gpu.options(ask)

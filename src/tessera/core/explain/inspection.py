@@ -26,7 +26,7 @@ __all__ = [
     "Inspection",
     "NodeInspection",
     "PendingPod",
-    "Slice",
+    "SliceUsage",
     "Tenant",
     "Unplaced",
     "inspect",
@@ -67,7 +67,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG instance, or a run of free memory slices."""
 
     start: int
@@ -95,7 +95,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is managed: Tessera chooses how it is shared; otherwise an administrator fixed that."""
     level: Level | None = None
     """The weakest isolation in force among those on it; None where nobody is."""
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[SliceUsage, ...] = ()
     """All of its memory slices, in order; empty where MIG is off."""
     tenants: tuple[Tenant, ...] = ()
     granted_mib: int = 0
@@ -204,7 +204,7 @@ def inspect(
         and wanted.issubset(each.node.labels)
         and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
     ]
-    views = [_View(node, by_node[node.node.name]) for node in chosen]
+    views = [_NodeUsage(node, by_node[node.node.name]) for node in chosen]
     gpus = [(gpu, view.shares(gpu.index)) for view in views for gpu in view.seen.node.gpus]
     rest = iter(stranded(gpus, (pod.pod.need for pod in cluster.pods if pod.pod.need.asks)))
     pending = (pod for pod in cluster.pods if pod.node is None and pod.pod.need.asks)
@@ -232,7 +232,7 @@ def _within(pod: SeenPod, namespace: str) -> bool:
     return pod.pod.key.startswith(f"{namespace}/")
 
 
-class _View:
+class _NodeUsage:
     """One node while it is looked at."""
 
     def __init__(self, seen: SeenNode, pods: Sequence[SeenPod]) -> None:
@@ -361,7 +361,7 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
             yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
 
 
-def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice, ...]:
+def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[SliceUsage, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
@@ -379,23 +379,23 @@ def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[Slice,
     return tuple(sorted((*found, *_free(gpu.model.units, _taken(found))), key=lambda each: (each.start, each.size)))
 
 
-def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> Slice:
-    return Slice(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
+def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> SliceUsage:
+    return SliceUsage(start=place.start, size=place.size, profile=place.profile, state=state, pods=pods)
 
 
-def _beside(found: Sequence[Slice], places: Layout, state: State) -> list[Slice]:
+def _beside(found: Sequence[SliceUsage], places: Layout, state: State) -> list[SliceUsage]:
     """Return instances that are in the way of none that was found."""
     taken = _taken(found)
     return [_slice(place, state) for place in places if not place.mask & taken]
 
 
-def _taken(found: Iterable[Slice]) -> int:
+def _taken(found: Iterable[SliceUsage]) -> int:
     return mask(Placement(each.start, each.size, each.profile) for each in found)
 
 
-def _free(units: int, taken: int) -> Iterable[Slice]:
+def _free(units: int, taken: int) -> Iterable[SliceUsage]:
     """Yield the runs of memory slices that no instance takes."""
     for free, run in groupby(range(units), key=lambda unit: not taken >> unit & 1):
         if free:
             members = list(run)
-            yield Slice(start=members[0], size=len(members), state="free")
+            yield SliceUsage(start=members[0], size=len(members), state="free")

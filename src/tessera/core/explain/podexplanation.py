@@ -12,7 +12,7 @@ from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenP
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
-from tessera.core.explain.explain import Way, ways
+from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
@@ -64,7 +64,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """What would make it fit; empty for a pod that has its place."""
     nodes: tuple[Verdict, ...] = ()
     """Whether each node could take it, were the pod not there yet."""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[RequestOption, ...] = ()
     """How each kind of GPU could serve it."""
 
 
