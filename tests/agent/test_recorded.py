@@ -222,5 +222,5 @@ async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
             for gpu in (await machine.driver.inventory()).gpus
             for each in gpu.instances
         }
-        told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)]
+        told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)["shares"]]
         assert sorted(told) == sorted(held)

@@ -10,6 +10,7 @@ import pytest
 from builders.admissionpods import ROUTED
 from builders.kubeobjects import gpu, gpunode, node, pod, share
 from harness.servers import FULL, NEED, SHARE, Asked, Clock, hold, make_node, make_pod, regrant, servers, settle
+from judges.grants import shares_of
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -37,12 +38,6 @@ async def server(kube: MemoryKube) -> AsyncIterator[Asked]:
         yield one
 
 
-def shares_of(each: Object | None) -> list[dict[str, Any]]:
-    assert each is not None
-    found: list[dict[str, Any]] = msgspec.json.decode(annotations_of(each)["tessera.dev/assignment"])
-    return found
-
-
 async def test_a_need_is_bound_with_its_assignment(kube: MemoryKube, server: Asked) -> None:
     waiting = await make_pod(kube, "p", NEED)
     await settle()
@@ -51,7 +46,7 @@ async def test_a_need_is_bound_with_its_assignment(kube: MemoryKube, server: Ask
     bound = await kube.get(PODS, "p", "ns")
     assert bound is not None
     assert bound["spec"]["nodeName"] == "a"
-    assert [each["memory_mib"] for each in shares_of(bound)] == [10240]
+    assert [each["memoryMiB"] for each in shares_of(bound)] == [10240]
 
 
 async def test_nodes_that_were_sent_whole_are_answered_whole(kube: MemoryKube, server: Asked) -> None:
@@ -174,8 +169,8 @@ async def test_gpushares_paths_bind_with_gpushares_annotations(kube: MemoryKube,
     _, answer = await server.post("/gpushare-scheduler/filter", {"Pod": waiting, "NodeNames": ALL})
     assert answer["NodeNames"] == ["a", "b"]
     assert await server.bind(waiting, "b", "/gpushare-scheduler/bind") == ""
-    annotations = annotations_of(await kube.get(PODS, "p", "ns") or {})
-    (held,) = msgspec.json.decode(annotations["tessera.dev/assignment"])
+    bound = await kube.get(PODS, "p", "ns") or {}
+    annotations, (held,) = annotations_of(bound), shares_of(bound)
     assert annotations["ALIYUN_COM_GPU_MEM_IDX"] == str(held["gpu"])
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "6"
     assert annotations["scheduler.framework.gpushare.allocation"] == f'{{"0":{{"{held["gpu"]}":6}}}}'
@@ -199,7 +194,7 @@ async def test_a_node_with_gpushares_plugin_alone_gets_an_object_for_claims() ->
         assert [await one.schedule(pods[0], "old"), await other.schedule(pods[1], "old")] == ["", ""]
         await settle()
         assert await one.schedule(pods[2], "old") == "nowhere", "two GPUs of 15 GiB hold 8 GiB once each"
-    held = [shares_of(await kube.get(PODS, f"p{index}", "ns"))[0]["gpu"] for index in range(2)]
+    held = [shares_of(await kube.get(PODS, f"p{index}", "ns") or {})[0]["gpu"] for index in range(2)]
     assert sorted(held) == [0, 1]
     assert await kube.get(GPU_NODES, "old") is not None
 
@@ -339,7 +334,7 @@ async def test_a_request_has_a_deadline_and_the_binding_goes_on() -> None:
         assert "try again" in answer["Error"]
         slow.gate.set()
         assert await server.bind(waiting, "a") == ""
-    assert shares_of(await slow.get(PODS, "p", "ns"))
+    assert shares_of(await slow.get(PODS, "p", "ns") or {})
 
 
 class SlowKube(MemoryKube):
@@ -384,7 +379,7 @@ async def test_a_unit_of_one_mib_is_learned_from_the_nodes() -> None:
     async with servers(kube) as (server,):
         waiting = await make_pod(kube, "p", {"aliyun.com/gpu-mem": 5000})
         assert await server.schedule(waiting, "a") == ""
-    assert [each["memory_mib"] for each in shares_of(await kube.get(PODS, "p", "ns"))] == [5000]
+    assert [each["memoryMiB"] for each in shares_of(await kube.get(PODS, "p", "ns") or {})] == [5000]
 
 
 async def test_finished_and_deleted_pods_free_what_they_held(kube: MemoryKube, server: Asked) -> None:

@@ -11,13 +11,13 @@ from tessera.api.tessera.gpunodes.fields import (
     GpuFields,
     OfferedFields,
     PlaceFields,
-    ShareFields,
     Spec,
     Status,
     WantedFields,
 )
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS, read_share
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
-from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import Offer, Sharing
@@ -25,12 +25,6 @@ from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read_gpu_node"]
-
-_MAX_GPUS = 256
-_MAX_MIB = 1 << 24
-"""16 TiB: more memory than any GPU has."""
-_MAX_AXIS = 64
-"""Placement units; the longest axis known is 12."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,7 +58,7 @@ def _state(found: _Object) -> GpuNodeState:
     gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
     _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
     _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
-    _bounded("status.unitMiB", status.unit_mib, 1, _MAX_MIB)
+    _bounded("status.unitMiB", status.unit_mib, 1, MOST_MIB)
     models = {gpu.uuid: gpu.model for gpu in gpus}
     return GpuNodeState(
         name=NodeName(found.metadata.name),
@@ -86,7 +80,7 @@ def _state(found: _Object) -> GpuNodeState:
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
         claims=tuple(
-            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)), attempt=each.attempt)
+            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(read_share, each.shares)), attempt=each.attempt)
             for each in found.spec.claims
         ),
         policy=found.spec.policy.name if found.spec.policy else "",
@@ -97,8 +91,8 @@ def _state(found: _Object) -> GpuNodeState:
 
 def _gpu(each: GpuFields) -> Gpu:
     subject = f"GPU {each.index}"
-    _bounded(f"index of {subject}", each.index, 0, _MAX_GPUS - 1)
-    _bounded(f"memory of {subject}", each.memory_mib, 1, _MAX_MIB)
+    _bounded(f"index of {subject}", each.index, 0, MOST_GPUS - 1)
+    _bounded(f"memory of {subject}", each.memory_mib, 1, MOST_MIB)
     known = _model(each)
     layout = each.sharing.layout
     return Gpu(
@@ -135,11 +129,11 @@ def _model(each: GpuFields) -> GpuModel:
     product = each.product
     for profile in product.profiles:
         subject = f"profile {profile.name} of GPU {each.index}"
-        _bounded(f"memory of {subject}", profile.memory_mib, 1, _MAX_MIB)
-        _bounded(f"units of {subject}", profile.size, 0, _MAX_AXIS)
+        _bounded(f"memory of {subject}", profile.memory_mib, 1, MOST_MIB)
+        _bounded(f"units of {subject}", profile.size, 0, MOST_UNITS)
         for start in profile.starts:
-            _bounded(f"start of {subject}", start, 0, _MAX_AXIS)
-    _bounded(f"units of GPU {each.index}", product.units, 0, _MAX_AXIS)
+            _bounded(f"start of {subject}", start, 0, MOST_UNITS)
+    _bounded(f"units of GPU {each.index}", product.units, 0, MOST_UNITS)
     return GpuModel(
         name=each.model,
         arch=product.arch,
@@ -198,10 +192,6 @@ def _offered(known: GpuModel | None, each: OfferedFields) -> Wanted:
         for place in each.instances
     )
     return Wanted(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
-
-
-def _share(each: ShareFields) -> Share:
-    return msgspec.convert(each, Share, from_attributes=True)
 
 
 def _bounded(subject: str, value: int, least: int, most: int) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera.gpunodes.fields import (
+    MESSAGE_CHARACTERS,
+    MOST_IMPAIRED,
+    SUBJECT_CHARACTERS,
     ClaimFields,
     GpuFields,
     ImpairedFields,
@@ -15,7 +18,6 @@ from tessera.api.tessera.gpunodes.fields import (
     ProductFields,
     ProfileFields,
     ReplicasFields,
-    ShareFields,
     SharingFields,
     SickFields,
     Status,
@@ -23,8 +25,9 @@ from tessera.api.tessera.gpunodes.fields import (
     UsedFields,
     WantedFields,
 )
+from tessera.api.tessera.shares import share_fields
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
-from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
@@ -35,8 +38,6 @@ __all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field",
 
 API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
-_MOST_IMPAIRED, _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 64, 512, 4096
-"""As the schema has them."""
 
 
 def new_object(node: str, uid: str) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         driver=state.driver,
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
-        impaired=tuple(_impaired_fields(each) for each in state.impaired[:_MOST_IMPAIRED]),
+        impaired=tuple(_impaired_fields(each) for each in state.impaired[:MOST_IMPAIRED]),
         assignment_keys=state.assignment_keys,
         summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
     )
@@ -85,7 +86,7 @@ def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
 def claims_field(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """Return `spec.claims` as JSON."""
     fields = (
-        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(_share_fields, each.shares)), attempt=each.attempt)
+        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(share_fields, each.shares)), attempt=each.attempt)
         for each in claims
     )
     return [msgspec.to_builtins(each) for each in fields]
@@ -115,9 +116,9 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
 def _impaired_fields(each: Impairment) -> ImpairedFields:
     return ImpairedFields(
         kind=each.kind,
-        subject=each.subject[:_NAME_CHARACTERS],
-        by=each.by[:_NAME_CHARACTERS],
-        message=each.message[:_MESSAGE_CHARACTERS],
+        subject=each.subject[:SUBJECT_CHARACTERS],
+        by=each.by[:SUBJECT_CHARACTERS],
+        message=each.message[:MESSAGE_CHARACTERS],
     )
 
 
@@ -167,7 +168,3 @@ def _place_fields(placement: Placement) -> PlaceFields:
 
 def _optional(placement: Placement | None) -> PlaceFields | None:
     return None if placement is None else _place_fields(placement)
-
-
-def _share_fields(share: Share) -> ShareFields:
-    return msgspec.convert(share, ShareFields, from_attributes=True)

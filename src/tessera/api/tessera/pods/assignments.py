@@ -8,6 +8,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
+from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields, read_share, share_fields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
@@ -22,17 +23,16 @@ _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
 
 _INDEX_DIGITS = 3
 """No node has a thousand GPUs."""
-_WHOLE_PERCENT = 100
 _GIB = 1024
 _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 
-_DECODER = msgspec.json.Decoder(tuple[Share, ...])
+_DECODER = msgspec.json.Decoder(AssignmentFields | tuple[UnversionedShareFields, ...])
 _ALLOCATION = msgspec.json.Decoder(dict[str, dict[str, int]])
 
 
 def write_shares(shares: tuple[Share, ...]) -> str:
-    """Return the text of the annotation `tessera.dev/assignment`: the shares as JSON, in the order of the asks."""
-    return msgspec.json.encode(shares).decode()
+    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks."""
+    return msgspec.json.encode(AssignmentFields(1, tuple(map(share_fields, shares)))).decode()
 
 
 def read_shares(
@@ -182,13 +182,10 @@ def _check_there(pod: Field, shares: tuple[Share, ...], keys: Keys) -> None:
 
 def _own(field: Field) -> tuple[Share, ...]:
     try:
-        shares = _DECODER.decode(field.text())
+        found = _DECODER.decode(field.text())
     except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
-        raise field.refuse("a list of shares in JSON", found=shown(error)) from error
-    for share in shares:
-        if share.gpu < 0 or share.memory_mib < 0 or not 0 <= share.compute_percent <= _WHOLE_PERCENT:
-            raise field.refuse("shares with amounts that a GPU has")
-    return shares
+        raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
+    return tuple(map(read_share, found.shares if isinstance(found, AssignmentFields) else found))
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
