@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.gpunodes import at, facts, shared
+from builders.cards import at
+from builders.gpunodes import facts, shared
 from builders.signed import Trusting
 from harness.agentmachine import Machine
 from tessera.agent.recorded import Recorder, World
