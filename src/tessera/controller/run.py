@@ -233,7 +233,9 @@ class Controller:
         return Facts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
-            wanted=sum(_count(wanted.get(state.name, state.wanted)) for state in states),
+            wanted=sum(
+                each.whole + len(each.instances) for state in states for each in wanted.get(state.name, state.wanted)
+            ),
             waiting=None if decision.waiting is None else len(decision.waiting),
             decision=told,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
@@ -253,10 +255,6 @@ def _spec(policy: GpuPolicy | None, wanted: tuple[Wanted, ...]) -> dict[str, Any
     if policy is not None:
         spec["policy"] = {"name": policy.name, "document": node_policy(policy.spec)}
     return spec
-
-
-def _count(wanted: tuple[Wanted, ...]) -> int:
-    return sum(each.whole + len(each.instances) for each in wanted)
 
 
 def _status(each: Object) -> Status:

@@ -74,8 +74,17 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
     nodes = {node.name: node for node in snapshot.nodes if node.name in layouts}
     gke = [name for name, node in nodes.items() if _GKE in dict(node.labels)]
     made = _told_apart([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
-    files = {f"mig-parted/{each.node}.yaml": _mig_file(each) for each in made if each.groups}
-    files |= {f"device-plugin/{each.node}.yaml": _plugin_file(each) for each in made if each.plugin}
+    files = {
+        f"mig-parted/{each.node}.yaml": _comments((f"Node {each.node}", *each.comments))
+        + migparted.write({each.mig_name: each.groups})
+        for each in made
+        if each.groups
+    }
+    files |= {
+        f"device-plugin/{each.node}.yaml": _comments((f"Node {each.node}",)) + sharingconfig.write(each.plugin)
+        for each in made
+        if each.plugin
+    }
     return files | _config_maps(made) | {"node-labels.yaml": _labels_file(made, gke)}
 
 
@@ -177,7 +186,15 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | Non
     mig = any(layout.mig for layout in layouts)
     uneven = sorted(name for name, numbers in clients.items() if len(numbers) > 1)
     if uneven or len(modes) > 1:
-        return None, (*_uneven(uneven, clients), *_both(modes))
+        both = ("planned time-slicing and MPS; the device plugin does one of them on a node",) if len(modes) > 1 else ()
+        numbers = {name: " and ".join(map(str, sorted(clients[name]))) for name in uneven}
+        return None, (
+            *(
+                f"{name}: planned {n} clients; the device plugin takes one number for all {name} of a node"
+                for name, n in numbers.items()
+            ),
+            *both,
+        )
     single = any(each.strategy == "single" for each in sharing.values())
     suffix = ".shared" if any(each.renamed for each in sharing.values()) else ""
     entries = tuple(
@@ -195,17 +212,6 @@ def _resource(piece: Slice, *, single: bool) -> str:
     return GPU_RESOURCE if piece.placement is None or single else mig_resource(piece.placement.profile)
 
 
-def _uneven(uneven: Sequence[str], clients: Mapping[str, set[int]]) -> Iterable[str]:
-    for name in uneven:
-        numbers = " and ".join(str(number) for number in sorted(clients[name]))
-        yield f"{name}: planned {numbers} clients; the device plugin takes one number for all {name} of a node"
-
-
-def _both(modes: set[Mode]) -> tuple[str, ...]:
-    text = "planned time-slicing and MPS; the device plugin does one of them on a node"
-    return (text,) if len(modes) > 1 else ()
-
-
 def _amounts(layout: GpuLayout) -> str:
     for piece in layout.slices:
         if piece.mode in _AMOUNTS and not piece.clients:
@@ -220,15 +226,6 @@ def _amounts(layout: GpuLayout) -> str:
 
 def _comments(lines: Iterable[str]) -> str:
     return "".join(f"# {line}\n" for line in lines)
-
-
-def _mig_file(each: _Files) -> str:
-    return _comments((f"Node {each.node}", *each.comments)) + migparted.write({each.mig_name: each.groups})
-
-
-def _plugin_file(each: _Files) -> str:
-    assert each.plugin is not None
-    return _comments((f"Node {each.node}",)) + sharingconfig.write(each.plugin)
 
 
 def _config_maps(made: Iterable[_Files]) -> dict[str, str]:

@@ -146,7 +146,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
 def _whole(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
     """Return the labels of whole GPUs, those with MIG on counted; where all have it, nothing is shared."""
     plain = [each for each in gpus if each.layout is None]
-    product = _most(each.product for each in plain or gpus)
+    product, _ = Counter(each.product for each in plain or gpus).most_common(1)[0]
     chosen = next(each for each in plain or gpus if each.product == product)
     clients = [_clients(None, offered.get(each.uuid, ())) for each in plain if each.product == product]
     labels = {
@@ -183,11 +183,6 @@ def _clients(placement: Placement | None, devices: Iterable[Device]) -> _Clients
             strategy = _STRATEGIES.get(each.mode, "none") if shared else "none"
             return _Clients(each.clients, strategy, shared and each.resource not in {usual, GPU_RESOURCE})
     return _Clients(1)
-
-
-def _most(values: Iterable[str]) -> str:
-    """Return what comes most often, of several such the first."""
-    return Counter(values).most_common(1)[0][0]
 
 
 def _base(prefix: str, product: str, parts: tuple[str, ...], clients: Sequence[_Clients]) -> dict[str, str]:

@@ -164,12 +164,12 @@ def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
     """Return the GPU resources of a node that was read without error."""
     status = field.get("status")
     amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
-    found = ((name, value.read(units.count)) for name, value in amounts.members() if _is_gpu(name))
+    found = (
+        (name, value.read(units.count))
+        for name, value in amounts.members()
+        if names_device(name) or name in SHARE_RESOURCES
+    )
     return tuple((name, count) for name, count in found if count)
-
-
-def _is_gpu(name: str) -> bool:
-    return names_device(name) or name in SHARE_RESOURCES
 
 
 def _dicts(field: Field) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from tessera.api.kubernetes.nodes import (
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
-from tessera.api.tessera.pods.runningpods import Claims, Observed, read_pods
+from tessera.api.tessera.pods.runningpods import Observed, read_pods
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
@@ -102,7 +102,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
         [field for field in fields if field.get("kind").value == "Pod"],
         nodes,
         share_unit_mib=share_mib,
-        claims=_claims(states),
+        claims={claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims},
     )
     skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
@@ -114,7 +114,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
 def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: list[str]) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     for field in fields:
-        if _is_fleet(field):
+        if field.get("kind").value in ("Fleet", None):
             found: Iterable[Node] = _fleet_nodes(field)
         elif field.get("kind").value == "Node":
             node, node_notes = read_node(field, states.get(_name(field)))
@@ -127,10 +127,6 @@ def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: l
                 raise field.refuse("each node name once", found=f"node {node.name} again")
             nodes[node.name] = node
     return nodes
-
-
-def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
-    return {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
 
 
 def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
@@ -197,10 +193,6 @@ def _objects(document: Document) -> Iterator[Field]:
         yield whole
     else:
         yield from objects(document)
-
-
-def _is_fleet(field: Field) -> bool:
-    return field.get("kind").value in ("Fleet", None)
 
 
 # The fleet file

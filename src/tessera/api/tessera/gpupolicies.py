@@ -5,10 +5,12 @@ alone decides what it means.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Condition
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Allocator
@@ -374,15 +376,8 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
                 raise InvalidInput(f"{subject}: {path}", found=written, wanted=rule.message)
     for index, entry in enumerate(found.spec.gpus):
         for product in entry.models or ():
-            _check_model(f"{subject}: spec.gpus[{index}].models", product)
+            in_place(f"{subject}: spec.gpus[{index}].models", partial(model, product))
     return found
-
-
-def _check_model(subject: str, name: str) -> None:
-    try:
-        model(name)
-    except InvalidInput as error:
-        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
 
 
 def _records(record: msgspec.Struct, path: str) -> Iterator[tuple[str, msgspec.Struct]]:

@@ -128,11 +128,9 @@ class MemoryKube:
         stored = copy.deepcopy({field: part for field, part in body.items() if field != "status" or not kind.custom})
         if kind == CUSTOM_RESOURCE_DEFINITIONS:
             self._uninstalled.pop(key[1], None)
-        metadata = {"creationTimestamp": self._now()} | _without_own(stored["metadata"]) | own
+        now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata = {"creationTimestamp": now} | _without_own(stored["metadata"]) | own
         return stored | {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
-
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def patch(
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""

@@ -166,7 +166,7 @@ class Storage:
             raise _expired(kind)
         for change in shelf.since(since):
             watcher.tell(change)
-        group = shelf.watchers.setdefault(_place_of(selection), {})
+        group = shelf.watchers.setdefault(selection.fields[0] if selection.fields else ("", ""), {})
         group[watcher] = None
         try:
             while True:
@@ -205,10 +205,6 @@ class Storage:
 
 def _expired(kind: Kind) -> Expired:
     return Expired(f"watch of {kind.plural}", found="a version that is no longer remembered", wanted="a newer one")
-
-
-def _place_of(selection: Selection) -> tuple[str, str]:
-    return selection.fields[0] if selection.fields else ("", "")
 
 
 def _selects(selection: Selection, each: Object) -> bool:

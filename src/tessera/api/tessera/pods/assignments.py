@@ -52,7 +52,8 @@ def read_shares(
 
     """
     if keys is None or keys.unsigned == "counts":
-        return _any(pod, need, share_unit_mib)
+        own = pod.get("metadata", "annotations", ASSIGNMENT)
+        return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
     foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
@@ -68,13 +69,11 @@ def read_shares(
             return shares
     found = _foreign(pod, need, share_unit_mib)
     check_asked(pod, need, found or ())
-    _check_there(pod, found or (), keys)
+    absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
+    if absent:
+        wanted = f"one of the node's {len(keys.gpus or ())} GPUs"
+        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", wanted=wanted)
     return found
-
-
-def _any(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
-    own = pod.get("metadata", "annotations", ASSIGNMENT)
-    return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
 
 
 def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
@@ -140,16 +139,15 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
             raise Ungranted(
                 f"{assignment_of(pod)}, not what is asked", found=found, wanted=f"{ask.count} {ask.resource}"
             )
-        given_mib = sum(share.memory_mib for share in own if _is_amount(share, ask))
+        given_mib = sum(
+            share.memory_mib
+            for share in own
+            if ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
+        )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
             subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
             raise Ungranted(subject, found=f"{given_mib} MiB", wanted=wanted)
-
-
-def _is_amount(share: Share, ask: Ask) -> bool:
-    """Return whether a share has its size from what was asked, and not from the device that it is."""
-    return ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
 
 
 def _serves(share: Share, ask: Ask) -> bool:
@@ -170,14 +168,6 @@ def _kind(resource: str) -> str:
         return resource
     slices, _, rest = profile.partition(".")
     return f"{slices} {rest.partition('.')[2]}"
-
-
-def _check_there(pod: Field, shares: tuple[Share, ...], keys: Keys) -> None:
-    """Refuse gpushare's annotation of a GPU that the node does not have."""
-    absent = sorted({share.gpu for share in shares} - keys.gpus) if keys.gpus is not None else []
-    if absent:
-        found, wanted = f"GPU {absent[0]}", f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
 
 
 def _own(field: Field) -> tuple[Share, ...]:
