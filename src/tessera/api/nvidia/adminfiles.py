@@ -73,7 +73,7 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
             layouts.setdefault(layout.node, []).append(layout)
     nodes = {node.name: node for node in snapshot.nodes if node.name in layouts}
     gke = [name for name, node in nodes.items() if _GKE in dict(node.labels)]
-    made = _told_apart([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
+    made = _distinguished([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
     files = {
         f"mig-parted/{each.node}.yaml": _comments((f"Node {each.node}", *each.comments))
         + migparted.write({each.mig_name: each.groups})
@@ -88,7 +88,7 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
     return files | _config_maps(made) | {"node-labels.yaml": _labels_file(made, gke)}
 
 
-def _told_apart(made: list[_Files]) -> list[_Files]:
+def _distinguished(made: list[_Files]) -> list[_Files]:
     """Name configurations after their content where one name stands for several, as all-balanced of two models does."""
     by_name: dict[str, set[tuple[Group, ...]]] = {}
     for each in made:
@@ -154,18 +154,18 @@ def _content_name(value: object) -> str:
     return f"tessera-{hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:10]}"
 
 
-def _by_gpu(tell: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) -> Iterable[str]:
-    """Yield what is told of each GPU, once for GPUs of which the same is told."""
-    told: dict[str, list[str]] = {}
+def _by_gpu(describe: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) -> Iterable[str]:
+    """Yield what is said of each GPU, once for GPUs of which the same is said."""
+    gpus: dict[str, list[str]] = {}
     for layout in layouts:
-        told.setdefault(tell(layout), []).append(str(layout.gpu))
-    return (f"GPU {', '.join(gpus)}: {text}" for text, gpus in told.items() if text)
+        gpus.setdefault(describe(layout), []).append(str(layout.gpu))
+    return (f"GPU {', '.join(indices)}: {text}" for text, indices in gpus.items() if text)
 
 
 def _starts(layout: GpuLayout) -> str:
     places = [piece.placement for piece in layout.slices if piece.placement is not None]
-    told = ", ".join(f"{place.profile} at {place.start}" for place in places)
-    return f"planned {told}; mig-parted takes numbers of instances and chooses the starts" if told else ""
+    starts = ", ".join(f"{place.profile} at {place.start}" for place in places)
+    return f"planned {starts}; mig-parted takes numbers of instances and chooses the starts" if starts else ""
 
 
 # The device plugin
@@ -255,10 +255,10 @@ def _config_map(name: str, data: dict[str, Plain]) -> str:
 def _labels_file(made: Iterable[_Files], gke: Iterable[str]) -> str:
     parts = []
     for each in made:
-        told = _comments((f"Node {each.node}", *each.comments)) if each.comments and not each.groups else ""
+        comments = _comments((f"Node {each.node}", *each.comments)) if each.comments and not each.groups else ""
         metadata: Plain = {"name": each.node, "labels": each.labels}
         node = write({"apiVersion": "v1", "kind": "Node", "metadata": metadata}) if each.labels else ""
-        parts.append(told + node)
+        parts.append(comments + node)
     pool = "partitions and sharing of a GKE node are set on its node pool; no label changes them"
     notes = [f"{name}: {pool}" for name in gke]
     return _comments(notes or ["Labels of GPU nodes"]) + "---\n".join(part for part in parts if part)

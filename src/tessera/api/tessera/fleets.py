@@ -1,7 +1,7 @@
 """A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
 
 The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `runningpods`, and what
-agents and servers tell of nodes in GPUNode objects by `gpunodes`.
+agents and servers report of nodes in GPUNode objects by `gpunodes`.
 """
 
 import re
@@ -31,7 +31,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import left_to_tessera
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read", "read_states", "share_unit_mib", "short", "well"]
+__all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
@@ -41,7 +41,7 @@ _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,
 
 
 def share_unit_mib(documents: Iterable[Document]) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem`: as agents tell it, or 1 where a node advertises more than its GiB."""
+    """Return the MiB in one `aliyun.com/gpu-mem`: by agents' reports, or 1 where a node has more units than GiB."""
     fields = [field for document in documents for field in _objects(document)]
     return _share_unit_mib(fields, read_states(fields))
 
@@ -56,7 +56,7 @@ def _name(field: Field) -> str:
 
 
 def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
-    """Return what GPUNode objects tell, by name of the node.
+    """Return what GPUNode objects say, by name of the node.
 
     Raises:
         InvalidInput: one that cannot be read, or two of one name.
@@ -107,7 +107,10 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
     skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
-        nodes=well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+        nodes=close_unhealthy(nodes, states, pods),
+        running=pods.running,
+        pending=pods.pending,
+        notes=(*notes, *pods.notes),
     )
 
 
@@ -129,8 +132,8 @@ def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: l
     return nodes
 
 
-def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
-    """Return the nodes with what is sick of them closed to new pods."""
+def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+    """Return the nodes with their unhealthy devices closed to new pods."""
     sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:

@@ -112,7 +112,7 @@ class Election:
         return by_itself
 
     async def _ended(self, working: asyncio.Task[None]) -> None:
-        """Wait until the work has ended; tell when it takes so long that another may lead already."""
+        """Wait until the work has ended; log when it takes so long that another may lead already."""
         terms = self._seat.terms
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:

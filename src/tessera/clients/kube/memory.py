@@ -57,7 +57,7 @@ class MemoryKube:
     # Faults on demand
 
     def forget_history(self) -> None:
-        """Compact, as etcd does: whoever watches from an earlier moment is told that it expired."""
+        """Compact, as etcd does: whoever watches from an earlier moment learns that it expired."""
         self._storage.compact()
 
     def break_watches(self) -> None:

@@ -60,12 +60,12 @@ REFUSALS: list[tuple[str, list[tuple[str, int]], tuple[str, ...]]] = [
     (
         "reserved memory is not told",
         [(MEMORY_V2, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)],
-        ("all of it is taken to be usable",),
+        ("all of it counts as usable",),
     ),
     (
         "no memory is told",
         [("nvmlDeviceGetMemoryInfo*", pynvml.NVML_ERROR_NOT_SUPPORTED)],
-        ("none is granted", "0 MiB of memory, 40960 in the catalogue"),
+        ("none is allocated", "0 MiB of memory, 40960 in the catalogue"),
     ),
     ("profiles have no names", [(PROFILE_V2, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)], ()),
     (

@@ -19,7 +19,7 @@ async def test_a_gpu_whose_errors_are_not_told_is_noted(machine: Machine) -> Non
     machine.fault("nvmlDeviceRegisterEvents", code=pynvml.NVML_ERROR_NOT_SUPPORTED, gpu=1)
     async with await NvmlDriver.open(deadlines=QUICK) as driver:
         inventory = await driver.inventory()
-    assert inventory.notes == ("GPU 1: the driver does not tell its errors, so only its loss is noticed",)
+    assert inventory.notes == ("GPU 1: the driver does not report its errors, so only its loss is noticed",)
 
 
 async def test_a_gpu_that_comes_back_is_watched_again(world: NvmlWorld) -> None:

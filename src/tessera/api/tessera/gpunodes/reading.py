@@ -39,7 +39,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
-    """Return the state of a GPU node as its object tells.
+    """Return the state of a GPU node as its object says.
 
     Raises:
         InvalidInput: a field of the wrong type, a GPU twice, a layout that its GPU cannot have, impossible numbers.

@@ -47,11 +47,11 @@ def new_object(node: str, uid: str) -> dict[str, Any]:
 
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
-    """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
+    """Return the status with the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
 
     What is offered by name is not in it: that is written on its own, with the version that was read.
     """
-    told = summary(state)
+    short = summary(state)
     status = Status(
         observed_generation=observed_generation,
         driver=state.driver,
@@ -59,7 +59,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
         impaired=tuple(_impaired_fields(each) for each in state.impaired[:MOST_IMPAIRED]),
         assignment_keys=state.assignment_keys,
-        summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
+        summary=SummaryFields(ready=short.ready, models=short.models, sharing=short.sharing, instances=short.instances),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields

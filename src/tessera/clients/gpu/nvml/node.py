@@ -130,7 +130,8 @@ class Node:
         deaf = self._watch.deaf if self._watch else ()
         for uuid in deaf:
             if uuid not in self._lost:
-                yield f"GPU {self._cards[uuid].index}: the driver does not tell its errors, so only its loss is noticed"
+                index = self._cards[uuid].index
+                yield f"GPU {index}: the driver does not report its errors, so only its loss is noticed"
 
     def _handle(self, card: Card) -> Any:
         return pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
