@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 
@@ -23,8 +22,6 @@ __all__ = [
     "AssignmentFields",
     "ShareFields",
     "UnversionedShareFields",
-    "read_share",
-    "share_fields",
 ]
 
 MOST_GPUS, MOST_MIB, MOST_UNITS = 256, 1 << 24, 64
@@ -61,13 +58,3 @@ class AssignmentFields(msgspec.Struct, frozen=True):
 
     version: Literal[1]
     shares: tuple[ShareFields, ...]
-
-
-def share_fields(share: Share) -> ShareFields:
-    """Return a share as it is written."""
-    return msgspec.convert(share, ShareFields, from_attributes=True)
-
-
-def read_share(fields: ShareFields) -> Share:
-    """Return the share that was written."""
-    return msgspec.convert(fields, Share, from_attributes=True)

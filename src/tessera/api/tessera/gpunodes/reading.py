@@ -15,13 +15,12 @@ from tessera.api.tessera.gpunodes.fields import (
     Status,
     WantedFields,
 )
-from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS, read_share
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
 from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import Offer, Sharing
-from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read_gpu_node"]
@@ -79,10 +78,7 @@ def _state(found: _Object) -> GpuNodeState:
         impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
-        claims=tuple(
-            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(read_share, each.shares)), attempt=each.attempt)
-            for each in found.spec.claims
-        ),
+        claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in found.spec.claims),
         policy=found.spec.policy.name if found.spec.policy else "",
         assignment_keys=status.assignment_keys,
         version=found.metadata.resource_version,
@@ -134,28 +130,8 @@ def _model(each: GpuFields) -> GpuModel:
         for start in profile.starts:
             _bounded(f"start of {subject}", start, 0, MOST_UNITS)
     _bounded(f"units of GPU {each.index}", product.units, 0, MOST_UNITS)
-    return GpuModel(
-        name=each.model,
-        arch=product.arch,
-        memory_mib=product.memory_mib,
-        units=product.units,
-        compute_slices=product.compute_slices,
-        profiles=tuple(
-            Profile(
-                name=profile.name,
-                compute_slices=profile.compute_slices,
-                size=profile.size,
-                starts=profile.starts,
-                max_instances=profile.max_instances,
-                memory_mib=profile.memory_mib,
-                media=profile.media,
-                graphics=profile.graphics,
-                placement="observed",
-            )
-            for profile in product.profiles
-        ),
-        at_most_one=product.at_most_one,
-    )
+    profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
+    return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
 
 
 def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Layout:

@@ -25,7 +25,6 @@ from tessera.api.tessera.gpunodes.fields import (
     UsedFields,
     WantedFields,
 )
-from tessera.api.tessera.shares import share_fields
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, model
@@ -51,7 +50,6 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
 
     What is offered by name is not in it: that is written on its own, with the version that was read.
     """
-    short = summary(state)
     status = Status(
         observed_generation=observed_generation,
         driver=state.driver,
@@ -59,7 +57,7 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
         impaired=tuple(_impaired_fields(each) for each in state.impaired[:MOST_IMPAIRED]),
         assignment_keys=state.assignment_keys,
-        summary=SummaryFields(ready=short.ready, models=short.models, sharing=short.sharing, instances=short.instances),
+        summary=msgspec.convert(summary(state), SummaryFields, from_attributes=True),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
@@ -67,29 +65,17 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
 
 def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
     """Return `spec.wanted` as JSON."""
-    fields = (
-        WantedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
-        for each in wanted
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, WantedFields, from_attributes=True)) for each in wanted]
 
 
 def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
     """Return `status.offered` as JSON."""
-    fields = (
-        OfferedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
-        for each in offered
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, OfferedFields, from_attributes=True)) for each in offered]
 
 
 def claims_field(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """Return `spec.claims` as JSON."""
-    fields = (
-        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(share_fields, each.shares)), attempt=each.attempt)
-        for each in claims
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, ClaimFields, from_attributes=True)) for each in claims]
 
 
 def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:

@@ -8,7 +8,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
-from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields, read_share, share_fields
+from tessera.api.tessera.shares import AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
@@ -32,7 +32,9 @@ _ALLOCATION = msgspec.json.Decoder(dict[str, dict[str, int]])
 
 def write_shares(shares: tuple[Share, ...]) -> str:
     """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks."""
-    return msgspec.json.encode(AssignmentFields(1, tuple(map(share_fields, shares)))).decode()
+    return msgspec.json.encode(
+        AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
+    ).decode()
 
 
 def read_shares(
@@ -175,7 +177,8 @@ def _own(field: Field) -> tuple[Share, ...]:
         found = _DECODER.decode(field.text())
     except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
         raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
-    return tuple(map(read_share, found.shares if isinstance(found, AssignmentFields) else found))
+    shares = found.shares if isinstance(found, AssignmentFields) else found
+    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True)
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:
