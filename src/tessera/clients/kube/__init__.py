@@ -31,7 +31,7 @@ from tessera.clients.kube.protocol import (
     name_of,
     version_of,
 )
-from tessera.clients.kube.real import LightkubeKube
+from tessera.clients.kube.real import HttpsKube
 
 __all__ = [
     "CONFIG_MAPS",
@@ -49,9 +49,9 @@ __all__ = [
     "Change",
     "Election",
     "Expired",
+    "HttpsKube",
     "Kind",
     "Kube",
-    "LightkubeKube",
     "Listing",
     "MemoryKube",
     "Object",
