@@ -44,7 +44,7 @@ async def kube(control_plane: Cluster) -> AsyncIterator[HttpsKube]:
         await emptied(client)
 
 
-class TestLightkubeKube(KubeSuite):
+class TestHttpsKube(KubeSuite):
     pass
 
 
