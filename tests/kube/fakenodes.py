@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera import gpunodes
-from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpsKube, Kube, Object, Selection
+from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, Selection
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import model
@@ -69,9 +69,9 @@ class FakeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def connected(cluster: Cluster) -> AsyncIterator[HttpsKube]:
+async def connected(cluster: Cluster) -> AsyncIterator[HttpKube]:
     """Give a client with the administrator's rights."""
-    async with HttpsKube.connect(cluster.kubeconfig) as kube:
+    async with HttpKube.connect(cluster.kubeconfig) as kube:
         yield kube
 
 

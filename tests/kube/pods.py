@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from builders.signed import SERVER, config_map
-from tessera.clients.kube import CONFIG_MAPS, PODS, HttpsKube, annotations_of, name_of
+from tessera.clients.kube import CONFIG_MAPS, PODS, HttpKube, annotations_of, name_of
 from tessera.errors import Conflict, Unavailable
 from testbed.cluster import Cluster
 from testbed.images import BUSYBOX
@@ -81,7 +81,7 @@ def granting(cluster: Cluster) -> Iterator[None]:
 async def _grant(cluster: Cluster, ended: threading.Event | None = None) -> None:
     """Bind what waits for it to the one node; again and again where there is an end to wait for."""
     (node,) = (each["metadata"]["name"] for each in cluster.get("nodes")["items"])
-    async with HttpsKube.connect(cluster.kubeconfig) as kube:
+    async with HttpKube.connect(cluster.kubeconfig) as kube:
         await kube.apply(CONFIG_MAPS, config_map(), manager="test")
         while True:
             waiting = [each for each in (await kube.list(PODS)).objects if _waits(each)]
@@ -96,7 +96,7 @@ def _waits(each: dict[str, Any]) -> bool:
     return each["spec"].get("schedulerName") == GRANTED and not each["spec"].get("nodeName")
 
 
-async def _bind(kube: HttpsKube, each: dict[str, Any], node: str) -> None:
+async def _bind(kube: HttpKube, each: dict[str, Any], node: str) -> None:
     namespace, name = name_of(each)
     uid, annotations = each["metadata"]["uid"], {ASSIGNMENT: annotations_of(each)[ASSIGNMENT]}
     sealed = SERVER.sealed(annotations, uid=uid, node=node)

@@ -20,7 +20,7 @@ import pytest
 from judges.grants import claimed_for, faults, free_mib, shares_of, unsettled, untrue
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from kube.replicas import REPLICAS, Replica, Replicas, running
-from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpsKube, Kube, Object, follow, name_of
+from tessera.clients.kube import GPU_NODES, NODES, PODS, HttpKube, Kube, Object, follow, name_of
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from testbed.cluster import Cluster
@@ -63,7 +63,7 @@ def replicas(scheduling_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpsKube]:
+async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with the fleet."""
     async with connected(scheduling_plane) as client:
         await delete_pods(client)
@@ -328,7 +328,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("case", TROUBLES)
-async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, kube: HttpsKube, case: str) -> None:
+async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, kube: HttpKube, case: str) -> None:
     rng, observed = random.Random(case + SEED), Observed(kube)
     await insisting(lambda: delete_pods(kube))
     async with beside(observed.run(), kubelets(kube)):
@@ -340,7 +340,7 @@ async def test_nothing_is_granted_twice_and_no_pod_is_lost(replicas: Replicas, k
     await equals_the_api(kube, replicas)
 
 
-async def test_requests_that_make_no_sense_bind_and_claim_nothing(replicas: Replicas, kube: HttpsKube) -> None:
+async def test_requests_that_make_no_sense_bind_and_claim_nothing(replicas: Replicas, kube: HttpKube) -> None:
     """Wrong bodies, a pod that is not there, a pod of another UID, and a node that vanished after it was found fit."""
     await insisting(lambda: delete_pods(kube))
     await make_nodes(kube, [FakeNode(name="brief", gpus=1)])
@@ -387,7 +387,7 @@ async def forgotten(replicas: Replicas, each: Replica, fits: Object) -> None:
 
 @pytest.mark.parametrize("field", [{MEMORY: "-1"}, {MEMORY: "1500m"}, {MEMORY: "4", "tessera.dev/gpu-compute": "0.5"}])
 async def test_amounts_that_make_no_sense_are_refused_before_they_reach_a_server(
-    kube: HttpsKube, field: dict[str, str]
+    kube: HttpKube, field: dict[str, str]
 ) -> None:
     body = pod(random.Random(0), "nonsense")
     body["spec"]["containers"][0]["resources"]["limits"] = field
@@ -395,7 +395,7 @@ async def test_amounts_that_make_no_sense_are_refused_before_they_reach_a_server
         await kube.create(PODS, body)
 
 
-async def test_no_claim_is_left(kube: HttpsKube) -> None:
+async def test_no_claim_is_left(kube: HttpKube) -> None:
     """The last of this module: what all the trouble before has left of claims is swept away."""
     await insisting(lambda: delete_pods(kube))
     deadline_s = time.monotonic() + 60

@@ -17,7 +17,7 @@ from tessera.clients.kube import (
     PODS,
     Change,
     Expired,
-    HttpsKube,
+    HttpKube,
     Kube,
     Store,
     Unanswered,
@@ -37,21 +37,21 @@ async def emptied(kube: Kube) -> None:
 
 
 @pytest.fixture
-async def kube(control_plane: Cluster) -> AsyncIterator[HttpsKube]:
-    async with HttpsKube.connect(control_plane.kubeconfig) as client:
+async def kube(control_plane: Cluster) -> AsyncIterator[HttpKube]:
+    async with HttpKube.connect(control_plane.kubeconfig) as client:
         await emptied(client)
         yield client
         await emptied(client)
 
 
-class TestHttpsKube(KubeSuite):
+class TestHttpKube(KubeSuite):
     pass
 
 
 class Followed:
     """A store behind a wire, what it was told since it was asked last, and its troubles."""
 
-    def __init__(self, kube: HttpsKube) -> None:
+    def __init__(self, kube: HttpKube) -> None:
         self.told: list[str] = []
         self.troubles: list[Exception] = []
         self.refused = asyncio.Event()
@@ -73,14 +73,12 @@ class Followed:
 
 
 @pytest.fixture
-async def behind_a_wire(
-    control_plane: Cluster, kube: HttpsKube, tmp_path: Path
-) -> AsyncIterator[tuple[Wire, Followed]]:
+async def behind_a_wire(control_plane: Cluster, kube: HttpKube, tmp_path: Path) -> AsyncIterator[tuple[Wire, Followed]]:
     await kube.create(CONFIG_MAPS, config_map("stays"))
     await kube.create(CONFIG_MAPS, config_map("goes"))
     async with (
         wired(control_plane.kubeconfig, tmp_path) as (wire, kubeconfig),
-        HttpsKube.connect(kubeconfig) as client,
+        HttpKube.connect(kubeconfig) as client,
         asyncio.TaskGroup() as tasks,
     ):
         followed = Followed(client)
@@ -93,7 +91,7 @@ async def behind_a_wire(
 
 @pytest.mark.anyio
 async def test_a_watch_that_was_cut_is_taken_up_where_it_was(
-    behind_a_wire: tuple[Wire, Followed], kube: HttpsKube
+    behind_a_wire: tuple[Wire, Followed], kube: HttpKube
 ) -> None:
     """No version is skipped, and nothing is listed anew."""
     wire, followed = behind_a_wire
@@ -114,7 +112,7 @@ async def test_a_watch_that_was_cut_is_taken_up_where_it_was(
 
 @pytest.mark.anyio
 async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
-    control_plane: Cluster, behind_a_wire: tuple[Wire, Followed], kube: HttpsKube
+    control_plane: Cluster, behind_a_wire: tuple[Wire, Followed], kube: HttpKube
 ) -> None:
     """The server that comes again does not remember: the store lists anew and marks what it may have missed."""
     wire, followed = behind_a_wire
@@ -129,7 +127,7 @@ async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
         await kube.create(CONFIG_MAPS, config_map("too-early"))
     wire.mend()
     await asyncio.to_thread(control_plane.up, control_plane.wanted)
-    async with HttpsKube.connect(control_plane.kubeconfig) as other:
+    async with HttpKube.connect(control_plane.kubeconfig) as other:
         await other.delete(CONFIG_MAPS, "brief", namespace=NAMESPACE)
         await other.create(CONFIG_MAPS, config_map("after"))
     await until(followed.store, {"stays", "after"}, 60)
@@ -142,14 +140,14 @@ async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
 
 @pytest.mark.anyio
 async def test_a_proxy_of_the_environment_carries_everything(
-    control_plane: Cluster, kube: HttpsKube, monkeypatch: pytest.MonkeyPatch
+    control_plane: Cluster, kube: HttpKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kube.create(CONFIG_MAPS, config_map("one"))
     async with proxying() as (proxy, asked):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        async with HttpsKube.connect(control_plane.kubeconfig) as client:
+        async with HttpKube.connect(control_plane.kubeconfig) as client:
             listing = await client.list(CONFIG_MAPS, HERE)
             assert [name_of(each)[1] for each in listing.objects] == ["one"]
             await client.delete(CONFIG_MAPS, "one", namespace=NAMESPACE)
@@ -159,7 +157,7 @@ async def test_a_proxy_of_the_environment_carries_everything(
 
 
 @pytest.mark.anyio
-async def test_many_chunks_are_one_list(kube: HttpsKube) -> None:
+async def test_many_chunks_are_one_list(kube: HttpKube) -> None:
     names = [f"many-{number:04}" for number in range(520)]
     for some in range(0, len(names), 50):
         await asyncio.gather(*(kube.create(CONFIG_MAPS, config_map(name)) for name in names[some : some + 50]))
@@ -172,7 +170,7 @@ async def test_many_chunks_are_one_list(kube: HttpsKube) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_pod_that_is_being_deleted_is_not_bound(kube: HttpsKube) -> None:
+async def test_a_pod_that_is_being_deleted_is_not_bound(kube: HttpKube) -> None:
     body = pod("suite-pod")
     body["metadata"]["finalizers"] = ["suite.tessera.dev/hold"]
     made = await kube.create(PODS, body)
@@ -183,7 +181,7 @@ async def test_a_pod_that_is_being_deleted_is_not_bound(kube: HttpsKube) -> None
 
 
 @pytest.mark.anyio
-async def test_a_field_that_the_kind_does_not_have_is_refused_for_good(kube: HttpsKube) -> None:
+async def test_a_field_that_the_kind_does_not_have_is_refused_for_good(kube: HttpKube) -> None:
     await install(kube, THINGS)
     with pytest.raises(InvalidInput, match="CustomResourceDefinition of this version"):
         await kube.apply(THINGS, thing(spec={"newer": 1}), manager="one")
@@ -195,7 +193,7 @@ async def test_the_rights_that_lack_are_told(control_plane: Cluster) -> None:
     path = control_plane.pki.folder / "limited.kubeconfig"
     admin = control_plane.kubeconfig.read_text()
     path.write_text(admin.replace("admin.crt", "scheduler.crt").replace("admin.key", "scheduler.key"))
-    async with HttpsKube.connect(path) as limited:
+    async with HttpKube.connect(path) as limited:
         with pytest.raises(Unavailable, match=r"cannot create resource \"configmaps.*a role that grants it"):
             await limited.create(CONFIG_MAPS, config_map("one"))
 
@@ -206,4 +204,4 @@ async def test_a_kubeconfig_that_is_none_is_named(tmp_path_factory: pytest.TempP
     (folder / "broken").write_text("clusters: 3")
     for name in ("absent", "broken"):
         with pytest.raises(InvalidInput, match=name):
-            HttpsKube.connect(folder / name)
+            HttpKube.connect(folder / name)

@@ -11,7 +11,7 @@ import pytest
 from harness.servers import check
 from judges.grants import shares_of
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from tessera.clients.kube import GPU_NODES, PODS, HttpsKube, Kube, Object, annotations_of
+from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
 from testbed.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ REQUESTS: tuple[tuple[dict[str, int], dict[str, str]], ...] = (
 
 
 @pytest.fixture
-async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpsKube]:
+async def kube(scheduling_plane: Cluster) -> AsyncIterator[HttpKube]:
     """Give the API of a cluster with twenty nodes of three models and no pods of tests."""
     async with connected(scheduling_plane) as client:
         await delete_pods(client)
@@ -79,7 +79,7 @@ async def made(kube: Kube, number: int) -> None:
     await asyncio.gather(*(one(index) for index in range(number)))
 
 
-async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_over_granted(kube: HttpsKube) -> None:
+async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_over_granted(kube: HttpKube) -> None:
     await made(kube, 200)
     pods = await bound(kube, 200)
     await check(kube)
@@ -95,7 +95,7 @@ async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_ov
             assert annotations_of(each)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
 
 
-async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpsKube) -> None:
+async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpKube) -> None:
     await kube.create(PODS, pod("too-large", {"tessera.dev/gpu-memory": 100}, {}))
     await kube.create(PODS, pod("odd", {"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "very"}))
     deadline_s = time.monotonic() + 30
@@ -109,7 +109,7 @@ async def test_what_no_gpu_has_waits_with_a_reason(kube: HttpsKube) -> None:
     assert "no GPU here can give 100 GiB" in told["too-large"]
 
 
-async def test_the_server_killed_during_binds_grants_nothing_twice(kube: HttpsKube, scheduling_plane: Cluster) -> None:
+async def test_the_server_killed_during_binds_grants_nothing_twice(kube: HttpKube, scheduling_plane: Cluster) -> None:
     making = asyncio.create_task(made(kube, 120))
     for _ in range(3):
         await asyncio.sleep(0.7)

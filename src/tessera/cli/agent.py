@@ -17,7 +17,7 @@ from tessera.agent.sharing import MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
-from tessera.clients.kube import HttpsKube
+from tessera.clients.kube import HttpKube
 from tessera.core.node.health import Policy, Xids
 from tessera.core.node.layouts import Limits
 from tessera.errors import InvalidInput, shown
@@ -144,7 +144,7 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    async with HttpsKube.connect(kubeconfig) as kube:
+    async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
         try:
             with contextlib.suppress(asyncio.CancelledError):

@@ -19,7 +19,7 @@ from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
-from tessera.clients.kube import HttpsKube, Kube
+from tessera.clients.kube import HttpKube, Kube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
 from tessera.core.node.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
@@ -136,7 +136,7 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
 async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
     if not given["node"]:
         return None
-    return await stack.enter_async_context(HttpsKube.connect(given["kubeconfig"]))
+    return await stack.enter_async_context(HttpKube.connect(given["kubeconfig"]))
 
 
 def _print(found: tuple[Check, ...]) -> None:

@@ -18,7 +18,7 @@ from tessera.clients.kube import (
     GPU_NODES,
     NODES,
     PODS,
-    HttpsKube,
+    HttpKube,
     Kind,
     Kube,
     Object,
@@ -95,14 +95,14 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     return found, tuple(field.mapping() for field in fields)
 
 
-def connected(place: Place) -> HttpsKube:
+def connected(place: Place) -> HttpKube:
     """Return a client of the cluster's API, to be used as a context.
 
     Raises:
         InvalidInput: there is no such kubeconfig, or it cannot be read.
 
     """
-    return HttpsKube.connect(place.kubeconfig, place.context)
+    return HttpKube.connect(place.kubeconfig, place.context)
 
 
 async def observe(kube: Kube) -> Cluster:

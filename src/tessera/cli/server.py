@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
-from tessera.clients.kube import HttpsKube
+from tessera.clients.kube import HttpKube
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.log import configure
@@ -107,7 +107,7 @@ def _admission(given: dict[str, Any]) -> Admission | None:
 
 async def _run(settings: Settings, kubeconfig: Path | None) -> None:
     """Run until SIGTERM or SIGINT."""
-    async with HttpsKube.connect(kubeconfig) as kube:
+    async with HttpKube.connect(kubeconfig) as kube:
         one = Server(settings, kube)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, one.stop)

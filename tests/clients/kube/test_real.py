@@ -17,7 +17,7 @@ from tessera.clients.kube import (
     NODES,
     PODS,
     Expired,
-    HttpsKube,
+    HttpKube,
     Selection,
     Unanswered,
     WatchEvent,
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def connected(folder: Path, play: Play, user: dict[str, Any]) -> AsyncIterator[tuple[Server, HttpsKube]]:
+async def connected(folder: Path, play: Play, user: dict[str, Any]) -> AsyncIterator[tuple[Server, HttpKube]]:
     """Give a server that plays, and a client of it."""
-    async with serving(play) as server, HttpsKube.connect(kubeconfig(folder, user, server.url)) as kube:
+    async with serving(play) as server, HttpKube.connect(kubeconfig(folder, user, server.url)) as kube:
         yield server, kube
 
 
@@ -255,7 +255,7 @@ async def test_a_server_that_is_silent_is_given_up(tmp_path: Path, monkeypatch: 
 async def test_a_server_that_is_not_there_did_nothing(tmp_path: Path) -> None:
     async with serving(lambda _: None) as server:
         pass
-    async with HttpsKube.connect(kubeconfig(tmp_path, {}, server.url)) as kube:
+    async with HttpKube.connect(kubeconfig(tmp_path, {}, server.url)) as kube:
         with pytest.raises(Unavailable, match="a connection to the API server") as refused:
             await kube.bind("p", "ns", uid="u", node="n", annotations={})
         assert not isinstance(refused.value, Unanswered)

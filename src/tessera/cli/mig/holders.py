@@ -14,7 +14,7 @@ from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.pods.dues import read_dues
 from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import GPU_NODES, PODS, HttpsKube, Kube, Selection
+from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
@@ -87,7 +87,7 @@ class Holders:
             return ()
         if self._kube is not None:
             return await _assigned(self._kube, self._cluster.node)
-        async with HttpsKube.connect(self._cluster.kubeconfig) as kube:
+        async with HttpKube.connect(self._cluster.kubeconfig) as kube:
             return await _assigned(kube, self._cluster.node)
 
 

@@ -17,7 +17,7 @@ from tessera.api.nvidia import migparted
 from tessera.cli.inputs import read_bytes
 from tessera.cli.mig.holders import Cluster, Holders, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
-from tessera.clients.kube import PODS, HttpsKube, Kube
+from tessera.clients.kube import PODS, HttpKube, Kube
 from tessera.clients.kubelet import PodResources
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout
@@ -147,7 +147,7 @@ async def evicting(cluster: Cluster, means: Means | None, socket: Path) -> Async
     if given.kube is not None:
         yield _on_node(given.kube, cluster.node)
         return
-    async with HttpsKube.connect(cluster.kubeconfig) as kube:
+    async with HttpKube.connect(cluster.kubeconfig) as kube:
         yield _on_node(kube, cluster.node)
 
 

@@ -31,7 +31,7 @@ from tessera.clients.kube.protocol import (
     name_of,
     version_of,
 )
-from tessera.clients.kube.real import HttpsKube
+from tessera.clients.kube.real import HttpKube
 
 __all__ = [
     "CONFIG_MAPS",
@@ -49,7 +49,7 @@ __all__ = [
     "Change",
     "Election",
     "Expired",
-    "HttpsKube",
+    "HttpKube",
     "Kind",
     "Kube",
     "LeaseLock",

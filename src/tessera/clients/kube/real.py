@@ -28,7 +28,7 @@ from tessera.clients.kube.protocol import (
 )
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, shown
 
-__all__ = ["HttpsKube"]
+__all__ = ["HttpKube"]
 
 _JUNK = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding an answer raises that is no JSON: by a proxy, or nested without end."""
@@ -48,7 +48,7 @@ _APPLY = "application/apply-patch+yaml"
 """JSON is YAML."""
 
 
-class HttpsKube:
+class HttpKube:
     """A `Kube` that speaks to an API server.
 
     Args:
