@@ -210,7 +210,9 @@ class _Schemas:
             case kinds.StructType():
                 return self._record(info)
             case kinds.UnionType(types=types):
-                return self._union(types)
+                # A type that may be left out; or one of integer and text, which has no type of its own.
+                given = [each for each in types if not isinstance(each, kinds.NoneType)]
+                return self.of(given[0]) if len(given) == 1 else {}
             case kinds.VarTupleType() | kinds.DictType():
                 return self._collection(info)
         return _scalar(info)
@@ -228,11 +230,6 @@ class _Schemas:
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         values: dict[str, Plain] = {"type": "object", "additionalProperties": self.of(info.value_type)}
         return {**values, **_given(minProperties=least, maxProperties=most)}
-
-    def _union(self, types: tuple[kinds.Type, ...]) -> dict[str, Plain]:
-        """Return the schema of a type that may be left out; of an integer or a text, which has no type of its own."""
-        given = [each for each in types if not isinstance(each, kinds.NoneType)]
-        return self.of(given[0]) if len(given) == 1 else {}
 
     def _record(self, info: kinds.StructType) -> dict[str, Plain]:
         name = f"{info.cls.__module__}.{info.cls.__name__}"
