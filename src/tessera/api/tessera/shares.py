@@ -27,23 +27,25 @@ __all__ = [
 MOST_GPUS, MOST_MIB, MOST_UNITS = 256, 1 << 24, 64
 """Of a node; 16 TiB, more memory than any GPU has; placement units, where the longest axis known has 12."""
 
-_Memory = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+_Memory = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": MOST_MIB})]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a pod gets of one device."""
 
-    gpu: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
+    # Readers refuse what no device has; the API server alone holds claims to the rest, in `extra_json_schema`.
+
+    gpu: Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": MOST_GPUS - 1})]
     """Index of the GPU in its node."""
     mode: Mode
     profile: Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": 64})] | None = None
-    start: Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)] | None = None
+    start: Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MOST_UNITS})] | None = None
     memory_mib: _Memory = msgspec.field(name="memoryMiB")
     compute_percent: _Percent
     isolation: Isolation
-    resource: Annotated[str, msgspec.Meta(max_length=317)]
-    container: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    resource: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 317})]
+    container: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 63})] = ""
 
 
 class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):
