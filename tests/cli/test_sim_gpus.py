@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tessera.cli import main
 
 CUT = """
-import nvmlcalls as c, pynvml as n
+import harness.nvmlcalls as c, pynvml as n
 n.nvmlInit()
 gpu = n.nvmlDeviceGetHandleByIndex(0)
 n.nvmlDeviceSetMigMode(gpu, 1)

@@ -26,7 +26,7 @@ def program(text: str, state: Path, **settings: Any) -> subprocess.Popen[str]:
     """Start a Python program that sees the machine as any program would: by its environment alone."""
     environ = {**os.environ, **environment(state), "PYTHONPATH": str(TESTS)}
     return subprocess.Popen(
-        [sys.executable, "-c", f"import pynvml as n\nimport nvmlcalls as c\n{text}"],
+        [sys.executable, "-c", f"import pynvml as n\nimport harness.nvmlcalls as c\n{text}"],
         env=environ,
         stdout=subprocess.PIPE,
         text=True,
