@@ -1,6 +1,6 @@
 """Seconds from Apply to Running on a real node with simulated GPUs, for each way to ask.
 
-`python bench/apply_to_running.py [--rounds N] [--misrouted N] [--no-admission] [-o FILE]`
+`scripts/bench apply_to_running -- [--rounds N] [--misrouted N] [--no-admission] [-o FILE]`
 
 One node with two A100-40GB on the testbed (needs what `scripts/testbed` needs), all of Tessera on it as deployed. One
 pod at a time: the clock starts when the pod is sent to the API server, and stops when its phase is Running, asked a
@@ -25,14 +25,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from kube import pods  # noqa: E402 - the folders are no packages
-from kube.observing import Api, NoAnswerError, seen  # noqa: E402
-from testbed.cluster import Cluster, Wanted, default_folder  # noqa: E402
-from testbed.processes import until  # noqa: E402
-from testbed.programs import programs  # noqa: E402
+from kube import pods
+from kube.observing import Api, NoAnswerError, seen
+from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.processes import until
+from testbed.programs import programs
 
 OURS = "tessera-scheduler"
 NEED, SHARE, SLICE = "tessera.dev/gpu-memory", "aliyun.com/gpu-mem", "nvidia.com/mig-2g.10gb"

@@ -1,6 +1,6 @@
 """How fast `tessera server` answers kube-scheduler over HTTP: filter and prioritize on 1,000 and 5,000 nodes of 8 GPUs.
 
-`python bench/extender.py [--rounds N]`
+`scripts/bench extender -- [--rounds N]`
 
 A server with sockets and JSON, and a Kubernetes API in memory, in one process for each size. The nodes are of two GPU
 models, four pods on each. Pods of eight shapes come one by one: all nodes are sent by name to filter, those that fit to
@@ -27,8 +27,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from builders.kubeobjects import gpu, share
 from harness.replaying import Machine, make_machines, pod

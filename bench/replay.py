@@ -1,6 +1,6 @@
 """The openb trace through the server over HTTP: each pod must go where the simulator puts it; fails at the first other.
 
-`python bench/replay.py [FOLDER] [--trace NAME] [--seed N] [--ratio R] [--pods N] [--filter-verb choose]`
+`scripts/bench replay -- [FOLDER] [--trace NAME] [--seed N] [--ratio R] [--pods N] [--filter-verb choose]`
 
 FOLDER holds the trace's CSV files; else `TESSERA_OPENB` names it, else `../shared/data/openb`. Nodes and pods are
 objects of a Kubernetes API in memory. Each pod is filtered, scored where several nodes are left (`choose` leaves one),
@@ -17,8 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.replaying import Machine, Took, differences, make_machines, pod, simulated
 from harness.servers import servers

@@ -1,6 +1,6 @@
 """Pods a second through a real kube-scheduler with and without Tessera's extender; fails below the floor.
 
-`python bench/scheduling.py [--nodes N] [--pods N] [--rounds N] [--requests-per-s N] [--all-nodes]`
+`scripts/bench scheduling -- [--nodes N] [--pods N] [--rounds N] [--requests-per-s N] [--all-nodes]`
 
 A control plane without kubelets (needs what `scripts/testbed` needs), nodes of 8 A100s that are objects alone, and pods
 that ask `tessera.dev/gpu-memory: 6`. Without the extender the cluster's own scheduler counts units of memory; with it
@@ -25,15 +25,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from kube.fakenodes import FakeNode, connected, delete_pods, make_nodes  # noqa: E402 - the folders are no packages
-from tessera.clients.kube import PODS, Kube, Object, Store  # noqa: E402
-from testbed import controlplane, parts  # noqa: E402
-from testbed.cluster import Cluster, Wanted, default_folder  # noqa: E402
-from testbed.namespaces import Namespaces, environment  # noqa: E402
-from testbed.programs import programs  # noqa: E402
+from kube.fakenodes import FakeNode, connected, delete_pods, make_nodes
+from tessera.clients.kube import PODS, Kube, Object, Store
+from testbed import controlplane, parts
+from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.namespaces import Namespaces, environment
+from testbed.programs import programs
 
 FLOOR = 0.8
 SCHEDULERS = {"default-scheduler": "scheduler", "tessera-scheduler": "tessera-scheduler"}

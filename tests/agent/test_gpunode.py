@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.gpunodes import at, facts, shared
+from builders.cards import at
+from builders.gpunodes import facts, shared
 from harness.agentmachine import Machine
 from tessera.agent.gpunode import Asked, GpuNodeLink
 from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.gpunodes import at, facts, shared
+from builders.cards import at
+from builders.gpunodes import facts, shared
 from builders.signed import Trusting
 from harness.agentmachine import Machine
 from tessera.agent.recorded import Recorder, World
@@ -222,5 +223,5 @@ async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
             for gpu in (await machine.driver.inventory()).gpus
             for each in gpu.instances
         }
-        told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)]
+        told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)["shares"]]
         assert sorted(told) == sorted(held)

@@ -1,11 +1,13 @@
 """Small fleets and needs for tests, and the check that nothing is over-granted, whoever decided."""
 
+from builders import asks
+from builders.asks import exact, need
 from tessera.core.cluster.occupancy import occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Share, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import is_legal
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
-from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
+from tessera.core.workload.need import Isolation, Need, Pod, PodKey
 
 A30, A100, T4 = model("A30-24GB"), model("A100-40GB"), model("T4")
 
@@ -23,23 +25,15 @@ def pods(need: Need, count: int, name: str = "p", priority: int = 0) -> tuple[Po
 
 
 def slices(profile: str, count: int = 1, cpu_milli: int = 1000) -> Need:
-    return Need(cpu_milli=cpu_milli, asks=(Ask(resource=f"nvidia.com/mig-{profile}", count=count),))
+    return Need(cpu_milli=cpu_milli, asks=(exact(count, f"nvidia.com/mig-{profile}"),))
 
 
 def amount(mib: int, isolation: Isolation = Isolation.NONE, count: int = 1, compute_percent: int = 0) -> Need:
-    ask = Ask(
-        resource="tessera.dev/gpu-memory",
-        form=Form.NEED,
-        memory_mib=mib,
-        isolation=isolation,
-        count=count,
-        compute_percent=compute_percent,
-    )
-    return Need(cpu_milli=500, asks=(ask,))
+    return Need(cpu_milli=500, asks=(need(mib, count, compute_percent, isolation=isolation),))
 
 
 def plain_share(mib: int) -> Need:
-    return Need(cpu_milli=500, asks=(Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=mib),))
+    return Need(cpu_milli=500, asks=(asks.share(mib),))
 
 
 def share(

@@ -2,18 +2,13 @@
 
 import uuid
 
+from builders.cards import at
 from tessera.core.cluster.advertise import OfferOptions, Resource, offer
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
-from tessera.core.gpu.mig import Layout, Placement
+from tessera.core.gpu.mig import Layout
 from tessera.core.gpu.sharing import AUTO, Sharing
-
-
-def at(name: str, *parts: tuple[str, int]) -> Layout:
-    """Return placements on a GPU model by profile and start."""
-    sizes = {profile.name: profile.size for profile in model(name).profiles}
-    return tuple(sorted(Placement(start, sizes[profile], profile) for profile, start in parts))
 
 
 def sevenths(name: str = "A100-40GB", profile: str = "1g.5gb") -> Layout:

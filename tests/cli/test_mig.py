@@ -104,7 +104,7 @@ def test_list_shows_gpus_instances_users_and_what_could_be(tmp_path: Path) -> No
         "profile": "3g.20gb",
         "start": 0,
         "uuid": "MIG-0-0",
-        "memory_mib": 1,
+        "memory_mib": 1024,
         "users": [{"pid": 77}],
     }
     assert plain["gpus"][1]["users"] == [{"pid": 78}]

@@ -17,8 +17,8 @@ from tessera.clients.kube import (
     Election,
     Kind,
     Kube,
+    LeaseLock,
     Object,
-    Seat,
     Selection,
     Store,
     annotations_of,
@@ -99,13 +99,13 @@ async def until(store: Store, names: set[str], deadline_s: float = 20.0) -> None
     pytest.fail(f"{set(store.objects)} after {deadline_s} s, wanted {names}")
 
 
-async def lasted(kube: Kube, seat: Seat) -> None:
+async def lasted(kube: Kube, lock: LeaseLock) -> None:
     """Return when a lease was renewed for longer than it is good for without that."""
     async with asyncio.timeout(20):
-        async for change in follow(kube, LEASES, Selection(namespace=seat.namespace)):
-            if change.object is not None and name_of(change.object)[1] == seat.lease:
+        async for change in follow(kube, LEASES, Selection(namespace=lock.namespace)):
+            if change.object is not None and name_of(change.object)[1] == lock.lease:
                 spec = change.object["spec"]
-                if _seconds(spec["renewTime"]) > _seconds(spec["acquireTime"]) + seat.terms.lease_s:
+                if _seconds(spec["renewTime"]) > _seconds(spec["acquireTime"]) + lock.terms.lease_s:
                     return
 
 
@@ -398,28 +398,28 @@ class KubeSuite:
         await kube.delete(LEASES, "suite-lease", namespace=NAMESPACE)
 
     async def test_of_two_candidates_one_leads_and_the_other_when_it_stops(self, kube: Kube) -> None:
-        seat = Seat(lease="suite-election", namespace=NAMESPACE, terms=Terms(lease_s=2, renew_s=1.5, retry_s=0.2))
-        await kube.delete(LEASES, seat.lease, namespace=NAMESPACE)
+        lock = LeaseLock(lease="suite-election", namespace=NAMESPACE, terms=Terms(lease_s=2, renew_s=1.5, retry_s=0.2))
+        await kube.delete(LEASES, lock.lease, namespace=NAMESPACE)
         leading = asyncio.Queue[str]()
 
         async def work(name: str) -> None:
             await leading.put(name)
             await asyncio.sleep(60)
 
-        elections = {name: Election(kube, seat, name) for name in ("one", "two")}
+        elections = {name: Election(kube, lock, name) for name in ("one", "two")}
         async with asyncio.TaskGroup() as tasks:
             running = {name: tasks.create_task(each.run(partial(work, name))) for name, each in elections.items()}
             first = await asyncio.wait_for(leading.get(), 10)
             other = "two" if first == "one" else "one"
-            await lasted(kube, seat)
+            await lasted(kube, lock)
             assert (elections[first].leading, elections[other].leading, leading.qsize()) == (True, False, 0)
-            lease = await kube.get(LEASES, seat.lease, NAMESPACE)
+            lease = await kube.get(LEASES, lock.lease, NAMESPACE)
             assert lease is not None
             assert lease["spec"]["holderIdentity"] == elections[first].identity
             running[first].cancel()
             assert await asyncio.wait_for(leading.get(), 10) == other
             running[other].cancel()
-        lease = await kube.get(LEASES, seat.lease, NAMESPACE)
+        lease = await kube.get(LEASES, lock.lease, NAMESPACE)
         assert lease is not None
         assert lease["spec"].get("holderIdentity", "") == ""
-        await kube.delete(LEASES, seat.lease, namespace=NAMESPACE)
+        await kube.delete(LEASES, lock.lease, namespace=NAMESPACE)

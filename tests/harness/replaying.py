@@ -164,8 +164,8 @@ async def differences(
         times.append(took)
         bound = await kube.get(PODS, made["metadata"]["name"], "default")
         assert bound is not None
-        got = f"{bound['spec'].get('nodeName')} {annotations_of(bound).get('tessera.dev/assignment', '[]')}"
-        want = f"{names[spot.node]} {write_shares(spot.shares)}" if spot else "None []"
+        got = bound["spec"].get("nodeName"), annotations_of(bound).get("tessera.dev/assignment")
+        want = (names[spot.node], write_shares(spot.shares) if spot.shares else None) if spot else (None, None)
         if got != want:
             return times, f"pod {number}, {each}: the server says {got}, the simulator {want}"
     return times, ""

@@ -11,9 +11,10 @@ import msgspec
 
 from builders.kubeobjects import gpu, gpunode, node, pod
 from builders.signed import AGENT
+from judges.grants import shares_of
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import keys_text
-from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object, annotations_of
+from tessera.clients.kube import GPU_NODES, NODES, PODS, Kube, MemoryKube, Object
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement, is_legal
 from tessera.server.binder import Clocks
@@ -110,12 +111,6 @@ async def claims(kube: MemoryKube, name: str = "a") -> list[str]:
     return [each["pod"] for each in found["spec"]["claims"]]
 
 
-def shares_of(each: Object | None) -> list[dict[str, Any]]:
-    assert each is not None
-    found: list[dict[str, Any]] = msgspec.json.decode(annotations_of(each)["tessera.dev/assignment"])
-    return found
-
-
 async def nodes_of(kube: MemoryKube) -> dict[str, str]:
     pods = (await kube.list(PODS)).objects
     return {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods}
@@ -188,7 +183,7 @@ async def check(kube: Kube) -> Counter[str]:
         where = each["spec"].get("nodeName")
         if where and each["status"].get("phase") not in {"Succeeded", "Failed"}:
             count[where] += 1
-            for share in msgspec.json.decode(annotations_of(each).get("tessera.dev/assignment", "[]")):
+            for share in shares_of(each):
                 held[where, share["gpu"]].append(share)
     for (where, index), shares in held.items():
         known = next(each for each in states[where]["status"]["gpus"] if each["index"] == index)
@@ -200,8 +195,8 @@ def _check_gpu(known: dict[str, Any], shares: list[dict[str, Any]]) -> None:
     modes = {share["mode"] for share in shares}
     assert len(modes) == 1, f"modes {modes} on one GPU"
     assert "whole" not in modes or len(shares) == 1, "a whole GPU is held twice"
-    assert sum(share["memory_mib"] for share in shares) <= known["memoryMiB"]
-    assert sum(share["compute_percent"] for share in shares) <= 100
+    assert sum(share["memoryMiB"] for share in shares) <= known["memoryMiB"]
+    assert sum(share["computePercent"] for share in shares) <= 100
     if modes == {"mig"}:
         model = gpu(0, known["model"]).model
         sizes = {profile.name: profile.size for profile in model.profiles}

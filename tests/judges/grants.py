@@ -52,10 +52,9 @@ class Held(NamedTuple):
 
 
 def shares_of(pod: Object) -> list[dict[str, Any]]:
-    """Return the assignment of a pod."""
-    text = (pod["metadata"].get("annotations") or {}).get("tessera.dev/assignment", "[]")
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    """Return the shares in a pod's assignment as they are written; none without one."""
+    text = (pod["metadata"].get("annotations") or {}).get("tessera.dev/assignment")
+    return list(json.loads(text)["shares"]) if text else []
 
 
 def ledger_of(pods: Iterable[Object]) -> dict[tuple[str, int], list[Held]]:
@@ -91,7 +90,7 @@ def _of_gpu(gpu: dict[str, Any], held: list[Held]) -> list[str]:
         found.append(f"shared in ways that exclude each other, {sorted(modes)}")
     if "whole" in modes and len(held) > 1:
         found.append("a whole GPU is held twice")
-    for amount, most in (("memory_mib", gpu["memoryMiB"]), ("compute_percent", 100)):
+    for amount, most in (("memoryMiB", gpu["memoryMiB"]), ("computePercent", 100)):
         granted = sum(each.share[amount] for each in held)
         if granted > most or any(each.share[amount] < 0 for each in held):
             found.append(f"{amount} granted {granted} of {most}")
@@ -105,8 +104,8 @@ def _of_instances(model: str, held: list[Held]) -> list[str]:
         slices, memory_mib, places = PROFILES[model].get(share["profile"], (0, 0, ()))
         if share["start"] not in places:
             found.append(f"no instance {share['profile']} can begin at {share['start']}")
-        if abs(share["memory_mib"] - memory_mib) > UNIT_MIB // 2:
-            found.append(f"an instance {share['profile']} of {share['memory_mib']} MiB")
+        if abs(share["memoryMiB"] - memory_mib) > UNIT_MIB // 2:
+            found.append(f"an instance {share['profile']} of {share['memoryMiB']} MiB")
         key = share["start"], share["profile"]
         if key in spans and share["mode"] == "mig":
             found.append(f"the instance {key} is held twice")
@@ -135,10 +134,10 @@ def _unlike_asked(pod: Object) -> list[str]:
         found.append("two shares on one GPU")
     wanted = GRADES[annotations.get("tessera.dev/isolation", "none")]
     for share in held:
-        if share["memory_mib"] < memory * UNIT_MIB:
-            found.append(f"{share['memory_mib']} MiB where {memory} GiB were asked for")
-        if share["compute_percent"] < int(limits.get("tessera.dev/gpu-compute", 0)):
-            found.append(f"{share['compute_percent']} % of compute")
+        if share["memoryMiB"] < memory * UNIT_MIB:
+            found.append(f"{share['memoryMiB']} MiB where {memory} GiB were asked for")
+        if share["computePercent"] < int(limits.get("tessera.dev/gpu-compute", 0)):
+            found.append(f"{share['computePercent']} % of compute")
         if MODES[share["mode"]] < wanted:
             found.append(f"{share['mode']} where {annotations['tessera.dev/isolation']} was asked for")
         if "aliyun.com/gpu-mem" in limits and annotations.get("ALIYUN_COM_GPU_MEM_IDX") != str(share["gpu"]):
@@ -167,7 +166,7 @@ def claimed_for(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[Obj
 
 
 def _bound(pod: Object, node: str, shares: Iterable[Mapping[str, Any]]) -> Object:
-    text = json.dumps([{**share, "memory_mib": share["memoryMiB"]} for share in shares])
+    text = json.dumps({"version": 1, "shares": list(shares)})
     metadata = {**pod["metadata"], "annotations": {"tessera.dev/assignment": text}}
     return {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": node}}
 
@@ -214,4 +213,4 @@ def _left_mib(gpu: Object, held: list[Held]) -> int:
     """Return the memory of which any amount may be had: of a GPU that is empty, or shared by amounts already."""
     if any(each.share["mode"] not in {"memory-share", "mps"} for each in held):
         return 0
-    return int(gpu["memoryMiB"]) - sum(int(each.share["memory_mib"]) for each in held)
+    return int(gpu["memoryMiB"]) - sum(int(each.share["memoryMiB"]) for each in held)

@@ -73,15 +73,13 @@ def _share(gpu: int, mode: str, memory_mib: int, resource: str) -> str:
     share = {
         "gpu": gpu,
         "mode": mode,
-        "profile": None,
-        "start": None,
-        "memory_mib": memory_mib,
-        "compute_percent": percent,
+        "memoryMiB": memory_mib,
+        "computePercent": percent,
         "isolation": grade,
         "resource": resource,
         "container": MAIN,
     }
-    return json.dumps([share])
+    return json.dumps({"version": 1, "shares": [share]})
 
 
 ASSIGNMENT = "tessera.dev/assignment"

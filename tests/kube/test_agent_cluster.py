@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-import msgspec
 import pytest
 
 from builders.kubeobjects import amount
+from judges.grants import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, create, devices, pod, run
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node, wanted_field
@@ -87,8 +87,7 @@ class Left:
         found: list[dict[str, Any]] = []
 
         def told() -> bool:
-            text = self.cluster.get("pod", name)["metadata"].get("annotations", {}).get(ASSIGNMENT)
-            found[:] = json.loads(text) if text else []
+            found[:] = shares_of(self.cluster.get("pod", name))
             return bool(found)
 
         until(f"assignment of {name}", told, timeout_s=30, found=self.node.agent_log)
@@ -124,7 +123,7 @@ def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Lef
     assert left.places()[visible] == (told["gpu"], told["profile"], told["start"])
     assert (told["container"], told["resource"], told["mode"]) == ("main", "nvidia.com/mig-1g.5gb", "mig")
     (told,) = left.assignment("whole")
-    assert (told["gpu"], told["mode"], told["memory_mib"]) == (1, "whole", left.state().gpus[1].memory_mib)
+    assert (told["gpu"], told["mode"], told["memoryMiB"]) == (1, "whole", left.state().gpus[1].memory_mib)
     # What a pod holds stays and stays offered; what nobody holds is offered no more.
     left.want()
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 1), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
@@ -164,7 +163,7 @@ def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
     until("both", lambda: len(left.assignment("both")) > 1, timeout_s=30, found=left.node.agent_log)
     told = [(each["container"], each["gpu"], each["mode"]) for each in left.assignment("both")]
     assert told == [("exact", 0, "mig"), ("main", 1, "memory-share")]
-    assert left.assignment("both")[1] == msgspec.to_builtins(amount(1, None, 4096))
+    assert left.assignment("both")[1] == json.loads(write_shares((amount(1, None, 4096),)))["shares"][0]
 
 
 def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -> None:

@@ -1,12 +1,12 @@
 """The agent on a real node: annotation, kubelet's record and container agree on memory shares made all at once."""
 
-import json
 import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from judges.grants import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import environment, pod, run
 from tessera.api.tessera.pods.assignments import write_shares
@@ -54,8 +54,8 @@ def assigned_units(pods: list[dict[str, Any]]) -> Counter[int]:
     """Return how many units of each GPU pods were assigned when they were made."""
     units: Counter[int] = Counter()
     for one in pods:
-        (assigned,) = json.loads(one["metadata"]["annotations"][ASSIGNMENT])
-        units[assigned["gpu"]] += assigned["memory_mib"] // 1024
+        (assigned,) = shares_of(one)
+        units[assigned["gpu"]] += assigned["memoryMiB"] // 1024
     return units
 
 

@@ -139,13 +139,13 @@ def _given(index: int) -> Object:
     share = {
         "gpu": index,
         "mode": "whole",
-        "memory_mib": 40960,
-        "compute_percent": 100,
+        "memoryMiB": 40960,
+        "computePercent": 100,
         "isolation": "hardware",
         "resource": "nvidia.com/gpu",
         "container": "main",
     }
-    return {"metadata": {"annotations": {"tessera.dev/assignment": json.dumps([share])}}}
+    return {"metadata": {"annotations": {"tessera.dev/assignment": json.dumps({"version": 1, "shares": [share]})}}}
 
 
 def pod(rng: random.Random, name: str) -> Object:

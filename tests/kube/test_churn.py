@@ -1,9 +1,9 @@
 """Pods of every kind that come and go on a whole cluster: each has what is on record for it, and nobody is stranded."""
 
-import json
 import random
 from typing import Any
 
+from judges.grants import shares_of
 from kube import pods
 from kube.gpunode import GpuNode
 from tessera.core.gpu.gpumodels import model
@@ -45,11 +45,6 @@ def present(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in found if "deletionTimestamp" not in each["metadata"]}
 
 
-def shares(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    text = pod["metadata"].get("annotations", {}).get(ASSIGNMENT)
-    return json.loads(text) if text else []
-
-
 def kind_of(pod: dict[str, Any]) -> str:
     """Return the first resource a pod asks."""
     return str(next(iter(pod["spec"]["containers"][0]["resources"]["limits"])))
@@ -76,15 +71,15 @@ def devices(node: GpuNode) -> dict[str, tuple[int, str | None, int | None]]:
 def check_granted(found: dict[str, dict[str, Any]]) -> None:
     """Check that what pods hold goes together on each GPU."""
     for gpu in (0, 1):
-        held = [share for each in found.values() for share in shares(each) if share["gpu"] == gpu]
-        cut = [share for share in held if share["profile"] is not None]
+        held = [share for each in found.values() for share in shares_of(each) if share["gpu"] == gpu]
+        cut = [share for share in held if share.get("profile") is not None]
         places = [
             next(place for place in placements_of(A100, share["profile"]) if place.start == share["start"])
             for share in cut
         ]
         assert is_legal(A100, tuple(sorted(places))), held
         assert not cut or len(cut) == len(held), held
-        assert sum(share["memory_mib"] for share in held) <= A100.memory_mib, held
+        assert sum(share["memoryMiB"] for share in held) <= A100.memory_mib, held
         assert sum(share["mode"] == "whole" for share in held) in {0, len(held)}, held
 
 
@@ -112,10 +107,10 @@ def test_pods_of_every_kind_come_and_go(whole_cluster: Cluster) -> None:
     until("pods that have a node run", settled, timeout_s=120, found=lambda: str(pods.troubles(cluster)))
     found = running(present(cluster))
     check_granted(found)
-    until("all is on record", lambda: all(map(shares, running(present(cluster)).values())), timeout_s=20)
+    until("all is on record", lambda: all(map(shares_of, running(present(cluster)).values())), timeout_s=20)
     where = devices(node)
     for name, each in running(present(cluster)).items():
-        told = {(share["gpu"], share["profile"], share["start"]) for share in shares(each)}
+        told = {(share["gpu"], share.get("profile"), share.get("start")) for share in shares_of(each)}
         seen = {where[uuid] for uuid in pods.devices(cluster, name).split(",")}
         assert told == seen, name
     failed = [
@@ -126,7 +121,7 @@ def test_pods_of_every_kind_come_and_go(whole_cluster: Cluster) -> None:
     pods.remove(cluster)
     # What is left of all that is nobody's: it goes for a pod that wants the whole GPU.
     pods.run(cluster, *(asking(f"whole{each}", ({"nvidia.com/gpu": 1}, "")) for each in (0, 1)))
-    until("all is on record", lambda: all(map(shares, present(cluster).values())), timeout_s=20)
-    held = [(share["gpu"], share["mode"]) for each in present(cluster).values() for share in shares(each)]
+    until("all is on record", lambda: all(map(shares_of, present(cluster).values())), timeout_s=20)
+    held = [(share["gpu"], share["mode"]) for each in present(cluster).values() for share in shares_of(each)]
     assert sorted(held) == [(0, "whole"), (1, "whole")]
     pods.remove(cluster)

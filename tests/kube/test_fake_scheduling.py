@@ -1,16 +1,15 @@
 """The real kube-scheduler, Tessera's server and nodes that are objects alone: many pods at once."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from judges.grants import shares_of
 from kube import pods
 from kube.fakenodes import ALL_MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
-from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.clients.kube import PODS, Kube, Object
 from testbed.cluster import Cluster
 
@@ -61,15 +60,10 @@ async def test_many_pods_are_bound_with_assignments_and_no_gpu_is_granted_beyond
     bound = await until(kube, is_bound, len(wanted))
     granted: Counter[tuple[str, int]] = Counter()
     for each in bound:
-        for share in shares(each):
-            granted[each["spec"]["nodeName"], share["gpu"]] += share["memory_mib"]
+        for share in shares_of(each):
+            granted[each["spec"]["nodeName"], share["gpu"]] += share["memoryMiB"]
     assert sum(granted.values()) >= len(wanted) * 6 * 1024
     assert max(granted.values()) <= 40 * 1024
-
-
-def shares(pod: Object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(pod["metadata"]["annotations"][ASSIGNMENT])
-    return found
 
 
 @pytest.mark.anyio

@@ -44,7 +44,7 @@ async def kube(control_plane: Cluster) -> AsyncIterator[HttpKube]:
         await emptied(client)
 
 
-class TestLightkubeKube(KubeSuite):
+class TestHttpKube(KubeSuite):
     pass
 
 
@@ -56,7 +56,7 @@ class Followed:
         self.troubles: list[Exception] = []
         self.refused = asyncio.Event()
         """Set when it tried to connect again and could not."""
-        self.store = Store(kube, CONFIG_MAPS, HERE, told=self._take, on_trouble=self._meet)
+        self.store = Store(kube, CONFIG_MAPS, HERE, on_change=self._take, on_trouble=self._meet)
 
     def _meet(self, trouble: Exception) -> None:
         self.troubles.append(trouble)

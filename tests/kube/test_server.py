@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from harness.servers import check
+from judges.grants import shares_of
 from kube.fakenodes import ALL_MADE, MADE, FakeNode, connected, delete_nodes, delete_pods, make_nodes
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Object, annotations_of
 from testbed.cluster import Cluster
@@ -85,9 +85,9 @@ async def test_two_hundred_pods_are_bound_with_what_they_asked_and_nothing_is_ov
     await check(kube)
     for each in pods:
         limits = each["spec"]["containers"][0]["resources"]["limits"]
-        (share,) = msgspec.json.decode(annotations_of(each)["tessera.dev/assignment"])
+        (share,) = shares_of(each)
         asked = int(limits.get("tessera.dev/gpu-memory") or limits["aliyun.com/gpu-mem"]) * 1024
-        assert share["memory_mib"] >= asked
+        assert share["memoryMiB"] >= asked
         wish = annotations_of(each).get("tessera.dev/isolation", "none")
         assert wish != "hardware" or share["isolation"] == "hardware"
         if "aliyun.com/gpu-mem" in limits:

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from builders.admissionpods import ROUTED
 from builders.kubeobjects import gpu
-from harness.servers import NEED, SHARE, Asked, make_node, make_pod, servers, settle, shares_of
+from harness.servers import NEED, SHARE, Asked, make_node, make_pod, servers, settle
+from judges.grants import shares_of
 from tessera import __version__
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, annotations_of
 from tessera.server.run import Server
@@ -27,7 +27,7 @@ async def test_a_need_is_bound_with_its_assignment(kube: MemoryKube, server: Ask
     bound = await kube.get(PODS, "p", "ns")
     assert bound is not None
     assert bound["spec"]["nodeName"] == "a"
-    assert [each["memory_mib"] for each in shares_of(bound)] == [10240]
+    assert [each["memoryMiB"] for each in shares_of(bound)] == [10240]
 
 
 async def test_nodes_that_were_sent_whole_are_answered_whole(kube: MemoryKube, server: Asked) -> None:
@@ -51,8 +51,8 @@ async def test_gpushares_paths_bind_with_gpushares_annotations(kube: MemoryKube,
     _, answer = await server.post("/gpushare-scheduler/filter", {"Pod": waiting, "NodeNames": ALL})
     assert answer["NodeNames"] == ["a", "b"]
     assert await server.bind(waiting, "b", "/gpushare-scheduler/bind") == ""
-    annotations = annotations_of(await kube.get(PODS, "p", "ns") or {})
-    (held,) = msgspec.json.decode(annotations["tessera.dev/assignment"])
+    bound = await kube.get(PODS, "p", "ns") or {}
+    annotations, (held,) = annotations_of(bound), shares_of(bound)
     assert annotations["ALIYUN_COM_GPU_MEM_IDX"] == str(held["gpu"])
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "6"
     assert annotations["scheduler.framework.gpushare.allocation"] == f'{{"0":{{"{held["gpu"]}":6}}}}'
@@ -151,7 +151,7 @@ async def test_a_request_has_a_deadline_and_the_binding_goes_on() -> None:
         assert "try again" in answer["Error"]
         slow.gate.set()
         assert await server.bind(waiting, "a") == ""
-    assert shares_of(await slow.get(PODS, "p", "ns"))
+    assert shares_of(await slow.get(PODS, "p", "ns") or {})
 
 
 class SlowKube(MemoryKube):

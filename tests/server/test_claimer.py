@@ -22,8 +22,8 @@ from harness.servers import (
     nodes_of,
     servers,
     settle,
-    shares_of,
 )
+from judges.grants import shares_of
 from tessera.api.tessera.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Unanswered
 from tessera.core.cluster.gpunodestate import Claim
@@ -283,6 +283,6 @@ async def test_a_node_with_gpushares_plugin_alone_gets_an_object_for_claims() ->
         assert [await one.schedule(pods[0], "old"), await other.schedule(pods[1], "old")] == ["", ""]
         await settle()
         assert await one.schedule(pods[2], "old") == "nowhere", "two GPUs of 15 GiB hold 8 GiB once each"
-    held = [shares_of(await kube.get(PODS, f"p{index}", "ns"))[0]["gpu"] for index in range(2)]
+    held = [shares_of(await kube.get(PODS, f"p{index}", "ns") or {})[0]["gpu"] for index in range(2)]
     assert sorted(held) == [0, 1]
     assert await kube.get(GPU_NODES, "old") is not None

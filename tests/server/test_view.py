@@ -18,8 +18,8 @@ from harness.servers import (
     regrant,
     servers,
     settle,
-    shares_of,
 )
+from judges.grants import shares_of
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube
 from tessera.core.gpu.sharing import Mode, Sharing
 
@@ -47,7 +47,7 @@ async def test_a_unit_of_one_mib_is_learned_from_the_nodes() -> None:
     async with servers(kube) as (server,):
         waiting = await make_pod(kube, "p", {"aliyun.com/gpu-mem": 5000})
         assert await server.schedule(waiting, "a") == ""
-    assert [each["memory_mib"] for each in shares_of(await kube.get(PODS, "p", "ns"))] == [5000]
+    assert [each["memoryMiB"] for each in shares_of(await kube.get(PODS, "p", "ns") or {})] == [5000]
 
 
 async def test_finished_and_deleted_pods_free_what_they_held(kube: MemoryKube, server: Asked) -> None:

@@ -56,7 +56,7 @@ class GpuNodeLink:
         self._log = log
         self._wake = wake
         selection = Selection(fields=(("metadata.name", node),))
-        self._store = Store(kube, GPU_NODES, selection, wake=wake, told=self._told, on_trouble=self._trouble)
+        self._store = Store(kube, GPU_NODES, selection, wake=wake, on_change=self._told, on_trouble=self._trouble)
         self._installed = False
         self._absent = False
         self._known = asyncio.Event()

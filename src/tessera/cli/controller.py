@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
-from tessera.clients.kube import Election, HttpKube, Seat
+from tessera.clients.kube import Election, HttpKube, LeaseLock
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
 from tessera.errors import TesseraError
@@ -70,8 +70,8 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     log = logger(controller=settings.identity)
     async with HttpKube.connect(kubeconfig) as kube:
-        seat = Seat(lease=settings.lease, namespace=settings.namespace)
-        election = Election(kube, seat, settings.identity, on_trouble=lambda error: _told(log, error))
+        lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
+        election = Election(kube, lock, settings.identity, on_trouble=lambda error: _told(log, error))
         with contextlib.suppress(asyncio.CancelledError):
             await election.run(lambda: Controller(settings, kube).run())
 

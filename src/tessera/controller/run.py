@@ -36,7 +36,6 @@ from tessera.clients.kube import (
     version_of,
 )
 from tessera.controller.settings import Settings
-from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.partitioning import (
@@ -138,22 +137,26 @@ class Controller:
             TesseraError: something could not be written; what was written before stays.
 
         """
+        # 1. Read the policies.
         objects = {kind: tuple(store.objects.values()) for kind, store in self._stores.items()}
         refused = self._read_policies(objects[GPU_POLICIES])
         policies = tuple(partition_policy(each) for each in self._accepted.values())
-        # In a thread: with thousands of pods it takes seconds, in which the Lease must be renewed.
+        # 2. Read the cluster. In a thread: with thousands of pods it takes seconds, in which the Lease must be renewed.
         seen = await asyncio.to_thread(self._seen, (*objects[NODES], *objects[PODS], *objects[GPU_NODES]))
+        # 3. Decide, unless nothing has changed.
         now_s = asyncio.get_running_loop().time()
         said = {name: each.spec for name, each in self._accepted.items()}
         if (seen, said) == self._decided and now_s < self._again_s:
             decisions = {name: Decision() for name in self._memories}
         else:
             memories, decisions = await asyncio.to_thread(advance_all, self._memories, policies, seen, now_s)
+            # 4. Write what nodes are to have, and say why in their events.
             await self._write_nodes(seen, policies, decisions)
             self._memories, self._decided = memories, (seen, said)
             moments = (each.again_s for each in decisions.values() if each.again_s is not None)
             self._again_s = min(moments, default=math.inf)
-            await self._tell(decisions)
+            await self._record_events(decisions)
+        # 5. Write the statuses of the policies.
         await self._write_statuses(seen, policies, decisions, refused)
         return max(0.0, self._again_s - now_s)
 
@@ -197,7 +200,9 @@ class Controller:
             if state.name not in nodes:
                 continue
             policy = applying(policies, nodes[state.name])
-            spec = _spec(self._accepted[policy.name] if policy else None, wanted.get(state.name, state.wanted))
+            spec: dict[str, Any] = {"wanted": wanted_field(wanted.get(state.name, state.wanted))}
+            if policy is not None:
+                spec["policy"] = {"name": policy.name, "document": node_policy(self._accepted[policy.name].spec)}
             present = self._stores[GPU_NODES].objects.get(("", state.name), {}).get("spec") or {}
             if state.name not in wanted and present.get("policy") == spec.get("policy"):
                 continue
@@ -207,7 +212,7 @@ class Controller:
             self._generations[state.name] = stored["metadata"].get("generation", 0)
             self._log.info("node_written", node=state.name, policy=policy.name if policy else "", wanted=spec["wanted"])
 
-    async def _tell(self, decisions: Mapping[str, Decision]) -> None:
+    async def _record_events(self, decisions: Mapping[str, Decision]) -> None:
         for told in (each for decision in decisions.values() for each in decision.events):
             report = Report(reason=told.reason, message=told.message, warning=told.warning)
             self._log.info("decided", node=told.node, event_reason=told.reason, reason=told.message)
@@ -246,7 +251,9 @@ class Controller:
         return Facts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
-            wanted=sum(_count(wanted.get(state.name, state.wanted)) for state in states),
+            wanted=sum(
+                each.whole + len(each.instances) for state in states for each in wanted.get(state.name, state.wanted)
+            ),
             waiting=None if decision.pending is None else len(decision.pending),
             decision=told,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
@@ -258,18 +265,6 @@ class Controller:
         each = self._stores[GPU_NODES].objects.get(("", node), {})
         acted: int = (each.get("status") or {}).get("observedGeneration", 0)
         return acted < self._generations.get(node, 1)
-
-
-def _spec(policy: GpuPolicy | None, wanted: tuple[Wanted, ...]) -> dict[str, Any]:
-    """Return what the controller says in a node's object."""
-    spec: dict[str, Any] = {"wanted": wanted_field(wanted)}
-    if policy is not None:
-        spec["policy"] = {"name": policy.name, "document": node_policy(policy.spec)}
-    return spec
-
-
-def _count(wanted: tuple[Wanted, ...]) -> int:
-    return sum(each.whole + len(each.instances) for each in wanted)
 
 
 def _status(each: Object) -> Status:

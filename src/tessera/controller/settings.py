@@ -1,4 +1,4 @@
-"""What a controller is told when it starts."""
+"""Settings of a controller."""
 
 import msgspec
 

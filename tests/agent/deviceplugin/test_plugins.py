@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths, shared
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
+from judges.grants import shares_of
 from tessera.agent.deviceplugin import Outside, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
@@ -214,9 +215,7 @@ class Node:
 
     def assigned(self, name: str) -> list[dict[str, Any]]:
         """Return the shares on record for a pod."""
-        text = self.pods["default", name]["metadata"]["annotations"]["tessera.dev/assignment"]
-        found: list[dict[str, Any]] = json.loads(text)
-        return found
+        return shares_of(self.pods["default", name])
 
     def ask(self, name: str, resource: str = GPU, count: int = 1) -> None:
         """Let the API server know a pod that asks for devices by name."""
@@ -500,7 +499,7 @@ async def test_exchanges_hold_while_the_watch_is_late(node: Node, seed: int) -> 
             got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     node.tell(1000)
     assert {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got} == got
-    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memory_mib"]) for name in got)
+    gpus = Counter((node.assigned(name)[0]["gpu"], node.assigned(name)[0]["memoryMiB"]) for name in got)
     assert gpus == Counter((number % 3, 1024 * (1 + number % 2)) for number in range(12))
 
 

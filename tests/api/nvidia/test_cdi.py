@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from builders.gpunodes import facts, sevenths
 from tessera.api import documents
-from tessera.api.nvidia import cdi, migminors
+from tessera.api.nvidia import cdi
 from tessera.core.deviceplugin.edits import Mount, ShareEdits
-from tessera.core.gpu.inventory import Inventory
 from tessera.errors import InvalidInput
 
 EDITS = ShareEdits(
@@ -86,22 +84,3 @@ def test_names_that_cdi_does_not_allow(name: str) -> None:
 def test_what_is_no_specification(text: str) -> None:
     with pytest.raises(InvalidInput):
         cdi.read_driver_edits(documents.read("nvidia.yaml", text)[0])
-
-
-MINORS = "config 1\nmonitor 2\ngpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\n\ngpu0/gi2/access 39\n"
-
-
-def test_device_nodes_of_instances() -> None:
-    gpu = facts(0, layout=sevenths()[:3])
-    minors = migminors.read("mig-minors", MINORS)
-    assert migminors.capabilities(Inventory(gpus=(gpu,)), minors) == {
-        (gpu.uuid, 0): ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"),
-        (gpu.uuid, 1): ("/dev/nvidia-caps/nvidia-cap39",),
-        (gpu.uuid, 2): (),
-    }
-
-
-@pytest.mark.parametrize("line", ["gpu0/gi1/access", "gpu0/../access 3", "gpu0/gi1/ci0/ci0/access 3", "x", "config x"])
-def test_lines_that_are_no_minors(line: str) -> None:
-    with pytest.raises(InvalidInput, match="mig-minors, line 2"):
-        migminors.read("mig-minors", f"config 1\n{line}\n")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.nodefacts import gpu, instance, node
+from builders.cards import instance
+from builders.nodefacts import gpu, node
 from tessera.api import documents
 from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns, stamped
 from tessera.api.tessera import fleets

@@ -11,8 +11,7 @@ from tessera.api import documents
 from tessera.api.tessera import fleets
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot, Taint
 from tessera.core.gpu.gpumodels import model
-from tessera.core.gpu.mig import Placement, is_legal
-from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput
 
 A100, H100 = model("A100-40GB"), model("H100-80GB")
@@ -24,10 +23,6 @@ def read(text: str) -> Snapshot:
 
 def node(text: str) -> Node:
     return read(f"nodes: [{{name: a, {text}}}]").nodes[0]
-
-
-def sharing(text: str, gpu_model: str = "A100-40GB") -> Sharing:
-    return node(f"gpus: {gpu_model}, sharing: {text}").gpus[0].sharing
 
 
 def test_a_node_with_everything() -> None:
@@ -125,146 +120,6 @@ def test_a_bad_short_form_is_refused(text: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         fleets.short(text, 0)
     assert want in str(caught.value)
-
-
-def one_g(count: int) -> tuple[Placement, ...]:
-    return tuple(Placement(start, 1, "1g.5gb") for start in range(count))
-
-
-BALANCED = (*one_g(2), Placement(2, 2, "2g.10gb"), Placement(4, 4, "3g.20gb"))
-SHARING = {
-    "managed": ("auto", AUTO),
-    "not said": ("", AUTO),
-    "whole": ("whole", Sharing(modes=(Mode.WHOLE,))),
-    "memory shares": ("memory-share", Sharing(modes=(Mode.MEMORY_SHARE,))),
-    "some modes": ("{modes: [mps, whole]}", Sharing(modes=(Mode.WHOLE, Mode.MPS))),
-    "time-slicing": ("{time-slicing: 14}", Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),))),
-    "renamed MPS": ("{mps: 2, renamed: true}", Sharing(modes=(Mode.MPS,), replicas=(("", 2),), renamed=True)),
-    "whole, said with its allocator": (
-        "{whole: true, allocator: scheduler}",
-        Sharing(modes=(Mode.WHOLE,), allocator="scheduler"),
-    ),
-    "time-slicing by the scheduler": (
-        "{time-slicing: 14, allocator: scheduler}",
-        Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 14),), allocator="scheduler"),
-    ),
-    "MIG off by name, by the scheduler": (
-        "{mig: all-disabled, allocator: scheduler}",
-        Sharing(modes=(Mode.WHOLE,), allocator="scheduler"),
-    ),
-    "MIG by name, by the scheduler": (
-        "{mig: all-1g.5gb, allocator: scheduler}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False, allocator="scheduler"),
-    ),
-    "MIG by name, by the kubelet as ever": (
-        "{mig: all-1g.5gb, allocator: kubelet}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False),
-    ),
-    "MIG off by name": ("{mig: all-disabled}", Sharing(modes=(Mode.WHOLE,))),
-    "MIG on without instances": ("{mig: all-enabled}", Sharing(modes=(Mode.MIG,), layout=(), recut=False)),
-    "MIG by name": ("{mig: all-balanced}", Sharing(modes=(Mode.MIG,), layout=BALANCED, recut=False)),
-    "MIG by counts": (
-        "{mig: {1g.5gb: 2, nvidia.com/mig-2g.10gb: 1, 3g.20gb: 1}}",
-        Sharing(modes=(Mode.MIG,), layout=BALANCED, recut=False),
-    ),
-    "MIG by placements": (
-        "{mig: [3g.20gb@4, 1g.5gb@0]}",
-        Sharing(modes=(Mode.MIG,), layout=(Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")), recut=False),
-    ),
-    "MIG that may be recut": ("{mig: all-1g.5gb, recut: true}", Sharing(layout=one_g(7))),
-    "MIG advertised as GPUs": (
-        "{mig: all-1g.5gb, strategy: single}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False, strategy="single"),
-    ),
-    "time-sliced instances": (
-        "{mig: {1g.5gb: 7}, time-slicing: 4}",
-        Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=one_g(7), recut=False, replicas=(("1g.5gb", 4),)),
-    ),
-    "instances under MPS, by profile": (
-        "{mig: all-balanced, mps: {3g.20gb: 4, 1g.5gb: 1}, renamed: true}",
-        Sharing(
-            modes=(Mode.MIG, Mode.MIG_MPS),
-            layout=BALANCED,
-            recut=False,
-            replicas=(("1g.5gb", 1), ("3g.20gb", 4)),
-            renamed=True,
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "want"), SHARING.values(), ids=SHARING)
-def test_sharing(text: str, want: Sharing) -> None:
-    assert sharing(text) == want
-
-
-def test_a_card_that_cannot_limit_under_mps_is_not_offered_it() -> None:
-    assert sharing("auto", "P100").modes == (Mode.WHOLE, Mode.MIG, Mode.MEMORY_SHARE)
-
-
-@given(st.dictionaries(st.sampled_from([each.name for each in H100.profiles]), st.integers(0, 8)))
-def test_every_layout_read_is_legal(counts: dict[str, int]) -> None:
-    with contextlib.suppress(InvalidInput):
-        got = sharing(f"{{mig: {documents.write(dict(counts))}}}", "H100-80GB")
-        assert got.layout is not None
-        assert is_legal(H100, got.layout)
-        assert len(got.layout) == sum(counts.values())
-
-
-SHARING_REFUSED = {
-    "an unknown word": ("half", "sharing: found 'half', wanted one of the words accepted"),
-    "a list": ("[whole]", "sharing: found a list, wanted one of the words accepted"),
-    "no way": ("{}", "wanted one way to share; accepted: modes, whole, mig, time-slicing or mps"),
-    "not whole": ("{whole: false}", "sharing.whole: found false, wanted true"),
-    "an allocator that is none": ("{whole: true, allocator: nobody}", "sharing.allocator: found 'nobody'"),
-    "an allocator of what is managed": (
-        "{modes: [mig, mps], allocator: kubelet}",
-        "several modes leave the GPU to Tessera, so that the scheduler allocates there",
-    ),
-    "an allocator of what may be recut": (
-        "{mig: all-1g.5gb, recut: true, allocator: scheduler}",
-        "recut leaves the GPU to Tessera, so that the scheduler allocates there",
-    ),
-    "two ways": ("{mps: 2, time-slicing: 2}", "found time-slicing and mps, wanted one way to share"),
-    "an unknown field": ("{mps: 2, replicas: 2}", "sharing.replicas: found an unknown field"),
-    "one client": ("{time-slicing: 1}", "sharing.time-slicing: found 1, wanted an integer from 2 to 4096"),
-    "no modes": ("{modes: []}", "sharing.modes: found a list, wanted at least one mode"),
-    "a mode that is none": ("{modes: [time-slicing]}", "modes[0]: found 'time-slicing', wanted one of the words"),
-    "an unknown configuration": (
-        "{mig: all-9g.5gb}",
-        "sharing.mig: found 'all-9g.5gb', wanted a MIG config",
-    ),
-    "a profile the model does not offer": (
-        "{mig: {1g.10gb: 1, 1g.12gb: 1}}",
-        "sharing.mig[1g.12gb]: MIG profile of A100-40GB: found '1g.12gb', wanted a profile this model offers",
-    ),
-    "a profile twice": ("{mig: {1g.5gb: 1, mig-1g.5gb: 1}}", "found 1g.5gb again, wanted each profile once"),
-    "more than fits": ("{mig: {3g.20gb: 3}}", "found 3 x 3g.20gb, wanted instances that fit one A100-40GB together"),
-    "half an instance": ("{mig: {3g.20gb: 0.5}}", "found 0.5, wanted an integer from 0 to 64"),
-    "a negative count": ("{mig: {3g.20gb: -1}}", "found -1, wanted an integer"),
-    "a placement without start": ("{mig: [3g.20gb]}", "mig[0]: found '3g.20gb', wanted a placement PROFILE@START"),
-    "a placement of an unknown profile": ("{mig: [9g.20gb@0]}", "mig[0]: MIG profile of A100-40GB: found"),
-    "placements that overlap": ("{mig: [3g.20gb@0, 1g.5gb@1]}", "wanted a legal layout of A100-40GB"),
-    "a start that is not legal": ("{mig: [3g.20gb@1]}", "wanted a legal layout of A100-40GB"),
-    "both kinds of replicas": ("{mig: all-1g.5gb, mps: 2, time-slicing: 2}", "found both, wanted one of time-slicing"),
-    "replicas that may be recut": (
-        "{mig: all-1g.5gb, mps: 2, recut: true}",
-        "recut: found true, wanted a fixed",
-    ),
-    "replicas of what is not there": ("{mig: all-1g.5gb, mps: {3g.20gb: 2}}", "found 3g.20gb, wanted replicas of inst"),
-    "several profiles as one": (
-        "{mig: all-balanced, strategy: single}",
-        "found 'single', wanted mixed where",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "want"), SHARING_REFUSED.values(), ids=SHARING_REFUSED)
-def test_bad_sharing_is_refused_with_its_place(text: str, want: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        sharing(text)
-    assert want in str(caught.value)
-    assert str(caught.value).startswith("fleet.yaml, document 1, line 1: nodes[0].")
 
 
 REFUSED = {

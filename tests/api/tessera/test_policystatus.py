@@ -1,4 +1,4 @@
-"""The status of policies, and what policies mean for partitioning."""
+"""The status of policies: what was found, and since when."""
 
 import datetime as dt
 
@@ -7,11 +7,8 @@ import pytest
 
 from builders.policyobjects import gpu_policy
 from tessera.api.tessera.gpupolicies import Status, read_gpu_policy
-from tessera.api.tessera.partitionpolicies import partition_policy
 from tessera.api.tessera.policystatus import Facts, new_status, refused_status
 from tessera.core.cluster.gpunodestate import Impairment
-from tessera.core.packing.partitioning import Budget, Limits, Policy
-from tessera.core.workload.need import Requirement, SelectorTerm
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 ONE = dt.datetime(2026, 11, 21, 13, tzinfo=dt.UTC)
@@ -83,25 +80,3 @@ def test_a_policy_that_cannot_be_read_keeps_the_rest_of_its_status() -> None:
     assert ready == next(each for each in former.conditions if each.type == "Ready")
     assert (status.observed_generation, status.nodes) == (7, 1)
     assert refused_status(Status(), 1, "x", NOON).conditions[0].reason == "Invalid"
-
-
-def test_what_policies_mean_for_partitioning() -> None:
-    """Seconds, strategy, selector and budget are taken over as they are."""
-    spec = {
-        "nodeSelector": {"matchLabels": {"pool": "x"}},
-        "priority": 5,
-        "repartition": {"allowed": False, "idleSeconds": 1, "longestSeconds": 2, "keepIdleSeconds": 3},
-        "disruption": {"budget": 4},
-        "strategy": "fgd",
-    }
-    term = SelectorTerm(expressions=(Requirement(key="pool", operator="In", values=("x",)),))
-    want = Policy(
-        name="test",
-        term=term,
-        priority=5,
-        allowed=False,
-        limits=Limits(idle_s=1, longest_s=2, keep_s=3, policy="fgd"),
-        budget=Budget(gpus=4),
-    )
-    assert partition_policy(read_gpu_policy(gpu_policy(spec))) == want
-    assert partition_policy(POLICY).budget == Budget(percent=10)

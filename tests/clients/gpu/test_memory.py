@@ -9,6 +9,8 @@ from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable, Unsupported
 
+pytestmark = pytest.mark.anyio
+
 
 class TestMemoryDriver(GpuSuite):
     @pytest.fixture
@@ -21,7 +23,6 @@ def world() -> MemoryWorld:
     return MemoryWorld()
 
 
-@pytest.mark.anyio
 async def test_the_call_that_is_told_to_fails_and_no_other(world: MemoryWorld) -> None:
     a100 = await cut(world)
     world.driver.fail("create_instance", SILENT, after=1)
@@ -32,7 +33,6 @@ async def test_the_call_that_is_told_to_fails_and_no_other(world: MemoryWorld) -
     await world.driver.create_instance(a100.uuid, LARGE)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("half_done", [False, True])
 async def test_reading_fails_as_told(world: MemoryWorld, *, half_done: bool) -> None:
     world.driver.fail("inventory", Conflict("GPU", found="another", wanted="this"), half_done=half_done)
@@ -41,7 +41,6 @@ async def test_reading_fails_as_told(world: MemoryWorld, *, half_done: bool) -> 
     await world.driver.inventory()
 
 
-@pytest.mark.anyio
 async def test_a_half_done_destruction_leaves_the_gpu_instance(world: MemoryWorld) -> None:
     a100 = await cut(world, SMALL, LARGE)
     world.driver.fail("destroy_instance", SILENT, half_done=True)
@@ -51,7 +50,6 @@ async def test_a_half_done_destruction_leaves_the_gpu_instance(world: MemoryWorl
     assert (after.layout, after.incomplete) == ((SMALL, LARGE), (SMALL,))
 
 
-@pytest.mark.anyio
 async def test_a_change_whose_answer_is_lost_has_happened(world: MemoryWorld) -> None:
     gpu = (await world.driver.inventory()).gpus[0].uuid
     world.driver.fail("set_mig", SILENT, half_done=True)
@@ -60,7 +58,6 @@ async def test_a_change_whose_answer_is_lost_has_happened(world: MemoryWorld) ->
     assert (await world.driver.inventory()).gpus[0].layout == ()
 
 
-@pytest.mark.anyio
 async def test_a_reboot_takes_instances_processes_and_limits(world: MemoryWorld) -> None:
     a100 = await cut(world, SMALL)
     t4 = (await world.driver.inventory()).gpus[1]
@@ -75,7 +72,6 @@ async def test_a_reboot_takes_instances_processes_and_limits(world: MemoryWorld)
     assert world.driver.clocks_mhz == {}
 
 
-@pytest.mark.anyio
 async def test_clocks_are_locked_and_let_go(world: MemoryWorld) -> None:
     gpu = (await world.driver.inventory()).gpus[0].uuid
     await world.driver.lock_clocks(gpu, (210, 1410))
@@ -84,7 +80,6 @@ async def test_clocks_are_locked_and_let_go(world: MemoryWorld) -> None:
     assert world.driver.clocks_mhz == {}
 
 
-@pytest.mark.anyio
 async def test_a_lost_gpu_can_be_found_again(world: MemoryWorld) -> None:
     gpu = (await world.driver.inventory()).gpus[0].uuid
     world.driver.lose(gpu)
@@ -92,7 +87,6 @@ async def test_a_lost_gpu_can_be_found_again(world: MemoryWorld) -> None:
     await world.driver.set_mig(gpu, enabled=True)
 
 
-@pytest.mark.anyio
 async def test_a_gpu_without_power_limits_is_refused() -> None:
     (known,) = (await MemoryDriver.of("T4").inventory()).gpus
     driver = MemoryDriver((msgspec.structs.replace(known, power_range_watts=None),))
@@ -100,7 +94,6 @@ async def test_a_gpu_without_power_limits_is_refused() -> None:
         await driver.set_power_limit(known.uuid, 100)
 
 
-@pytest.mark.anyio
 async def test_a_driver_may_limit_no_memory() -> None:
     driver = MemoryDriver.of("T4", memory_limits=False)
     inventory = await driver.inventory()
@@ -109,7 +102,6 @@ async def test_a_driver_may_limit_no_memory() -> None:
         await driver.set_memory_limit(inventory.gpus[0].uuid, "/pod", 1024)
 
 
-@pytest.mark.anyio
 async def test_a_reader_that_does_not_read_misses_the_oldest_events(world: MemoryWorld) -> None:
     events = world.driver.events()
     for number in range(2000):

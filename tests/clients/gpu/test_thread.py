@@ -10,6 +10,8 @@ import pytest
 from tessera.clients.gpu.thread import DriverThread
 from tessera.errors import Unavailable
 
+pytestmark = pytest.mark.anyio
+
 LONG_S = 20.0
 SHORT_S = 0.05
 
@@ -61,7 +63,6 @@ async def answers(thread: DriverThread, function: Callable[[], str]) -> str:
                 await asyncio.sleep(0.001)
 
 
-@pytest.mark.anyio
 async def test_calls_run_in_order_and_in_one_thread(thread: DriverThread) -> None:
     names = await asyncio.gather(*(thread.call("asking", threading.current_thread, LONG_S) for _ in range(5)))
     assert {each.name for each in names} == {"test"}
@@ -70,7 +71,6 @@ async def test_calls_run_in_order_and_in_one_thread(thread: DriverThread) -> Non
     assert order == list(range(20))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("error", [ValueError, TimeoutError])
 async def test_an_error_is_the_callers(thread: DriverThread, error: type[Exception]) -> None:
     def fail() -> None:
@@ -81,13 +81,11 @@ async def test_an_error_is_the_callers(thread: DriverThread, error: type[Excepti
     assert await thread.call("asking", lambda: 7, LONG_S) == 7
 
 
-@pytest.mark.anyio
 async def test_a_hung_call_is_given_up_and_the_loop_goes_on(thread: DriverThread, gate: Gate) -> None:
     with pytest.raises(Unavailable, match=r"asking: found no answer within 0\.05 s"):
         await thread.call("asking", gate, SHORT_S)
 
 
-@pytest.mark.anyio
 async def test_while_a_call_hangs_others_are_refused_at_once(thread: DriverThread, gate: Gate) -> None:
     with pytest.raises(Unavailable):
         await thread.call("cutting", gate, SHORT_S)
@@ -99,7 +97,6 @@ async def test_while_a_call_hangs_others_are_refused_at_once(thread: DriverThrea
     assert ran == []
 
 
-@pytest.mark.anyio
 async def test_a_call_that_waited_too_long_in_line_is_never_made(thread: DriverThread, gate: Gate) -> None:
     slow = asyncio.create_task(thread.call("cutting", gate, LONG_S))
     await gate.busy()
@@ -112,7 +109,6 @@ async def test_a_call_that_waited_too_long_in_line_is_never_made(thread: DriverT
     assert ran == []
 
 
-@pytest.mark.anyio
 async def test_a_caller_that_goes_away_does_not_close_the_line(thread: DriverThread, gate: Gate) -> None:
     gone = asyncio.create_task(thread.call("reading", gate, LONG_S))
     await gate.busy()
@@ -125,7 +121,6 @@ async def test_a_caller_that_goes_away_does_not_close_the_line(thread: DriverThr
     assert await next_call == "served"
 
 
-@pytest.mark.anyio
 async def test_the_last_call_is_made_and_no_other_after_it(thread: DriverThread) -> None:
     ran: list[str] = []
     waiting = asyncio.create_task(thread.call("asking", partial(ran.append, "in line"), LONG_S))
@@ -138,7 +133,6 @@ async def test_the_last_call_is_made_and_no_other_after_it(thread: DriverThread)
     assert ran == ["in line", "last"]
 
 
-@pytest.mark.anyio
 async def test_closing_does_not_wait_for_a_hung_call(thread: DriverThread, gate: Gate) -> None:
     with pytest.raises(Unavailable):
         await thread.call("cutting", gate, SHORT_S)
@@ -150,7 +144,6 @@ async def test_closing_does_not_wait_for_a_hung_call(thread: DriverThread, gate:
     assert ran == ["last"]
 
 
-@pytest.mark.anyio
 async def test_what_the_last_call_raises_is_dropped(thread: DriverThread) -> None:
     await thread.close(partial(int, "no number"), LONG_S)  # type: ignore[arg-type]  # it returns nothing, but raises
 

@@ -9,6 +9,8 @@ import pytest
 from tessera.clients.kube.cluster import find_access
 from tessera.errors import InvalidInput, Unavailable
 
+pytestmark = pytest.mark.anyio
+
 
 def kubeconfig(folder: Path, user: dict[str, Any], server: str = "http://10.0.0.1:8080") -> Path:
     path = folder / "kubeconfig"
@@ -32,14 +34,12 @@ def plugin(folder: Path, script: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": str(path)}}
 
 
-@pytest.mark.anyio
 async def test_a_certificate_or_nothing_needs_no_header(tmp_path: Path) -> None:
     credentials = find_access(kubeconfig(tmp_path, {})).credentials
     assert await credentials.header() == ""
     assert not await credentials.renew("")
 
 
-@pytest.mark.anyio
 async def test_a_token_stays_what_it_is(tmp_path: Path) -> None:
     credentials = find_access(kubeconfig(tmp_path, {"token": "secret"})).credentials
     assert await credentials.header() == "Bearer secret"
@@ -47,7 +47,6 @@ async def test_a_token_stays_what_it_is(tmp_path: Path) -> None:
     assert await credentials.header() == "Bearer secret"
 
 
-@pytest.mark.anyio
 async def test_a_token_of_a_file_is_read_again_when_it_was_refused(tmp_path: Path) -> None:
     """As the kubelet renews the token of a service account."""
     token = tmp_path / "token"
@@ -65,7 +64,6 @@ async def test_a_token_of_a_file_is_read_again_when_it_was_refused(tmp_path: Pat
         await credentials.renew("Bearer second")
 
 
-@pytest.mark.anyio
 async def test_a_program_tells_the_token_once_until_it_is_refused(tmp_path: Path) -> None:
     script = f"""echo run >> {tmp_path}/runs; echo '{{"status": {{"token": "t'$(wc -l < {tmp_path}/runs)'"}}}}'"""
     credentials = find_access(kubeconfig(tmp_path, plugin(tmp_path, script))).credentials
@@ -75,7 +73,6 @@ async def test_a_program_tells_the_token_once_until_it_is_refused(tmp_path: Path
     assert await credentials.header() == "Bearer t2"
 
 
-@pytest.mark.anyio
 async def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     credentials = find_access(kubeconfig(tmp_path, plugin(tmp_path, "echo no >&2; exit 3"))).credentials
     with pytest.raises(Unavailable, match="credentials of the user"):

@@ -11,6 +11,8 @@ from harness.httpserver import Asked, answer, chunked, serving
 from tessera.clients.kube.connections import Answer, Broken, Connections, Server, Unreachable
 from tessera.errors import InvalidInput
 
+pytestmark = pytest.mark.anyio
+
 
 @asynccontextmanager
 async def connected(url: str, proxy: str = "") -> AsyncIterator[Connections]:
@@ -29,7 +31,6 @@ NO_ANSWERS = {
 }
 
 
-@pytest.mark.anyio
 async def test_a_connection_serves_again() -> None:
     async with serving(lambda _: answer(b"no", "404 Not Found")) as server, connected(server.url) as client:
         for _ in range(3):
@@ -37,7 +38,6 @@ async def test_a_connection_serves_again() -> None:
         assert server.connections == 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", NO_ANSWERS)
 async def test_what_is_no_answer_is_told_and_sent_once(case: str) -> None:
     raw = NO_ANSWERS[case]
@@ -48,7 +48,6 @@ async def test_what_is_no_answer_is_told_and_sent_once(case: str) -> None:
         assert len(server.asked) == 1
 
 
-@pytest.mark.anyio
 async def test_a_kept_connection_that_the_server_gave_up_is_replaced() -> None:
     """A question is asked again; what may have changed something is not, unless the end was seen before it was sent."""
     async with serving(lambda _: answer()) as server, connected(f"{server.url}/prefix/") as client:
@@ -62,7 +61,6 @@ async def test_a_kept_connection_that_the_server_gave_up_is_replaced() -> None:
         assert server.asked[0].headers["x"] == "y"
 
 
-@pytest.mark.anyio
 async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
     slow = asyncio.Event()
 
@@ -80,7 +78,6 @@ async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
         assert server.connections == 2
 
 
-@pytest.mark.anyio
 async def test_many_at_once_share_connections() -> None:
     async def play(_: Asked) -> bytes:
         await asyncio.sleep(0.01)
@@ -92,7 +89,6 @@ async def test_many_at_once_share_connections() -> None:
         assert server.connections <= 64
 
 
-@pytest.mark.anyio
 async def test_a_stream_gives_what_comes_when_it_comes() -> None:
     async with (
         serving(lambda _: chunked(b"one\n", b"two\n")) as server,
@@ -103,7 +99,6 @@ async def test_a_stream_gives_what_comes_when_it_comes() -> None:
         assert b"".join([piece async for piece in pieces]) == b"one\ntwo\n"
 
 
-@pytest.mark.anyio
 async def test_a_stream_that_is_refused_is_an_answer() -> None:
     async with (
         serving(lambda _: answer(b"gone", "410 Gone")) as server,
@@ -113,7 +108,6 @@ async def test_a_stream_that_is_refused_is_an_answer() -> None:
         assert refused == Answer(410, b"gone")
 
 
-@pytest.mark.anyio
 async def test_where_nobody_listens_nothing_was_sent() -> None:
     async with serving(lambda _: None) as server:
         port = server.port
@@ -125,7 +119,6 @@ async def test_where_nobody_listens_nothing_was_sent() -> None:
                 pass
 
 
-@pytest.mark.anyio
 async def test_a_header_of_two_lines_is_refused() -> None:
     async with serving(lambda _: answer()) as server, connected(server.url) as client:
         with pytest.raises(InvalidInput, match="headers of one line"):
@@ -141,7 +134,6 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         Server(url="https://host", proxy=url or "https://proxy:3128")
 
 
-@pytest.mark.anyio
 async def test_a_proxy_carries() -> None:
     async with serving(lambda _: answer(b"server")) as server:
         proxy = server.url.replace("//", "//us%40er:pass@")
@@ -151,7 +143,6 @@ async def test_a_proxy_carries() -> None:
         assert server.asked[0].headers["proxy-authorization"] == "Basic dXNAZXI6cGFzcw=="
 
 
-@pytest.mark.anyio
 async def test_a_proxy_that_refuses_let_nothing_through() -> None:
     async with serving(lambda _: answer(b"", "407 Proxy Authentication Required")) as server:
         tls = ssl.create_default_context()

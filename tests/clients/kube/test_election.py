@@ -21,11 +21,11 @@ from tessera.clients.kube import (
     Subresource,
     WatchEvent,
 )
-from tessera.clients.kube.election import Election, Seat
+from tessera.clients.kube.election import Election, LeaseLock
 from tessera.core.cluster.leadership import Terms
 from tessera.errors import Unavailable
 
-SEAT = Seat(lease="controller", namespace="tessera-system")
+LOCK = LeaseLock(lease="controller", namespace="tessera-system")
 
 
 class BadNetwork:
@@ -123,7 +123,7 @@ def test_the_work_of_two_never_overlaps(networks: list[list[tuple[float, float, 
     async def elect() -> None:
         kube, leaders = MemoryKube(), Leaders()
         candidates = [
-            Election(BadNetwork(kube, fates), SEAT, f"p{number}").run(leaders.work(f"p{number}", stops_s=stops_s))
+            Election(BadNetwork(kube, fates), LOCK, f"p{number}").run(leaders.work(f"p{number}", stops_s=stops_s))
             for number, fates in enumerate(networks)
         ]
         tasks = [asyncio.create_task(each) for each in candidates]
@@ -140,10 +140,10 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
         good = [(0.01, 0.01, "answered")]
-        one = Election(BadNetwork(kube, good), SEAT, "one")
+        one = Election(BadNetwork(kube, good), LOCK, "one")
         cut_off = BadNetwork(kube, good)
-        two = Election(cut_off, SEAT, "two", on_trouble=troubles.append)
-        three = Election(BadNetwork(kube, good), SEAT, "three")
+        two = Election(cut_off, LOCK, "two", on_trouble=troubles.append)
+        three = Election(BadNetwork(kube, good), LOCK, "three")
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(one.run(leaders.work("one")))
             await asyncio.sleep(30)
@@ -173,8 +173,8 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
 def test_work_that_returns_ends_the_candidacy_and_frees_the_lease() -> None:
     async def elect() -> None:
         kube, leaders = MemoryKube(), Leaders()
-        await Election(kube, SEAT, "one").run(leaders.work("one", lasts_s=60))
-        await asyncio.wait_for(Election(kube, SEAT, "two").run(leaders.work("two", lasts_s=1)), 2)
+        await Election(kube, LOCK, "one").run(leaders.work("one", lasts_s=60))
+        await asyncio.wait_for(Election(kube, LOCK, "two").run(leaders.work("two", lasts_s=1)), 2)
         assert [name for name, _, _ in leaders.spans] == ["one", "two"]
 
     virtualtime.run(elect())
@@ -189,7 +189,7 @@ def test_an_error_of_the_work_is_raised_and_the_lease_is_free() -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await Election(kube, SEAT, "one").run(fail)
+            await Election(kube, LOCK, "one").run(fail)
         lease = await kube.get(LEASES, "controller", "tessera-system")
         assert lease is not None
         assert lease["spec"]["holderIdentity"] == ""
@@ -200,7 +200,7 @@ def test_an_error_of_the_work_is_raised_and_the_lease_is_free() -> None:
 def test_a_stop_while_the_api_is_away_is_told_and_does_not_last() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
-        task = asyncio.create_task(Election(kube, SEAT, "one", on_trouble=troubles.append).run(leaders.work("one")))
+        task = asyncio.create_task(Election(kube, LOCK, "one", on_trouble=troubles.append).run(leaders.work("one")))
         await asyncio.sleep(5)
         kube.stop()
         task.cancel()
@@ -214,7 +214,7 @@ def test_a_stop_while_the_api_is_away_is_told_and_does_not_last() -> None:
 def test_work_that_does_not_end_is_told() -> None:
     async def elect() -> None:
         kube, leaders, troubles = MemoryKube(), Leaders(), list[Exception]()
-        election = Election(kube, SEAT, "one", on_trouble=troubles.append)
+        election = Election(kube, LOCK, "one", on_trouble=troubles.append)
         task = asyncio.create_task(election.run(leaders.work("one", stops_s=20)))
         await asyncio.sleep(5)
         kube.stop()
@@ -236,8 +236,8 @@ def test_a_lease_that_others_write_is_looked_at_anew() -> None:
 
     async def elect() -> None:
         kube, leaders = MemoryKube(), Leaders()
-        seat = Seat(lease="controller", namespace="tessera-system", terms=Terms(lease_s=30, renew_s=20))
-        election = Election(kube, seat, "one")
+        lock = LeaseLock(lease="controller", namespace="tessera-system", terms=Terms(lease_s=30, renew_s=20))
+        election = Election(kube, lock, "one")
         task = asyncio.create_task(election.run(leaders.work("one")))
         await asyncio.sleep(5)
         label = {"metadata": {"labels": {"a": "b"}}}

@@ -219,7 +219,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause
 async def test_a_store_tells_its_owner_each_change_after_taking_it() -> None:
     kube = await two_config_maps()
     told: list[tuple[str, int]] = []
-    store = Store(kube, CONFIG_MAPS, told=lambda change: told.append((text(change), len(store.objects))))
+    store = Store(kube, CONFIG_MAPS, on_change=lambda change: told.append((text(change), len(store.objects))))
     task = asyncio.create_task(store.run())
     await store.synced()
     await kube.delete(CONFIG_MAPS, "one", namespace="default")
@@ -329,7 +329,7 @@ def test_what_is_skipped_is_marked_and_in_the_end_nothing_lacks(steps: list[tupl
                 assert at == 0 or told[uid] == truth.history[uid][at - 1], f"{moment} of {truth.history[uid]}"
             told[uid] = moment
 
-        store = Store(truth.kube, CONFIG_MAPS, told=take)
+        store = Store(truth.kube, CONFIG_MAPS, on_change=take)
         task = asyncio.create_task(store.run())
         for what, name in steps:
             await truth.step(what, name)

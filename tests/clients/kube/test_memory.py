@@ -19,6 +19,8 @@ from tessera.clients.kube import (
 )
 from tessera.errors import Conflict, Unavailable
 
+pytestmark = pytest.mark.anyio
+
 
 class TestMemoryKube(KubeSuite):
     @pytest.fixture
@@ -44,7 +46,6 @@ async def followed() -> AsyncIterator[tuple[MemoryKube, Store, asyncio.Queue[Exc
 Followed = tuple[MemoryKube, Store, asyncio.Queue[Exception]]
 
 
-@pytest.mark.anyio
 async def test_a_deletion_during_an_outage_is_not_missed(followed: Followed) -> None:
     kube, store, troubles = followed
     kube.stop()
@@ -58,7 +59,6 @@ async def test_a_deletion_during_an_outage_is_not_missed(followed: Followed) -> 
     await until(store, {"two"})
 
 
-@pytest.mark.anyio
 async def test_a_broken_watch_begins_anew(followed: Followed) -> None:
     kube, store, _ = followed
     await kube.close()
@@ -66,7 +66,6 @@ async def test_a_broken_watch_begins_anew(followed: Followed) -> None:
     await until(store, {"one", "two"})
 
 
-@pytest.mark.anyio
 async def test_a_moment_too_long_ago_is_expired() -> None:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, config_map("one"))
@@ -75,7 +74,6 @@ async def test_a_moment_too_long_ago_is_expired() -> None:
         await anext(kube.watch(CONFIG_MAPS, "0"))
 
 
-@pytest.mark.anyio
 async def test_an_expired_watch_lists_anew(followed: Followed) -> None:
     kube, store, troubles = followed
     await kube.create(CONFIG_MAPS, config_map("two"))
@@ -84,7 +82,6 @@ async def test_an_expired_watch_lists_anew(followed: Followed) -> None:
     assert isinstance(troubles.get_nowait(), Expired)
 
 
-@pytest.mark.anyio
 async def test_a_disruption_budget_holds_an_eviction_up() -> None:
     kube = MemoryKube()
     pod = {"metadata": {"name": "p", "namespace": NAMESPACE, "labels": {"app": "a"}}, "spec": {}}
@@ -102,7 +99,6 @@ async def test_a_disruption_budget_holds_an_eviction_up() -> None:
     assert await kube.get(PODS, "p", NAMESPACE) is None
 
 
-@pytest.mark.anyio
 async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) -> None:
     kube, _, _ = followed
     told = []
@@ -115,7 +111,6 @@ async def test_what_changes_while_a_watcher_works_is_told(followed: Followed) ->
     assert told == ["one", "two"]
 
 
-@pytest.mark.anyio
 async def test_a_lost_answer_says_that_nobody_knows() -> None:
     kube = MemoryKube()
     uid = (await kube.create(PODS, pod("p")))["metadata"]["uid"]
@@ -131,7 +126,6 @@ async def test_a_lost_answer_says_that_nobody_knows() -> None:
         await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={})
 
 
-@pytest.mark.anyio
 async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
     kube, body = MemoryKube(), pod("p")
     body["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
@@ -140,14 +134,12 @@ async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
         await kube.bind("p", NAMESPACE, uid=uid, node="n", annotations={})
 
 
-@pytest.mark.anyio
 async def test_an_object_is_as_old_as_the_clock_says() -> None:
     kube = MemoryKube(clock=lambda: 86_400.0)
     made = await kube.create(CONFIG_MAPS, config_map("one"))
     assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
 
 
-@pytest.mark.anyio
 async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_told() -> None:
     kube = MemoryKube()
     await kube.create(CONFIG_MAPS, config_map("one"))
@@ -158,7 +150,6 @@ async def test_a_watcher_that_is_further_behind_than_anybody_remembers_is_told()
     assert (await anext(kube.watch(CONFIG_MAPS, "1"))).object["data"] == {"n": "0"}
 
 
-@pytest.mark.anyio
 async def test_pods_are_selected_by_their_node() -> None:
     kube, here = MemoryKube(), Selection(fields=(("spec.nodeName", "n"),))
     uids = {name: (await kube.create(PODS, pod(name)))["metadata"]["uid"] for name in ("b", "a", "c")}

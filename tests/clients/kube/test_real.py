@@ -25,6 +25,8 @@ from tessera.clients.kube import (
 )
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
 
+pytestmark = pytest.mark.anyio
+
 
 @asynccontextmanager
 async def connected(folder: Path, play: Play, user: dict[str, Any]) -> AsyncIterator[tuple[Server, HttpKube]]:
@@ -67,7 +69,6 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", REFUSALS)
 async def test_a_refusal_is_an_error_that_says_what_to_do(case: str, tmp_path: Path) -> None:
     raw, want, text = REFUSALS[case]
@@ -80,7 +81,6 @@ async def test_a_refusal_is_an_error_that_says_what_to_do(case: str, tmp_path: P
         assert not isinstance(refused.value, Unanswered), "nothing was done"
 
 
-@pytest.mark.anyio
 async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
     async with connected(tmp_path, lambda _: shown(metadata={"name": "n"}), {"token": "t"}) as (server, kube):
         selection = Selection(namespace="ns", labels=(("a", "b"), ("c", "d")), fields=(("spec.nodeName", "n 1"),))
@@ -107,7 +107,6 @@ async def test_each_call_is_the_request_it_should_be(tmp_path: Path) -> None:
         assert server.connections == 1
 
 
-@pytest.mark.anyio
 async def test_names_that_lead_elsewhere_never_leave(tmp_path: Path) -> None:
     async with connected(tmp_path, lambda _: shown(), {}) as (server, kube):
         for name, namespace in (("", "ns"), ("..", "ns"), ("a", ""), ("a", ".")):
@@ -116,7 +115,6 @@ async def test_names_that_lead_elsewhere_never_leave(tmp_path: Path) -> None:
         assert server.asked == []
 
 
-@pytest.mark.anyio
 async def test_what_is_read_has_no_field_owners(tmp_path: Path) -> None:
     item = {"metadata": {"name": "n", "managedFields": [{"manager": "m"}]}}
 
@@ -129,7 +127,6 @@ async def test_what_is_read_has_no_field_owners(tmp_path: Path) -> None:
         assert (await kube.list(NODES)).objects == (listed,)
 
 
-@pytest.mark.anyio
 async def test_a_refused_token_is_read_again_once(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
@@ -146,7 +143,6 @@ async def test_a_refused_token_is_read_again_once(tmp_path: Path) -> None:
         assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new", "Bearer new"]
 
 
-@pytest.mark.anyio
 async def test_a_watch_whose_token_is_refused_begins_anew_with_another(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
@@ -161,7 +157,6 @@ async def test_a_watch_whose_token_is_refused_begins_anew_with_another(tmp_path:
         assert [event async for event in kube.watch(NODES, "1")] == []
 
 
-@pytest.mark.anyio
 async def test_a_list_whose_moment_expires_between_chunks_is_asked_whole(tmp_path: Path) -> None:
     def play(asked: Asked) -> bytes:
         query = parse_qs(urlsplit(asked.target).query)
@@ -180,7 +175,6 @@ def event(change: str, **each: Any) -> bytes:
     return json.dumps({"type": change, "object": each}).encode() + b"\n"
 
 
-@pytest.mark.anyio
 async def test_a_watch_tells_changes_and_bookmarks_and_ends_with_the_stream(tmp_path: Path) -> None:
     lines = (
         event("ADDED", metadata={"name": "n", "resourceVersion": "5", "managedFields": []})
@@ -232,7 +226,6 @@ ENDS: dict[str, tuple[Callable[[Asked], bytes | None], type[TesseraError], str]]
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", ENDS)
 async def test_a_watch_ends_with_an_error_that_says_how_to_go_on(case: str, tmp_path: Path) -> None:
     play, want, text = ENDS[case]
@@ -244,7 +237,6 @@ async def test_a_watch_ends_with_an_error_that_says_how_to_go_on(case: str, tmp_
             await anext(aiter(stream))
 
 
-@pytest.mark.anyio
 async def test_a_server_that_is_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real, "_DEADLINE_S", 0.05)
     monkeypatch.setattr(real, "_SILENCE_S", 0.05)
@@ -260,7 +252,6 @@ async def test_a_server_that_is_silent_is_given_up(tmp_path: Path, monkeypatch: 
             await anext(aiter(kube.watch(NODES, "4")))
 
 
-@pytest.mark.anyio
 async def test_a_server_that_is_not_there_did_nothing(tmp_path: Path) -> None:
     async with serving(lambda _: None) as server:
         pass

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from builders.gpunodes import at, facts, offered, sevenths, shared
+from builders.cards import at
+from builders.gpunodes import facts, offered, sevenths, shared
 from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, OfferOptions, offer
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.gpunodes import at, facts, identity, sevenths, shared
+from builders.cards import at
+from builders.gpunodes import facts, identity, sevenths, shared
 from tessera.core.cluster.advertise import DeviceKey, NodeOffer, offer
 from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.allocators import (

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from builders.gpunodes import at, facts, offered, shared
+from builders.cards import at
+from builders.gpunodes import facts, offered, shared
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import Inventory

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.cards import at
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, model
 from tessera.core.gpu.mig import (
     Counts,
@@ -48,12 +49,6 @@ SMALL = (
     restricted(RTX_PRO_6000, "1g.24gb+me.all"),
     restricted(RTX_PRO_6000, "1g.24gb", "1g.24gb+me", "1g.24gb-me", "2g.48gb+me.all", "1g.24gb+me.all"),
 )
-
-
-def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
-    """Return the layout with these profiles at these starts."""
-    sizes = {each.name: each.size for each in gpu.profiles}
-    return tuple(Placement(start, sizes[name], name) for name, start in parts)
 
 
 def brute_force(gpu: GpuModel) -> Iterator[Layout]:

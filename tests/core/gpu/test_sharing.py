@@ -5,10 +5,11 @@ import itertools
 import msgspec
 import pytest
 
+from builders.asks import exact, need, share
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing, devices, mig_resource, options
-from tessera.core.workload.need import Ask, Form, Isolation
+from tessera.core.workload.need import Ask, Isolation
 
 
 def profile(name: str, slices: int, size: int, starts: tuple[int, ...], memory_mib: int) -> Profile:
@@ -110,17 +111,6 @@ def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
         assert have.covers(asked) is (i >= j)
 
 
-def need(gib: int, isolation: Isolation, compute_percent: int = 0) -> Ask:
-    return Ask(
-        resource="tessera.dev/gpu-memory",
-        form=Form.NEED,
-        memory_mib=gib * 1024,
-        compute_percent=compute_percent,
-        isolation=isolation,
-    )
-
-
-SHARE = Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=4096)
 AUTO = Sharing()
 MPS4 = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
 SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), recut=False)
@@ -132,78 +122,86 @@ def by_scheduler(sharing: Sharing) -> Sharing:
 
 # Keyed by a sentence; wanted are mode, profile and whether the device exists.
 WAYS = {
-    "a GPU by name is a whole GPU": (Ask(resource="nvidia.com/gpu"), AUTO, [(Mode.WHOLE, None, False)]),
-    "a MIG device by name is cut": (Ask(resource="nvidia.com/mig-2g.10gb"), AUTO, [(Mode.MIG, "2g.10gb", False)]),
-    "a name nobody offers is served by nothing": (Ask(resource="nvidia.com/mig-9g.9gb"), AUTO, []),
+    "a GPU by name is a whole GPU": (exact(), AUTO, [(Mode.WHOLE, None, False)]),
+    "a MIG device by name is cut": (exact(1, "nvidia.com/mig-2g.10gb"), AUTO, [(Mode.MIG, "2g.10gb", False)]),
+    "a name nobody offers is served by nothing": (exact(1, "nvidia.com/mig-9g.9gb"), AUTO, []),
     "a GPU by name is a replica where the administrator set replicas": (
-        Ask(resource="nvidia.com/gpu"),
+        exact(),
         MPS4,
         [(Mode.MPS, None, True)],
     ),
     "hardware isolation prefers the smallest instance to the whole GPU": (
-        need(6, Isolation.HARDWARE),
+        need(6 * 1024, isolation=Isolation.HARDWARE),
         AUTO,
         [(Mode.MIG, "2g.10gb", False), (Mode.WHOLE, None, False)],
     ),
     "compute decides the profile too": (
-        need(1, Isolation.HARDWARE, 40),
+        need(1 * 1024, compute_percent=40, isolation=Isolation.HARDWARE),
         AUTO,
         [(Mode.MIG, "3g.20gb", False), (Mode.WHOLE, None, False)],
     ),
-    "more than any instance needs the whole GPU": (need(30, Isolation.HARDWARE), AUTO, [(Mode.WHOLE, None, False)]),
-    "more than the GPU is served by nothing": (need(50, Isolation.NONE), AUTO, []),
+    "more than any instance needs the whole GPU": (
+        need(30 * 1024, isolation=Isolation.HARDWARE),
+        AUTO,
+        [(Mode.WHOLE, None, False)],
+    ),
+    "more than the GPU is served by nothing": (need(50 * 1024, isolation=Isolation.NONE), AUTO, []),
     "driver isolation is an MPS share first": (
-        need(30, Isolation.DRIVER),
+        need(30 * 1024, isolation=Isolation.DRIVER),
         AUTO,
         [(Mode.MPS, None, False), (Mode.WHOLE, None, False)],
     ),
     "no isolation is a plain share first": (
-        need(30, Isolation.NONE),
+        need(30 * 1024, isolation=Isolation.NONE),
         AUTO,
         [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False), (Mode.WHOLE, None, False)],
     ),
-    "a share is never an instance": (SHARE, AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
-    "a share does not fit devices": (SHARE, SLICED, []),
-    "a fixed layout is the kubelet's, and serves no need": (need(4, Isolation.NONE), SLICED, []),
+    "a share is never an instance": (share(4096), AUTO, [(Mode.MEMORY_SHARE, None, False), (Mode.MPS, None, False)]),
+    "a share does not fit devices": (share(4096), SLICED, []),
+    "a fixed layout is the kubelet's, and serves no need": (need(4 * 1024, isolation=Isolation.NONE), SLICED, []),
     "a fixed layout of the kubelet's serves those who name its devices": (
-        Ask(resource="nvidia.com/mig-1g.5gb"),
+        exact(1, "nvidia.com/mig-1g.5gb"),
         SLICED,
         [(Mode.MIG, "1g.5gb", True)],
     ),
     "a fixed layout of the scheduler's serves nobody who names its devices": (
-        Ask(resource="nvidia.com/mig-1g.5gb"),
+        exact(1, "nvidia.com/mig-1g.5gb"),
         by_scheduler(SLICED),
         [],
     ),
     "a layout that Tessera may recut serves both, and is cut anew for both": (
-        need(4, Isolation.HARDWARE),
+        need(4 * 1024, isolation=Isolation.HARDWARE),
         Sharing(layout=BALANCED[:1]),
         [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "1g.5gb", False), (Mode.WHOLE, None, False)],
     ),
     "a fixed layout of the scheduler's serves a need with its smallest sufficient device": (
-        need(4, Isolation.NONE),
+        need(4 * 1024, isolation=Isolation.NONE),
         by_scheduler(SLICED),
         [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "2g.10gb", True), (Mode.MIG_TIME_SLICING, "3g.20gb", True)],
     ),
     "time-sliced instances isolate nothing": (
-        need(9, Isolation.HARDWARE),
+        need(9 * 1024, isolation=Isolation.HARDWARE),
         by_scheduler(SLICED),
         [(Mode.MIG, "2g.10gb", True)],
     ),
-    "replicas of a fixed number are not amounts": (need(20, Isolation.DRIVER), by_scheduler(MPS4), []),
+    "replicas of a fixed number are not amounts": (need(20 * 1024, isolation=Isolation.DRIVER), by_scheduler(MPS4), []),
     "a replica of the scheduler's serves a need that it is enough for": (
-        need(9, Isolation.DRIVER),
+        need(9 * 1024, isolation=Isolation.DRIVER),
         by_scheduler(MPS4),
         [(Mode.MPS, None, True)],
     ),
-    "a whole-only GPU is the kubelet's": (need(4, Isolation.HARDWARE), Sharing(modes=(Mode.WHOLE,)), []),
+    "a whole-only GPU is the kubelet's": (
+        need(4 * 1024, isolation=Isolation.HARDWARE),
+        Sharing(modes=(Mode.WHOLE,)),
+        [],
+    ),
     "a whole-only GPU is one device": (
-        need(4, Isolation.NONE),
+        need(4 * 1024, isolation=Isolation.NONE),
         by_scheduler(Sharing(modes=(Mode.WHOLE,))),
         [(Mode.WHOLE, None, True)],
     ),
     "where only MIG is allowed the full-size instance serves": (
-        need(19, Isolation.HARDWARE),
+        need(19 * 1024, isolation=Isolation.HARDWARE),
         Sharing(modes=(Mode.MIG,)),
         [(Mode.MIG, "3g.20gb", False)],
     ),

@@ -114,7 +114,7 @@ OFFERS: dict[str, tuple[Inventory, NodeSharing, Offered]] = {
         said(
             entry(f"{MIG}2g.10gb", 2, devices=("0:0",)),
             entry(f"{MIG}2g.10gb", 3, Mode.MPS, devices=("MIG-0-1",), rename="nvidia.com/two"),
-            entry(f"{MIG}2g.10gb", 4, devices=("MIG-GPU-0/2/0",)),
+            entry(f"{MIG}2g.10gb", 4, devices=("MIG-GPU-0/3/0",)),
         ),
         [
             (0, f"{MIG}2g.10gb", Mode.MIG_TIME_SLICING, 2),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.gpunodes import at, facts, shared
+from builders.cards import at
+from builders.gpunodes import facts, shared
 from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.gpunodes import at, facts, sevenths, shared
+from builders.cards import at
+from builders.gpunodes import facts, sevenths, shared
 from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.snapshot import Gpu

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from builders.cards import at
 from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
-from builders.gpunodes import at
 from builders.holders import held, holder
 from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
 from tessera.core.gpu.mig import Placement

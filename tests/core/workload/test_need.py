@@ -6,30 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.asks import exact, need, share
 from tessera.core.workload.need import Ask, ContainerNeed, Form, Isolation, effective_need
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"
-
-
-def exact(count: int, resource: str = GPU, container: str = "") -> Ask:
-    return Ask(resource=resource, count=count, container=container)
-
-
-def share(memory_mib: int, container: str = "") -> Ask:
-    return Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=memory_mib, container=container)
-
-
-def need(memory_mib: int, count: int = 1, compute_percent: int = 0, container: str = "") -> Ask:
-    return Ask(
-        resource="tessera.dev/gpu-memory",
-        form=Form.NEED,
-        count=count,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-        isolation=Isolation.DRIVER,
-        container=container,
-    )
 
 
 def box(*asks: Ask, cpu: int = 0, memory: int = 0, sidecar: bool = False) -> ContainerNeed:

@@ -126,7 +126,7 @@ def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
 
 
 def _gpus(seen: _Seen) -> tuple[tuple[Gpu, ...], list[str]]:
-    advertised = sum(count for name, count in seen.allocatable.items() if _is_gpu(name))
+    advertised = sum(count for name, count in seen.allocatable.items() if name == SHARE_MEMORY or names_device(name))
     key = next((key for key in MODEL_LABELS if key in seen.labels), None)
     if key is None:
         if advertised:
@@ -143,10 +143,6 @@ def _gpus(seen: _Seen) -> tuple[tuple[Gpu, ...], list[str]]:
         Gpu(index=index, model=model, memory_mib=memory_mib, sharing=_wished(sharing, model, wish))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), notes
-
-
-def _is_gpu(name: str) -> bool:
-    return name == SHARE_MEMORY or names_device(name)
 
 
 def _wished(sharing: Sharing, model: GpuModel, wish: str) -> Sharing:
@@ -277,7 +273,8 @@ def _mixed(seen: _Seen, model: GpuModel) -> tuple[list[Sharing], list[str]]:
         _, clients = _clients(seen, resource)
         counts[known] = _advertised(seen, resource) // clients if labelled is None else labelled
     whole = _whole(seen, model) if _advertised(seen, GPU_RESOURCE) else []
-    at_least = max((-(-count // _most(model, name)) for name, count in counts.items()), default=0)
+    most = {each.name: each.max_instances for each in model.profiles}
+    at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
     labelled = seen.number(*_GPU_COUNTS)
     cut = labelled - len(whole) if labelled is not None else at_least
     layouts, left = _spread(model, counts, min(max(cut, 0), _MAX_GPUS))
@@ -292,10 +289,6 @@ def _mig_names(seen: _Seen) -> list[str]:
     advertised = (name.removesuffix(".shared") for name in seen.allocatable)
     names = dict.fromkeys(name for name in (*labelled, *advertised) if name.startswith(prefix))
     return [name.removeprefix(prefix) for name in names]
-
-
-def _most(model: GpuModel, name: str) -> int:
-    return next(each.max_instances for each in model.profiles if each.name == name)
 
 
 def _spread(model: GpuModel, counts: dict[str, int], gpus: int) -> tuple[list[Layout], dict[str, int]]:

@@ -22,16 +22,14 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str) -> tuple[SeenEvent, ...]:
     """Return the events about an object, the last one last; what is no event about it is passed over."""
+    wanted = {"kind": kind, "namespace": namespace, "name": name}
     found = (
-        _event(each) for each in objects if each.get("kind") == "Event" and _about(each) == (kind, namespace, name)
+        _event(each)
+        for each in objects
+        if each.get("kind") == "Event"
+        and all(_of(each.get("involvedObject"), key) == value for key, value in wanted.items())
     )
     return tuple(sorted(found, key=lambda each: each.last))
-
-
-def _about(each: Mapping[str, Any]) -> tuple[object, object, object]:
-    about = each.get("involvedObject")
-    about = about if isinstance(about, dict) else {}
-    return about.get("kind"), about.get("namespace"), about.get("name")
 
 
 def _event(each: Mapping[str, Any]) -> SeenEvent:

@@ -115,7 +115,10 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         raise spec.refuse(f"at most {_MAX_CONTAINERS}", found=found)
     _refuse_same_names((*containers, *init))
     plain = [container_need(container, rules) for container in containers]
-    first = [container_need(container, rules, sidecar=_is_sidecar(container)) for container in init]
+    first = [
+        container_need(container, rules, sidecar=container.get("restartPolicy").text("") == "Always")
+        for container in init
+    ]
     effective = effective_need(plain, first)
     cpu, memory = (_pod_amount(spec, name, plain + first, getattr(effective, name)) for name in ("cpu", "memory"))
     overhead = spec.get("overhead")
@@ -133,10 +136,6 @@ def _refuse_same_names(containers: tuple[Field, ...]) -> None:
         if name.text() in seen:
             raise name.refuse("a name no other container of the pod has")
         seen.add(name.text())
-
-
-def _is_sidecar(container: Field) -> bool:
-    return container.get("restartPolicy").text("") == "Always"
 
 
 def _pod_amount(spec: Field, name: str, containers: list[ContainerNeed], together: Fraction) -> Fraction:

@@ -148,7 +148,10 @@ def _pods(template: _Template, priorities: dict[str, int], generated: Counter[st
     bare = kind == "Pod"
     namespace, name = _generated(field, generated) if bare else identity(field)
     need = read_need(template.pod, share_unit_mib=share_unit_mib)
-    priority = _priority(template.pod.get("spec"), priorities)
+    spec = template.pod.get("spec")
+    # A class that is not among the documents counts as none.
+    usual = priorities.get(spec.get("priorityClassName").text(""), priorities.get("", 0))
+    priority = spec.get("priority").integer(usual, least=_MOST_NEGATIVE)
     owner = controller(field, namespace) if bare else f"{kind}/{namespace}/{name}"
     names = [name] if bare else [f"{name}-{template.first + index}" for index in range(template.replicas)]
     return [
@@ -186,10 +189,3 @@ def _priorities(fields: Iterable[Field]) -> dict[str, int]:
             if field.get("globalDefault").boolean(default=False):
                 values[""] = value
     return values
-
-
-def _priority(spec: Field, priorities: dict[str, int]) -> int:
-    """Return a pod's priority; a class that is not among the documents counts as none."""
-    name = spec.get("priorityClassName").text("")
-    default = priorities.get(name, priorities.get("", 0))
-    return spec.get("priority").integer(default, least=_MOST_NEGATIVE)

@@ -73,13 +73,22 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
             layouts.setdefault(layout.node, []).append(layout)
     nodes = {node.name: node for node in snapshot.nodes if node.name in layouts}
     gke = [name for name, node in nodes.items() if _GKE in dict(node.labels)]
-    made = _told_apart([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
-    files = {f"mig-parted/{each.node}.yaml": _mig_file(each) for each in made if each.groups}
-    files |= {f"device-plugin/{each.node}.yaml": _plugin_file(each) for each in made if each.plugin}
+    made = _distinguished([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
+    files = {
+        f"mig-parted/{each.node}.yaml": _comments((f"Node {each.node}", *each.comments))
+        + migparted.write({each.mig_name: each.groups})
+        for each in made
+        if each.groups
+    }
+    files |= {
+        f"device-plugin/{each.node}.yaml": _comments((f"Node {each.node}",)) + sharingconfig.write(each.plugin)
+        for each in made
+        if each.plugin
+    }
     return files | _config_maps(made) | {"node-labels.yaml": _labels_file(made, gke)}
 
 
-def _told_apart(made: list[_Files]) -> list[_Files]:
+def _distinguished(made: list[_Files]) -> list[_Files]:
     """Name configurations after their content where one name stands for several, as all-balanced of two models does."""
     by_name: dict[str, set[tuple[Group, ...]]] = {}
     for each in made:
@@ -145,18 +154,18 @@ def _content_name(value: object) -> str:
     return f"tessera-{hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:10]}"
 
 
-def _by_gpu(tell: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) -> Iterable[str]:
-    """Yield what is told of each GPU, once for GPUs of which the same is told."""
-    told: dict[str, list[str]] = {}
+def _by_gpu(describe: Callable[[GpuLayout], str], layouts: Iterable[GpuLayout]) -> Iterable[str]:
+    """Yield what is said of each GPU, once for GPUs of which the same is said."""
+    gpus: dict[str, list[str]] = {}
     for layout in layouts:
-        told.setdefault(tell(layout), []).append(str(layout.gpu))
-    return (f"GPU {', '.join(gpus)}: {text}" for text, gpus in told.items() if text)
+        gpus.setdefault(describe(layout), []).append(str(layout.gpu))
+    return (f"GPU {', '.join(indices)}: {text}" for text, indices in gpus.items() if text)
 
 
 def _starts(layout: GpuLayout) -> str:
     places = [piece.placement for piece in layout.slices if piece.placement is not None]
-    told = ", ".join(f"{place.profile} at {place.start}" for place in places)
-    return f"planned {told}; mig-parted takes numbers of instances and chooses the starts" if told else ""
+    starts = ", ".join(f"{place.profile} at {place.start}" for place in places)
+    return f"planned {starts}; mig-parted takes numbers of instances and chooses the starts" if starts else ""
 
 
 # The device plugin
@@ -177,7 +186,15 @@ def _plugin(node: Node, layouts: Sequence[GpuLayout]) -> tuple[NodeSharing | Non
     mig = any(layout.mig for layout in layouts)
     uneven = sorted(name for name, numbers in clients.items() if len(numbers) > 1)
     if uneven or len(modes) > 1:
-        return None, (*_uneven(uneven, clients), *_both(modes))
+        both = ("planned time-slicing and MPS; the device plugin does one of them on a node",) if len(modes) > 1 else ()
+        numbers = {name: " and ".join(map(str, sorted(clients[name]))) for name in uneven}
+        return None, (
+            *(
+                f"{name}: planned {n} clients; the device plugin takes one number for all {name} of a node"
+                for name, n in numbers.items()
+            ),
+            *both,
+        )
     single = any(each.strategy == "single" for each in sharing.values())
     suffix = ".shared" if any(each.renamed for each in sharing.values()) else ""
     entries = tuple(
@@ -195,17 +212,6 @@ def _resource(piece: Slice, *, single: bool) -> str:
     return GPU_RESOURCE if piece.placement is None or single else mig_resource(piece.placement.profile)
 
 
-def _uneven(uneven: Sequence[str], clients: Mapping[str, set[int]]) -> Iterable[str]:
-    for name in uneven:
-        numbers = " and ".join(str(number) for number in sorted(clients[name]))
-        yield f"{name}: planned {numbers} clients; the device plugin takes one number for all {name} of a node"
-
-
-def _both(modes: set[Mode]) -> tuple[str, ...]:
-    text = "planned time-slicing and MPS; the device plugin does one of them on a node"
-    return (text,) if len(modes) > 1 else ()
-
-
 def _amounts(layout: GpuLayout) -> str:
     for piece in layout.slices:
         if piece.mode in _AMOUNTS and not piece.clients:
@@ -220,15 +226,6 @@ def _amounts(layout: GpuLayout) -> str:
 
 def _comments(lines: Iterable[str]) -> str:
     return "".join(f"# {line}\n" for line in lines)
-
-
-def _mig_file(each: _Files) -> str:
-    return _comments((f"Node {each.node}", *each.comments)) + migparted.write({each.mig_name: each.groups})
-
-
-def _plugin_file(each: _Files) -> str:
-    assert each.plugin is not None
-    return _comments((f"Node {each.node}",)) + sharingconfig.write(each.plugin)
 
 
 def _config_maps(made: Iterable[_Files]) -> dict[str, str]:
@@ -258,10 +255,10 @@ def _config_map(name: str, data: dict[str, Plain]) -> str:
 def _labels_file(made: Iterable[_Files], gke: Iterable[str]) -> str:
     parts = []
     for each in made:
-        told = _comments((f"Node {each.node}", *each.comments)) if each.comments and not each.groups else ""
+        comments = _comments((f"Node {each.node}", *each.comments)) if each.comments and not each.groups else ""
         metadata: Plain = {"name": each.node, "labels": each.labels}
         node = write({"apiVersion": "v1", "kind": "Node", "metadata": metadata}) if each.labels else ""
-        parts.append(told + node)
+        parts.append(comments + node)
     pool = "partitions and sharing of a GKE node are set on its node pool; no label changes them"
     notes = [f"{name}: {pool}" for name in gke]
     return _comments(notes or ["Labels of GPU nodes"]) + "---\n".join(part for part in parts if part)

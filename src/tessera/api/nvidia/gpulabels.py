@@ -55,7 +55,7 @@ _GPU_MODES = {"0x030000": "graphics", "0x030200": "compute"}
 """By PCI class. Source: `internal/lm/nvml.go`."""
 
 TIMESTAMP = "nvidia.com/gfd.timestamp"
-"""Label that tells when the others changed last, in seconds since 1970."""
+"""Label that says when the others changed last, in seconds since 1970."""
 
 _Offered: TypeAlias = Mapping[str, tuple[Device, ...]]
 """Devices by GPU UUID."""
@@ -69,7 +69,7 @@ class Labelling(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy = "mixed"
     """The node's MIG strategy."""
     machine: str = ""
-    """The machine's product name, as its firmware tells it; empty where it does not."""
+    """The machine's product name, as its firmware reports it; empty where it does not."""
 
 
 def owns(key: str) -> bool:
@@ -111,7 +111,7 @@ def stamped(labels: Mapping[str, str], present: Mapping[str, str], *, now_s: int
     """Return labels of `gpu_labels` with the time of their last change; none where there are none.
 
     Args:
-        labels: as they shall be.
+        labels: the desired labels.
         present: all labels the node has; where ours among them are the same, their time stays.
         now_s: seconds since 1970.
 
@@ -146,7 +146,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
 def _whole(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
     """Return the labels of whole GPUs, those with MIG on counted; where all have it, nothing is shared."""
     plain = [each for each in gpus if each.layout is None]
-    product = _most(each.product for each in plain or gpus)
+    product, _ = Counter(each.product for each in plain or gpus).most_common(1)[0]
     chosen = next(each for each in plain or gpus if each.product == product)
     clients = [_clients(None, offered.get(each.uuid, ())) for each in plain if each.product == product]
     labels = {
@@ -172,7 +172,7 @@ class _Clients(msgspec.Struct, frozen=True, order=True):
 
 
 _UNSHARED = _Clients(0)
-"""A whole GPU that is cut: it is not offered, so nobody shares it."""
+"""A whole GPU that is partitioned: it is not offered, so nobody shares it."""
 
 
 def _clients(placement: Placement | None, devices: Iterable[Device]) -> _Clients:
@@ -183,11 +183,6 @@ def _clients(placement: Placement | None, devices: Iterable[Device]) -> _Clients
             strategy = _STRATEGIES.get(each.mode, "none") if shared else "none"
             return _Clients(each.clients, strategy, shared and each.resource not in {usual, GPU_RESOURCE})
     return _Clients(1)
-
-
-def _most(values: Iterable[str]) -> str:
-    """Return what comes most often, of several such the first."""
-    return Counter(values).most_common(1)[0][0]
 
 
 def _base(prefix: str, product: str, parts: tuple[str, ...], clients: Sequence[_Clients]) -> dict[str, str]:
@@ -203,21 +198,21 @@ def _base(prefix: str, product: str, parts: tuple[str, ...], clients: Sequence[_
 
 
 def _value(text: str, *suffixes: str) -> str:
-    """Return text as a label's value: what may not be in one dropped, what is too long cut before the suffixes."""
+    """Return text as a label's value: without what may not be in one, shortened before the suffixes."""
     plain = "-".join(_DROPPED.sub("", text).split())
     end = "".join(f"-{each}" for each in suffixes)
     return f"{plain[: _LONGEST - len(end)].strip(_EDGES)}{end}".strip(_EDGES)
 
 
 def _single(gpus: Sequence[GpuFacts], offered: _Offered) -> dict[str, str]:
-    """Return the labels under strategy `single`, where instances are GPUs: all must be cut, and into one profile."""
-    cut = [each for each in gpus if each.layout is not None]
-    if not cut:
+    """Return the labels under strategy `single`, where instances are GPUs: all GPUs must have them, of one profile."""
+    partitioned = [each for each in gpus if each.layout is not None]
+    if not partitioned:
         return {}
-    groups = _by_profile(cut)
-    if len(cut) < len(gpus) or len(groups) != 1 or not all(each.instances for each in cut):
+    groups = _by_profile(partitioned)
+    if len(partitioned) < len(gpus) or len(groups) != 1 or not all(each.instances for each in partitioned):
         nothing = dict.fromkeys(("gpu.count", "gpu.replicas", "gpu.memory"), "0")
-        return nothing | {"gpu.product": _value(cut[0].product, "MIG", "INVALID"), "gpu.sharing-strategy": ""}
+        return nothing | {"gpu.product": _value(partitioned[0].product, "MIG", "INVALID"), "gpu.sharing-strategy": ""}
     ((profile, members),) = groups.items()
     return _instances("gpu", profile, members, offered)
 

@@ -7,7 +7,7 @@ Source: NVIDIA MIG User Guide, "Device Nodes and Capabilities": `/proc/driver/nv
 import re
 from collections.abc import Mapping
 
-from tessera.core.gpu.inventory import GpuFacts, Inventory
+from tessera.core.gpu.inventory import Inventory
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["capabilities", "read"]
@@ -41,12 +41,11 @@ def read(source: str, text: str) -> Minors:
 def capabilities(inventory: Inventory, minors: Minors) -> dict[tuple[str, int], tuple[str, ...]]:
     """Return the capability device nodes of each MIG instance by its GPU's UUID and its start."""
     return {
-        (gpu.uuid, instance.placement.start): _nodes(gpu, instance.gpu_instance, instance.compute_instance, minors)
+        (gpu.uuid, instance.placement.start): tuple(
+            f"/dev/nvidia-caps/nvidia-cap{minors[gpu.minor, instance.gpu_instance, part]}"
+            for part in (None, instance.compute_instance)
+            if (gpu.minor, instance.gpu_instance, part) in minors
+        )
         for gpu in inventory.gpus
         for instance in gpu.instances
     }
-
-
-def _nodes(gpu: GpuFacts, gpu_instance: int, compute_instance: int, minors: Minors) -> tuple[str, ...]:
-    keys = (gpu.minor, gpu_instance, None), (gpu.minor, gpu_instance, compute_instance)
-    return tuple(f"/dev/nvidia-caps/nvidia-cap{minors[key]}" for key in keys if key in minors)

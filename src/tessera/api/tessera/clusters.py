@@ -15,7 +15,7 @@ from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.kubernetes.workloads import is_finished
-from tessera.api.tessera.fleets import well
+from tessera.api.tessera.fleets import close_unhealthy
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.nodereports import ENFORCEMENT
 from tessera.api.tessera.pods.assignments import read_shares
@@ -55,7 +55,7 @@ def read_cluster(
     memory: PodMemory | None = None,
     authority: Authority | None = None,
 ) -> Cluster:
-    """Return what the objects of a cluster tell; those of other kinds are passed over.
+    """Return what the objects of a cluster say; those of other kinds are passed over.
 
     Args:
         fields: the objects.
@@ -81,7 +81,7 @@ def read_cluster(
         nodes=tuple(nodes.values()),
         pods=tuple(map(reader.read, pods)),
         snapshot=Snapshot(
-            nodes=well(known, states, observed),
+            nodes=close_unhealthy(known, states, observed),
             running=observed.running,
             pending=observed.pending,
             notes=(*notes, *observed.notes),
@@ -164,12 +164,12 @@ def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
     """Return the GPU resources of a node that was read without error."""
     status = field.get("status")
     amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
-    found = ((name, value.read(units.count)) for name, value in amounts.members() if _is_gpu(name))
+    found = (
+        (name, value.read(units.count))
+        for name, value in amounts.members()
+        if names_device(name) or name in SHARE_RESOURCES
+    )
     return tuple((name, count) for name, count in found if count)
-
-
-def _is_gpu(name: str) -> bool:
-    return names_device(name) or name in SHARE_RESOURCES
 
 
 def _dicts(field: Field) -> list[dict[str, Any]]:

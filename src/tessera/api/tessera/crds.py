@@ -1,104 +1,34 @@
 """CustomResourceDefinitions of GPUPolicy and GPUNode, made from the records that read and write them.
 
-Types, bounds and defaults come from the records, descriptions from their docstrings, CEL rules from
-`gpupolicies.RULES`. `scripts/generate` writes them to deploy/crds.
+Types, bounds and defaults come from the records, what else the API server is told of a field from the
+`extra_json_schema` beside its type, descriptions from docstrings, CEL rules from `gpupolicies.RULES`.
+`scripts/generate` writes them to deploy/crds.
 """
 
 import ast
 import enum
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import inspect as kinds
 
 from tessera.api.documents import Plain
 from tessera.api.kubernetes import conditions
-from tessera.api.tessera import gpunodes, gpupolicies
+from tessera.api.tessera import gpunodes, gpupolicies, shares
 from tessera.api.tessera.gpunodes import fields
 
 __all__ = ["SOURCES", "definitions", "descriptions"]
 
-SOURCES: Final = (conditions, fields, gpupolicies)
+SOURCES: Final = (conditions, fields, gpupolicies, shares)
 """Modules whose records make up the definitions."""
 
 Descriptions = Mapping[tuple[str, str], str]
 
 _GROUP, _VERSION = gpupolicies.API_VERSION.split("/")
-_UUID = {"minLength": 1, "maxLength": 64}
-_NAME = {"minLength": 1, "maxLength": 253}
-_MIB = {"minimum": 0, "maximum": 1 << 24}
-_WORDS = {"maxLength": 128}
-_LIST = "x-kubernetes-list-type"
 _MOST_CHARACTERS: Final = 1024
-_MOST_ITEMS: Final = 256
 """Where a record has no bound of its own: the API server reckons with the largest value to weigh a rule."""
-_ATOMIC: Final[dict[str, Plain]] = {_LIST: "atomic"}
-
-_MORE: Final[Mapping[tuple[type[msgspec.Struct], str], Mapping[str, Any]]] = {
-    (fields.PlaceFields, "profile"): {"minLength": 1, "maxLength": 64},
-    (fields.PlaceFields, "start"): {"minimum": 0, "maximum": 64},
-    (fields.PlaceFields, "size"): {"minimum": 0, "maximum": 64},
-    (fields.OfferFields, "clients"): {"minimum": 0, "maximum": 4096},
-    (fields.OfferFields, "resource"): {"maxLength": 317},
-    (fields.ReplicasFields, "profile"): {"maxLength": 64},
-    (fields.ReplicasFields, "clients"): {"minimum": 1, "maximum": 4096},
-    (fields.SharingFields, "modes"): {"maxItems": 8},
-    (fields.SharingFields, "layout"): {"maxItems": 64},
-    (fields.SharingFields, "replicas"): {"maxItems": 64},
-    (fields.SharingFields, "offers"): {"maxItems": 64},
-    (fields.ProfileFields, "name"): {"minLength": 1, "maxLength": 64},
-    (fields.ProfileFields, "starts"): {"maxItems": 64},
-    (fields.ProfileFields, "memoryMiB"): _MIB,
-    (fields.ProductFields, "arch"): {"maxLength": 64},
-    (fields.ProductFields, "memoryMiB"): _MIB,
-    (fields.ProductFields, "profiles"): {"maxItems": 64},
-    (fields.ProductFields, "atMostOne"): {"maxItems": 64},
-    (fields.SickFields, "reason"): {"maxLength": 1024},
-    (fields.UsedFields, "memoryMiB"): _MIB,
-    (fields.GpuFields, "index"): {"minimum": 0, "maximum": 255},
-    (fields.GpuFields, "uuid"): _UUID,
-    (fields.GpuFields, "model"): {"minLength": 1, "maxLength": 128},
-    (fields.GpuFields, "memoryMiB"): {"minimum": 1, "maximum": 1 << 24},
-    (fields.GpuFields, "sick"): {"maxItems": 64},
-    (fields.GpuFields, "used"): {"maxItems": 64},
-    (fields.SummaryFields, "ready"): {"maxLength": 16},
-    (fields.SummaryFields, "models"): _WORDS,
-    (fields.SummaryFields, "sharing"): _WORDS,
-    (fields.SummaryFields, "instances"): _WORDS,
-    (fields.Status, "observedGeneration"): {"minimum": 0},
-    (fields.Status, "driver"): {"maxLength": 64},
-    (fields.Status, "unitMiB"): {"minimum": 1, "maximum": 1 << 24},
-    (fields.Status, "gpus"): {"maxItems": 256},
-    # Written whole by the agent, with the version that was read.
-    (fields.Status, "offered"): {"maxItems": 256},
-    (fields.OfferedFields, "gpu"): _UUID,
-    (fields.OfferedFields, "instances"): {"maxItems": 128},
-    (fields.Status, "impaired"): {"maxItems": 64},
-    (fields.ImpairedFields, "subject"): {"maxLength": 512},
-    (fields.ImpairedFields, "by"): {"maxLength": 512},
-    (fields.ImpairedFields, "message"): {"maxLength": 4096},
-    (fields.Status, "assignmentKeys"): {"maxItems": 8},
-    (fields.WantedFields, "gpu"): _UUID,
-    (fields.WantedFields, "instances"): {"maxItems": 64},
-    (fields.ShareFields, "gpu"): {"minimum": 0, "maximum": 255},
-    (fields.ShareFields, "profile"): {"minLength": 1, "maxLength": 64},
-    (fields.ShareFields, "start"): {"minimum": 0, "maximum": 64},
-    (fields.ShareFields, "memoryMiB"): _MIB,
-    (fields.ShareFields, "computePercent"): {"minimum": 0, "maximum": 100},
-    (fields.ShareFields, "resource"): {"maxLength": 317},
-    (fields.ShareFields, "container"): {"maxLength": 63},
-    (fields.ClaimFields, "uid"): _UUID,
-    (fields.ClaimFields, "pod"): {"minLength": 3, "maxLength": 317, "pattern": "^[^/]+/[^/]+$"},
-    (fields.ClaimFields, "shares"): {"minItems": 1, "maxItems": 256},
-    (fields.PolicyFields, "name"): _NAME,
-    (fields.Spec, "wanted"): {_LIST: "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": 256},
-    # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.
-    (fields.Spec, "claims"): {"maxItems": 1024},
-    (gpupolicies.Status, "conditions"): {_LIST: "map", "x-kubernetes-list-map-keys": ["type"]},
-    (gpupolicies.Disruption, "budget"): {"x-kubernetes-int-or-string": True},
-}
-"""What the API server needs to know of a field, by record and its name on the wire, that the record does not say."""
+_ATOMIC: Final[dict[str, Plain]] = {"x-kubernetes-list-type": "atomic"}
 
 _GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
     fields.WantedFields: (
@@ -275,10 +205,14 @@ class _Schemas:
     def of(self, info: kinds.Type) -> dict[str, Plain]:
         """Return the schema of a type."""
         match info:
+            case kinds.Metadata(type=inner, extra_json_schema=more):
+                return self.of(inner) | (more or {})
             case kinds.StructType():
                 return self._record(info)
             case kinds.UnionType(types=types):
-                return self._union(types)
+                # A type that may be left out; or one of integer and text, which has no type of its own.
+                given = [each for each in types if not isinstance(each, kinds.NoneType)]
+                return self.of(given[0]) if len(given) == 1 else {}
             case kinds.VarTupleType() | kinds.DictType():
                 return self._collection(info)
         return _scalar(info)
@@ -296,11 +230,6 @@ class _Schemas:
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         values: dict[str, Plain] = {"type": "object", "additionalProperties": self.of(info.value_type)}
         return {**values, **_given(minProperties=least, maxProperties=most)}
-
-    def _union(self, types: tuple[kinds.Type, ...]) -> dict[str, Plain]:
-        """Return the schema of a type that may be left out; of an integer or a text, which has no type of its own."""
-        given = [each for each in types if not isinstance(each, kinds.NoneType)]
-        return self.of(given[0]) if len(given) == 1 else {}
 
     def _record(self, info: kinds.StructType) -> dict[str, Plain]:
         name = f"{info.cls.__module__}.{info.cls.__name__}"
@@ -320,7 +249,6 @@ class _Schemas:
         return {
             **head,
             **{key: value for key, value in schema.items() if key not in head},
-            **_MORE.get((record, each.encode_name), {}),
             **tail,
         }
 

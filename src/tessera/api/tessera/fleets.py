@@ -1,7 +1,7 @@
 """A fleet as a snapshot: from Tessera's fleet file, from Kubernetes Node objects, or from a short form.
 
 The fleet file is described in docs/fleet.md. Node objects are read by `nodes`, running pods by `runningpods`, and what
-agents and servers tell of nodes in GPUNode objects by `gpunodes`.
+agents and servers report of nodes in GPUNode objects by `gpunodes`.
 """
 
 import re
@@ -23,7 +23,7 @@ from tessera.api.kubernetes.nodes import (
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
-from tessera.api.tessera.pods.runningpods import Claims, Observed, read_pods
+from tessera.api.tessera.pods.runningpods import Observed, read_pods
 from tessera.core.cluster.closing import without_new
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
@@ -31,7 +31,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import managed_sharing
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["read", "read_states", "share_unit_mib", "short", "well"]
+__all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
 _MAX_GPUS = 256
@@ -41,7 +41,7 @@ _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,
 
 
 def share_unit_mib(documents: Iterable[Document]) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem`: as agents tell it, or 1 where a node advertises more than its GiB."""
+    """Return the MiB in one `aliyun.com/gpu-mem`: by agents' reports, or 1 where a node has more units than GiB."""
     fields = [field for document in documents for field in _objects(document)]
     return _share_unit_mib(fields, read_states(fields))
 
@@ -56,7 +56,7 @@ def _name(field: Field) -> str:
 
 
 def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
-    """Return what GPUNode objects tell, by name of the node.
+    """Return what GPUNode objects say, by name of the node.
 
     Raises:
         InvalidInput: one that cannot be read, or two of one name.
@@ -102,19 +102,22 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
         [field for field in fields if field.get("kind").value == "Pod"],
         nodes,
         share_unit_mib=share_mib,
-        claims=_claims(states),
+        claims={claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims},
     )
     skipped = sorted({field.label for field in fields if field.get("kind").value not in _KINDS})
     notes.extend(f"{label} is not read as part of a fleet" for label in skipped)
     return Snapshot(
-        nodes=well(nodes, states, pods), running=pods.running, pending=pods.pending, notes=(*notes, *pods.notes)
+        nodes=close_unhealthy(nodes, states, pods),
+        running=pods.running,
+        pending=pods.pending,
+        notes=(*notes, *pods.notes),
     )
 
 
 def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: list[str]) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     for field in fields:
-        if _is_fleet(field):
+        if field.get("kind").value in ("Fleet", None):
             found: Iterable[Node] = _fleet_nodes(field)
         elif field.get("kind").value == "Node":
             node, node_notes = read_node(field, states.get(_name(field)))
@@ -129,12 +132,8 @@ def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: l
     return nodes
 
 
-def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
-    return {claim.uid: (state.name, claim.shares) for state in states.values() for claim in state.claims}
-
-
-def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
-    """Return the nodes with what is sick of them closed to new pods."""
+def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
+    """Return the nodes with their unhealthy devices closed to new pods."""
     sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
@@ -197,10 +196,6 @@ def _objects(document: Document) -> Iterator[Field]:
         yield whole
     else:
         yield from objects(document)
-
-
-def _is_fleet(field: Field) -> bool:
-    return field.get("kind").value in ("Fleet", None)
 
 
 # The fleet file

@@ -5,10 +5,12 @@ alone decides what it means.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tessera.api.fields import in_place
 from tessera.api.kubernetes.conditions import Condition
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Allocator
@@ -170,7 +172,10 @@ class Disruption(
 ):
     """How much may be changed at once. No pod is evicted for a change; `tessera defrag` does that for people."""
 
-    budget: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent = "10%"
+    budget: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=100_000)] | _Percent,
+        msgspec.Meta(extra_json_schema={"x-kubernetes-int-or-string": True}),
+    ] = "10%"
     """GPUs of this policy that may be changing at once: a number, or a percentage of them, rounded up."""
     evict_conflicts: bool = True
     """Whether, where two pods hold one device by a defect, the later is evicted, within its PodDisruptionBudget; false
@@ -214,7 +219,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Pods that wait for GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """What was decided last, and why, in a sentence."""
-    conditions: Annotated[tuple[Condition, ...], msgspec.Meta(max_length=16)] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        msgspec.Meta(
+            max_length=16,
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
     """`Accepted`: the policy can be carried out; `Ready`: it is in force on all of its nodes; `Overrides`: something
     that labels, files or options of its nodes say yields to it."""
 
@@ -365,15 +376,8 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
                 raise InvalidInput(f"{subject}: {path}", found=written, wanted=rule.message)
     for index, entry in enumerate(found.spec.gpus):
         for product in entry.models or ():
-            _check_model(f"{subject}: spec.gpus[{index}].models", product)
+            in_place(f"{subject}: spec.gpus[{index}].models", partial(model, product))
     return found
-
-
-def _check_model(subject: str, name: str) -> None:
-    try:
-        model(name)
-    except InvalidInput as error:
-        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
 
 
 def _records(record: msgspec.Struct, path: str) -> Iterator[tuple[str, msgspec.Struct]]:

@@ -59,7 +59,8 @@ def _named(entry: Field, gpus: Sequence[GpuFacts]) -> tuple[list[GpuFacts], list
     """Return the GPUs an entry names, and the names no GPU has."""
     entry.only("devices", "models", "sharing", "isolation", "power-limit-watts", "clocks-mhz")
     models = {read_model(each).name for each in entry.get("models").elements()}
-    devices = [_device(each) for each in entry.get("devices").elements()]
+    listed = entry.get("devices").elements()
+    devices = [str(each.integer()) if isinstance(each.value, int) else each.text() for each in listed]
     for key, names in (("devices", devices), ("models", models)):
         if entry.get(key).given and not names:
             raise entry.get(key).refuse(f"at least one of {key}", "no such field, for all GPUs")
@@ -74,12 +75,6 @@ def _named(entry: Field, gpus: Sequence[GpuFacts]) -> tuple[list[GpuFacts], list
 
 def _names(facts: GpuFacts) -> set[str]:
     return {facts.uuid, str(facts.index)}
-
-
-def _device(field: Field) -> str:
-    if isinstance(field.value, int):
-        return str(field.integer())
-    return field.text()
 
 
 def _policy(entry: Field, facts: GpuFacts, strategy: Strategy) -> GpuPolicy:

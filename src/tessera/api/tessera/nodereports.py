@@ -149,7 +149,7 @@ def gpu_revision(state: GpuNodeState, offered: Iterable[Wanted]) -> str:
     """Return the value of the label `tessera.dev/gpu-revision`, the same for the same state.
 
     Args:
-        state: GPUs, how they are shared, and what is not well.
+        state: GPUs, how they are shared, and what is unhealthy.
         offered: the devices that are the kubelet's, sorted.
 
     """

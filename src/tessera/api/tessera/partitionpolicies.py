@@ -1,6 +1,6 @@
 """What GPUPolicy objects say about partitioning, as values of the core."""
 
-from tessera.api.tessera.gpupolicies import Disruption, GpuPolicy, selector_term
+from tessera.api.tessera.gpupolicies import GpuPolicy, selector_term
 from tessera.core.packing.partitioning import Budget, Limits, Policy
 
 __all__ = ["partition_policy"]
@@ -8,7 +8,7 @@ __all__ = ["partition_policy"]
 
 def partition_policy(policy: GpuPolicy) -> Policy:
     """Return how the nodes of a policy are partitioned."""
-    spec = policy.spec
+    spec, budget = policy.spec, policy.spec.disruption.budget
     return Policy(
         name=policy.name,
         term=selector_term(spec.node_selector),
@@ -20,11 +20,5 @@ def partition_policy(policy: GpuPolicy) -> Policy:
             keep_s=spec.repartition.keep_idle_seconds,
             policy=spec.strategy,
         ),
-        budget=_budget(spec.disruption),
+        budget=Budget(gpus=budget) if isinstance(budget, int) else Budget(percent=int(budget.removesuffix("%"))),
     )
-
-
-def _budget(disruption: Disruption) -> Budget:
-    if isinstance(disruption.budget, int):
-        return Budget(gpus=disruption.budget)
-    return Budget(percent=int(disruption.budget.removesuffix("%")))

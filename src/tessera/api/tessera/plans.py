@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Assignment, Share
+from tessera.core.cluster.snapshot import Share
 from tessera.core.packing.exact import Bound
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 
@@ -91,7 +91,10 @@ def document(plan: Plan) -> PlanDocument:
     return PlanDocument(
         policy=plan.policy,
         summary=_summary(plan, plan.bound),
-        assignments=tuple(_assignment(assignment) for assignment in plan.assignments),
+        assignments=tuple(
+            AssignmentDocument(pod=each.pod, node=each.node, devices=tuple(map(_device, each.shares)))
+            for each in plan.assignments
+        ),
         waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
         layouts=tuple(_layout(layout) for layout in plan.layouts),
         warnings=plan.warnings,
@@ -117,11 +120,6 @@ def _summary(plan: Plan, bound: Bound | None) -> SummaryDocument:
         at_most=bound.at_most if bound else None,
         optimal=bound.optimal if bound else None,
     )
-
-
-def _assignment(assignment: Assignment) -> AssignmentDocument:
-    devices = tuple(_device(share) for share in assignment.shares)
-    return AssignmentDocument(pod=assignment.pod, node=assignment.node, devices=devices)
 
 
 def _device(share: Share) -> DeviceDocument:

@@ -97,7 +97,7 @@ class MemoryDriver:
         self._processes: dict[str, tuple[GpuProcess, ...]] = defaultdict(tuple)
         self._limits: dict[tuple[str, str], int] = {}
         self.clocks_mhz: dict[str, tuple[int, int]] = {}
-        """Locked clocks by GPU UUID; drivers do not tell them."""
+        """Locked clocks by GPU UUID; drivers do not report them."""
         self._faults: dict[str, list[_Fault]] = defaultdict(list)
         self._stubborn: set[str] = set()
         self._serials = itertools.count(1)

@@ -16,7 +16,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
     memory_used_mib: int
     gpu_percent: int | None = None
-    """Percent of the last sample period in which a kernel ran; None where the driver refuses to tell, as under MIG."""
+    """Percent of the last sample period in which a kernel ran; None where the driver reports none, as under MIG."""
 
 
 class MemoryLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class GpuDriver(Protocol):
     `InvalidInput` for a GPU that is not there, `Unsupported` for what this GPU or driver cannot do, `Conflict` when
     somebody uses what would be changed or another holds the place, `Unavailable` when the driver does not answer in
     time or has lost the GPU. Each names the GPU, what the driver said, and what to do. After `Unavailable` the
-    inventory tells what was done.
+    inventory shows what was done.
     """
 
     async def inventory(self) -> Inventory:
@@ -87,7 +87,7 @@ class GpuDriver(Protocol):
         """Cap a GPU's power; None restores the default limit.
 
         Raises:
-            InvalidInput: a limit outside the GPU's range, which the error tells.
+            InvalidInput: a limit outside the GPU's range, which the error names.
 
         """
         ...
@@ -100,7 +100,7 @@ class GpuDriver(Protocol):
         """Limit the memory all processes of a cgroup hold of a GPU together; None takes the limit away.
 
         Raises:
-            Unsupported: the driver is older than 615, or the GPU is cut by MIG.
+            Unsupported: the driver is older than 615, or the GPU is in MIG mode.
 
         """
         ...
@@ -112,7 +112,7 @@ class GpuDriver(Protocol):
     def events(self) -> AsyncIterator[GpuEvent]:
         """Yield what the driver reports from this call on, all of it to each caller: XIDs, GPUs lost, MIG changed.
 
-        Ends when the driver is closed. A driver that does not answer yields nothing; the inventory tells.
+        Ends when the driver is closed. A driver that does not answer yields nothing; the inventory says so.
         """
         ...
 

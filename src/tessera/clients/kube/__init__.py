@@ -1,6 +1,6 @@
 """The Kubernetes API: read, follow and change objects; real and in memory."""
 
-from tessera.clients.kube.election import Election, Seat
+from tessera.clients.kube.election import Election, LeaseLock
 from tessera.clients.kube.events import record_event
 from tessera.clients.kube.follow import Change, Store, follow
 from tessera.clients.kube.memory import MemoryKube
@@ -52,10 +52,10 @@ __all__ = [
     "HttpKube",
     "Kind",
     "Kube",
+    "LeaseLock",
     "Listing",
     "MemoryKube",
     "Object",
-    "Seat",
     "Selection",
     "Store",
     "Subresource",

@@ -27,7 +27,7 @@ class Credentials:
     """The header by which a user is known; it changes when a token is renewed.
 
     Args:
-        auth: lightkube's way to it; None where a certificate or nothing tells who it is.
+        auth: lightkube's way to it; None where a certificate or nothing says who it is.
 
     """
 

@@ -24,15 +24,15 @@ from tessera.core.cluster.leadership import (
 )
 from tessera.errors import Conflict, TesseraError, Unavailable
 
-__all__ = ["Election", "Seat"]
+__all__ = ["Election", "LeaseLock"]
 
 _ATTEMPTS = 2
 """An attempt may take this part of the time for renewals, so that one that hangs leaves time for another."""
 _RELEASE_S = 5.0
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """What is led, and on which terms."""
+class LeaseLock(msgspec.Struct, frozen=True, kw_only=True):
+    """The Lease that one candidate holds at a time, and on which terms."""
 
     lease: str
     """Name of the Lease object."""
@@ -45,23 +45,23 @@ class Election:
 
     Args:
         kube: where the Lease is.
-        seat: what is to be led.
+        lock: the Lease that one candidate holds at a time.
         name: shown to people as the holder, as a pod's name; what makes it unlike any other process is added.
-        on_trouble: told each error of an attempt; the next attempt follows.
+        on_trouble: given each error of an attempt; the next attempt follows.
 
     """
 
     def __init__(
         self,
         kube: Kube,
-        seat: Seat,
+        lock: LeaseLock,
         name: str,
         *,
         on_trouble: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._kube = kube
-        self._seat = seat
-        self._candidate = Candidate(identity=f"{name}_{uuid.uuid4()}", terms=seat.terms)
+        self._lock = lock
+        self._candidate = Candidate(identity=f"{name}_{uuid.uuid4()}", terms=lock.terms)
         self._on_trouble = on_trouble
         self._random = random.SystemRandom()
         self._stamp = dt.datetime.fromtimestamp(0, dt.UTC)
@@ -112,11 +112,11 @@ class Election:
         return by_itself
 
     async def _ended(self, working: asyncio.Task[None]) -> None:
-        """Wait until the work has ended; tell when it takes so long that another may lead already."""
-        terms = self._seat.terms
+        """Wait until the work has ended; log when it takes so long that another may lead already."""
+        terms = self._lock.terms
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
-            subject, wanted = f"leadership of {self._seat.lease}", "an end before another may lead"
+            subject, wanted = f"leadership of {self._lock.lease}", "an end before another may lead"
             self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", wanted=wanted))
             await asyncio.wait({working})
 
@@ -135,11 +135,11 @@ class Election:
         await asyncio.sleep(wait_s)
 
     def _until_s(self) -> float:
-        return (self._candidate.sent_s or 0.0) + self._seat.terms.renew_s
+        return (self._candidate.sent_s or 0.0) + self._lock.terms.renew_s
 
     async def _attempt(self) -> None:
         """Read the lease and, where it may, write it; a leader writes what it last wrote, unread."""
-        end_s = _now_s() + self._seat.terms.renew_s / _ATTEMPTS
+        end_s = _now_s() + self._lock.terms.renew_s / _ATTEMPTS
         try:
             async with asyncio.timeout_at(min(end_s, self._until_s()) if self.leading else end_s):
                 if not self.leading:
@@ -148,20 +148,20 @@ class Election:
         except Conflict:
             await self._look_again()
         except TimeoutError as error:
-            subject, wanted = f"Lease {self._seat.namespace}/{self._seat.lease}", "an answer in time to lead"
+            subject, wanted = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
             self._on_trouble(Unavailable(subject, found=str(error) or "no answer", wanted=wanted))
         except TesseraError as error:
             self._on_trouble(error)
 
     async def _look_again(self) -> None:
         try:
-            async with asyncio.timeout(self._seat.terms.renew_s / _ATTEMPTS):
+            async with asyncio.timeout(self._lock.terms.renew_s / _ATTEMPTS):
                 await self._look()
         except (TesseraError, TimeoutError) as error:
             self._on_trouble(error)
 
     async def _look(self) -> None:
-        found = await self._kube.get(LEASES, self._seat.lease, self._seat.namespace)
+        found = await self._kube.get(LEASES, self._lock.lease, self._lock.namespace)
         self._candidate = looked(self._candidate, read_lease(found), _now_s())
 
     async def _write(self) -> None:
@@ -173,7 +173,7 @@ class Election:
 
     async def _store(self, lease: Lease, *, taken: bool) -> Object:
         self._stamp = max(dt.datetime.now(dt.UTC), self._stamp + dt.timedelta(microseconds=1))
-        body, where = write_lease(lease, self._stamp, taken=taken), self._seat
+        body, where = write_lease(lease, self._stamp, taken=taken), self._lock
         if lease.version:
             return await self._kube.patch(LEASES, where.lease, body, namespace=where.namespace)
         metadata = {"name": where.lease, "namespace": where.namespace}

@@ -24,20 +24,20 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is there, new or changed, or is no more; or the word that all have been told."""
+    """An object that is there, new or changed, or is no more; or the mark that all have been yielded."""
 
     object: Object | None = None
-    """None when everything that existed has been told; this comes again after each recovery by a list."""
+    """None when everything that existed has been yielded; this comes again after each recovery by a list."""
     gone: bool = False
     """Whether the object is no more; it is then as it was last seen."""
     skipped: bool = False
-    """Whether versions of it may have come and gone untold before this one: it is told by a list, not by the watch.
+    """Whether versions of it may have come and gone unseen before this one: it comes of a list, not of the watch.
 
-    Objects that a list shows unchanged are not told again: there was no version between.
+    Objects that a list shows unchanged are not yielded again: there was no version between.
     """
     listing: Listing | None = None
-    """With the word that all have been told: the list. Whoever learned of an object otherwise, as by getting it, is
-    told of no end that came before the list, and finds here that it is not there."""
+    """With the mark that all have been yielded: the list. Whoever learned of an object otherwise, as by getting it, is
+    shown no end that came before the list, and finds here that it is not there."""
 
 
 async def follow(
@@ -50,9 +50,9 @@ async def follow(
     """Yield every object there is, then every change, without end.
 
     A stream that ends or breaks is taken up again where it ended, and nothing is skipped. Only where the server no
-    longer remembers that moment are the objects listed anew and the differences told: those that vanished meanwhile
+    longer remembers that moment are the objects listed anew and the differences yielded: those that vanished meanwhile
     too, and as two objects what came under the name of another. After trouble, whatever the server answers, comes a
-    pause that grows to 10 s, also while the server does not know the kind. `on_trouble` is told each error that was
+    pause that grows to 10 s, also while the server does not know the kind. `on_trouble` is given each error that was
     recovered from.
     """
     known: dict[tuple[str, str], Object] = {}
@@ -134,10 +134,10 @@ class Store:
         kube: where they are.
         kind: their kind.
         selection: which of them.
-        wake: called after each change, and when everything that existed has been told.
-        told: given each change after the store has taken it; whoever must know which versions may have been skipped
-            reads it there.
-        on_trouble: told each error that was recovered from.
+        wake: called after each change, and when all that existed is there.
+        on_change: given each change after the store has taken it; there one reads which versions may have been
+            skipped.
+        on_trouble: given each error that was recovered from.
 
     """
 
@@ -148,12 +148,12 @@ class Store:
         selection: Selection = EVERYTHING,
         *,
         wake: Callable[[], None] = lambda: None,
-        told: Callable[[Change], None] = lambda _: None,
+        on_change: Callable[[Change], None] = lambda _: None,
         on_trouble: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._source = follow(kube, kind, selection, on_trouble=on_trouble)
         self._wake = wake
-        self._told = told
+        self._on_change = on_change
         self._objects: dict[tuple[str, str], Object] = {}
         self._synced = asyncio.Event()
 
@@ -175,5 +175,5 @@ class Store:
                 self._objects.pop(name_of(change.object), None)
             else:
                 self._objects[name_of(change.object)] = change.object
-            self._told(change)
+            self._on_change(change)
             self._wake()

@@ -57,7 +57,7 @@ class MemoryKube:
     # Faults on demand
 
     def forget_history(self) -> None:
-        """Compact, as etcd does: whoever watches from an earlier moment is told that it expired."""
+        """Compact, as etcd does: whoever watches from an earlier moment learns that it expired."""
         self._storage.compact()
 
     def break_watches(self) -> None:
@@ -128,11 +128,9 @@ class MemoryKube:
         stored = copy.deepcopy({field: part for field, part in body.items() if field != "status" or not kind.custom})
         if kind == CUSTOM_RESOURCE_DEFINITIONS:
             self._uninstalled.pop(key[1], None)
-        metadata = {"creationTimestamp": self._now()} | _without_own(stored["metadata"]) | own
+        now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata = {"creationTimestamp": now} | _without_own(stored["metadata"]) | own
         return stored | {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
-
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def patch(
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""

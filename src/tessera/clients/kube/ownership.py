@@ -105,7 +105,7 @@ def _at(value: Any, path: Iterable[str]) -> Any:
 
 
 def _holds(live: Any, wanted: Any) -> bool:
-    """Return whether a field is as wanted; an object that shall be there, whatever is in it, is."""
+    """Return whether a field is as wanted; an object that is to be there, whatever is in it, is."""
     return bool(live == wanted) or (wanted == {} and isinstance(live, dict))
 
 

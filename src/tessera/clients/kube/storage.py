@@ -26,7 +26,7 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 _REMEMBERED = 10_000
-"""Changes of a kind that a watch may begin before; who is further behind is told that the moment expired."""
+"""Changes of a kind that a watch may begin before; who is further behind learns that the moment expired."""
 _NAME = "metadata.name"
 _PLACE = "spec.nodeName"
 """The field by which objects are found without looking at all of them: a node's pods."""
@@ -50,7 +50,7 @@ class _Change:
 
 
 class _Watcher:
-    """What one watch has not yet told."""
+    """What one watch has yet to yield."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -58,7 +58,7 @@ class _Watcher:
         self.end: TesseraError | None = None
         self.news = asyncio.Event()
 
-    def tell(self, change: _Change) -> None:
+    def take(self, change: _Change) -> None:
         event = change.seen_by(self.selection)
         if event:
             self.events.append(event)
@@ -88,7 +88,7 @@ class _Shelf:
         self._place(change.before, change.event)
         for place in self._concerned(change):
             for watcher in self.watchers.get(place, ()):
-                watcher.tell(change)
+                watcher.take(change)
 
     def _place(self, before: Object | None, event: WatchEvent) -> None:
         key = name_of(event.object)
@@ -165,8 +165,8 @@ class Storage:
         if since < max(self._compacted, shelf.forgotten):
             raise _expired(kind)
         for change in shelf.since(since):
-            watcher.tell(change)
-        group = shelf.watchers.setdefault(_place_of(selection), {})
+            watcher.take(change)
+        group = shelf.watchers.setdefault(selection.fields[0] if selection.fields else ("", ""), {})
         group[watcher] = None
         try:
             while True:
@@ -180,7 +180,7 @@ class Storage:
             del group[watcher]
 
     def compact(self) -> None:
-        """Forget how things came about: whoever has not been told everything yet is told that the moment expired."""
+        """Forget how things came about: whoever has not seen everything yet learns that the moment expired."""
         self._compacted = self.version
         for kind, shelf in self._shelves.items():
             shelf.history.clear()
@@ -190,7 +190,7 @@ class Storage:
                     watcher.stop(_expired(kind))
 
     def break_watches(self) -> None:
-        """End every watch under way; what has happened is still told."""
+        """End every watch under way; what has happened is still yielded."""
         for kind, shelf in self._shelves.items():
             for watcher in shelf.everyone():
                 watcher.stop(Unavailable(f"watch of {kind.plural}", found="end of stream", wanted="changes"))
@@ -205,10 +205,6 @@ class Storage:
 
 def _expired(kind: Kind) -> Expired:
     return Expired(f"watch of {kind.plural}", found="a version that is no longer remembered", wanted="a newer one")
-
-
-def _place_of(selection: Selection) -> tuple[str, str]:
-    return selection.fields[0] if selection.fields else ("", "")
 
 
 def _selects(selection: Selection, each: Object) -> bool:

@@ -4,7 +4,7 @@ import os
 
 # Threads of gRPC and a fork deadlock now and then (grpc/grpc#22624); nobody forks here, and gRPC is to prepare nothing.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# What happens to a connection is told by the errors of its calls.
+# What happens to a connection is shown by the errors of its calls.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from tessera.clients.kubelet.devicecheckpoint import DeviceCheckpoint

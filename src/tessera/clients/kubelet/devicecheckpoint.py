@@ -34,10 +34,11 @@ class DeviceCheckpoint:
         """
         try:
             with self._path.open("rb") as file:
-                found = _stat(file.fileno())
-                if self._known[0] != found:
+                stat = os.fstat(file.fileno())
+                version = stat.st_ino, stat.st_mtime_ns, stat.st_size
+                if self._known[0] != version:
                     content = file.read(_LARGEST)
-                    self._known = found, read_checkpoint(str(self._path), content) if content else ()
+                    self._known = version, read_checkpoint(str(self._path), content) if content else ()
         except FileNotFoundError:
             self._known = None, ()
         except (OSError, InvalidInput) as error:
@@ -48,8 +49,3 @@ class DeviceCheckpoint:
                 accepted="the kubelet's folder of device plugins, mounted into the agent",
             ) from error
         return self._known[1]
-
-
-def _stat(number: int) -> tuple[int, int, int]:
-    found = os.fstat(number)
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -79,7 +79,7 @@ class Endpoint:
         await self._notify()
 
     async def ping(self) -> None:
-        """Ask the options again, which tells that the plugin answers."""
+        """Ask the options again, which shows that the plugin answers."""
         await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
 
     async def prefer(self, wanted: Wanted) -> tuple[str, ...]:

@@ -228,7 +228,7 @@ class MemoryKubelet:
         await self._endpoints[resource].ping()
 
     async def create(self, namespace: str, pod: str, container: str) -> Grant:
-        """Return what the runtime is told when a container is created, or created again.
+        """Return what the runtime gets when a container is created, or created again.
 
         Raises:
             Conflict: a plugin refused (`CreateContainerConfigError`); the kubelet would try again.

@@ -44,7 +44,7 @@ def socket_path(path: Path) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a socket from a later one of the same path: device and inode; None when nothing is there."""
+    """Return what differs between sockets made at the same path: device and inode; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -118,7 +118,7 @@ def _try(path: Path) -> None:
 
 
 def in_our_terms(error: grpc.aio.AioRpcError, path: Path, wanted: str) -> TesseraError:
-    """Return a failed call as the error that tells the caller what to do."""
+    """Return a failed call as the error that says what the caller can do."""
     found = f"{error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInput(f"socket {path}", found=found, wanted=wanted)

@@ -74,7 +74,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     numa: int | None = None
     memory_total_mib: int
     memory_mib: int
-    """Memory that can be granted: the total less what the driver reserves."""
+    """Memory that can be allocated: the total less what the driver reserves."""
     compute_capability: tuple[int, int] = (0, 0)
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     mig: MigMode | None = None
@@ -125,7 +125,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     memory_mib: int | None = None
-    """None where the driver does not tell."""
+    """None where the driver does not report it."""
     gpu_instance: int | None = None
     """The GPU instance it runs on; None where MIG is off."""
 
@@ -134,7 +134,7 @@ class GpuEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something the driver reported about a GPU."""
 
     gpu: str
-    """UUID of the GPU; empty when the driver cannot tell which."""
+    """UUID of the GPU; empty when the driver does not know which."""
     xid: int | None = None
     """Number of the error; None when the GPU was lost or its MIG configuration changed."""
     gpu_instance: int | None = None

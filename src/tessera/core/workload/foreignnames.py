@@ -56,11 +56,11 @@ _FOREIGN = (
 
 def foreign_names(asks: Iterable[Ask]) -> tuple[str, ...]:
     """Return a sentence, without full stop, for each name among the asks that belongs to another system."""
-    told = (_tell(ask) for ask in asks if ask.form is Form.EXACT)
-    return tuple(dict.fromkeys(text for text in told if text))
+    sentences = (_replacement(ask) for ask in asks if ask.form is Form.EXACT)
+    return tuple(dict.fromkeys(text for text in sentences if text))
 
 
-def _tell(ask: Ask) -> str:
+def _replacement(ask: Ask) -> str:
     found = next((each for each in _FOREIGN if re.fullmatch(each.pattern, ask.resource)), None)
     if found is None:
         return ""

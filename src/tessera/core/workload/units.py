@@ -59,7 +59,8 @@ def quantity(value: object, subject: str) -> Fraction:
     if match is None or not (match[2] or match[3]) or len(text) > _MAX_TEXT:
         raise InvalidInput(subject, found=shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
     sign, whole, part, exponent, suffix = match.groups(default="")
-    scale = _power(int(exponent)) if exponent else _SUFFIXES[suffix]
+    # Clipped so far out that the result is refused or rounds up to one nano.
+    scale = Fraction(10) ** max(-2 * _MAX_TEXT, min(2 * _MAX_TEXT, int(exponent))) if exponent else _SUFFIXES[suffix]
     number = int(whole + part) * scale / 10 ** len(part)
     if number > _LARGEST:
         raise InvalidInput(subject, found=shown(text), wanted=_WITHIN)
@@ -74,12 +75,6 @@ def _text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
         return f"an integer of {value.bit_length()} bits"
     return str(value)
-
-
-def _power(exponent: int) -> Fraction:
-    """Return a power of ten, of an exponent clipped so far out that the result is refused or rounds up to one nano."""
-    clipped = max(-2 * _MAX_TEXT, min(2 * _MAX_TEXT, exponent))
-    return Fraction(10) ** clipped
 
 
 def round_up(number: Fraction) -> int:

@@ -116,7 +116,7 @@ def test_gpushare_pods_get_what_gpushares_extender_writes() -> None:
     held = share(1, 5120, Mode.MEMORY_SHARE, resource="aliyun.com/gpu-mem")
     got = binding_annotations(each, live.need, (held,), (gpu(0), gpu(1, "T4")), share_unit_mib=1024, now_ns=17)
     assignment = got.pop("tessera.dev/assignment")
-    assert msgspec.json.decode(assignment)[0]["gpu"] == 1
+    assert msgspec.json.decode(assignment)["shares"][0]["gpu"] == 1
     assert got == {
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_DEV": "15",

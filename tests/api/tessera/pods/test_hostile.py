@@ -28,6 +28,7 @@ from tessera.api.tessera.pods.recordedpods import (
 )
 from tessera.api.tessera.pods.runningpods import read_pods
 from tessera.api.tessera.pods.signatures import Keys, is_signed
+from tessera.api.tessera.shares import AssignmentFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share, Snapshot
 from tessera.core.deviceplugin.matching import Correction, Held
 from tessera.core.gpu.sharing import Mode
@@ -133,10 +134,20 @@ _WORDS = st.sampled_from(
     ]
 )
 _SIGNATURE = st.sampled_from(["v1", "v2", "v1..", "v1.a.b", f"v1.{next(iter(keys().public))}.AAAA", "." * 500])
+
+
+def _versioned(text: str) -> str:
+    """Return the text of an assignment without a version in the form that has one."""
+    renamed = text.replace('"memory_mib"', '"memoryMiB"').replace('"compute_percent"', '"computePercent"')
+    return f'{{"version": 1, "shares": {renamed}}}'
+
+
 TEXTS = (
     st.one_of(st.sampled_from(HOSTILE), _WORDS, st.text(max_size=8), _JSON.map(json.dumps), _ALLOCATION, _SIGNATURE)
     | _shares(NUMBERS)
     | _shares(st.integers(0, 2))
+    | _shares(NUMBERS).map(_versioned)
+    | _shares(st.integers(0, 2)).map(_versioned)
 )
 ANNOTATIONS = (
     "tessera.dev/assignment",
@@ -238,7 +249,10 @@ def check_need(need: Need) -> None:
 
 def check_text(text: str | None) -> None:
     """An assignment that an agent writes and signs is one that is read."""
-    check_shares(msgspec.json.decode(text or "[]", type=tuple[Share, ...]))
+    if text is not None:
+        found = msgspec.json.decode(text, type=AssignmentFields | tuple[UnversionedShareFields, ...])
+        written = found.shares if isinstance(found, AssignmentFields) else found
+        check_shares(msgspec.convert(written, tuple[Share, ...], from_attributes=True))
 
 
 def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:

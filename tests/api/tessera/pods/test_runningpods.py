@@ -168,7 +168,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an assignment that is none": (
         pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
-        "found 'Object missing required field `gpu` - at `$[0]`', wanted a list of shares in JSON",
+        "found 'Object missing required field `gpu` - at `$[0]`', wanted a version and a list of shares in JSON",
     ),
     "an assignment nested without end": (
         pod("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
@@ -180,7 +180,7 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an assignment beyond a GPU": (
         pod("a", GPU, annotations=record({"compute_percent": 101})),
-        "wanted shares with",
+        "found 'Expected `int` <= 100 - at `$[0].compute_percent`'",
     ),
 }
 

@@ -68,8 +68,8 @@ def test_groups_of_a_file(groups: tuple[Group, ...], want: dict[int, object]) ->
 
 def test_the_device_id_that_the_driver_reports_counts_and_not_the_catalogues() -> None:
     group = Group(enabled=False, filters=("0x20B010DE",))
-    assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B110DE"))) == {}
-    assert counts("mine", {"mine": (group,)}, node(card(pci="0x20B010DE"))) == {0: "off"}
+    assert counts("mine", {"mine": (group,)}, node(card(pci_device_id="0x20B110DE"))) == {}
+    assert counts("mine", {"mine": (group,)}, node(card(pci_device_id="0x20B010DE"))) == {0: "off"}
 
 
 UNSEEN = msgspec.structs.replace(node(card(index=1)), unseen=(0, 2))
@@ -134,7 +134,7 @@ FILTERS: dict[str, tuple[str, tuple[int, ...], bool]] = {
 @pytest.mark.parametrize("case", FILTERS)
 def test_filters_are_compared_as_numbers(case: str) -> None:
     text, subsystems, want = FILTERS[case]
-    facts = msgspec.structs.replace(card(pci="0x20B010DE"), pci_subsystem_ids=subsystems)
+    facts = msgspec.structs.replace(card(pci_device_id="0x20B010DE"), pci_subsystem_ids=subsystems)
     group = Group(enabled=False, filters=("0x1", text))
     assert bool(resolve("mine", {"mine": (group,)}, node(facts))) == want
 

@@ -1,14 +1,17 @@
 """The fields of a GPUNode object, as the API server has them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS, ShareFields
 from tessera.core.cluster.gpunodestate import ImpairedKind
 from tessera.core.gpu.sharing import Allocator, Mode
-from tessera.core.workload.need import Isolation
 
 __all__ = [
+    "MESSAGE_CHARACTERS",
+    "MOST_IMPAIRED",
+    "SUBJECT_CHARACTERS",
     "ClaimFields",
     "GpuFields",
     "ImpairedFields",
@@ -19,7 +22,6 @@ __all__ = [
     "ProductFields",
     "ProfileFields",
     "ReplicasFields",
-    "ShareFields",
     "SharingFields",
     "SickFields",
     "Spec",
@@ -30,12 +32,28 @@ __all__ = [
 ]
 
 
+def _stored(**schema: Any) -> msgspec.Meta:
+    """Return what the API server holds a field to when it is written; readers take what is stored."""
+    return msgspec.Meta(extra_json_schema=schema)
+
+
+MOST_IMPAIRED, SUBJECT_CHARACTERS, MESSAGE_CHARACTERS = 64, 512, 4096
+
+_Uuid = Annotated[str, _stored(minLength=1, maxLength=64)]
+_Profile = Annotated[str, _stored(minLength=1, maxLength=64)]
+_Unit = Annotated[int, _stored(minimum=0, maximum=MOST_UNITS)]
+_Mib = Annotated[int, _stored(minimum=0, maximum=MOST_MIB)]
+_SomeMib = Annotated[int, _stored(minimum=1, maximum=MOST_MIB)]
+_Summary = Annotated[str, _stored(maxLength=128)]
+_Subject = Annotated[str, _stored(maxLength=SUBJECT_CHARACTERS)]
+
+
 class PlaceFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A MIG instance's place on its GPU."""
 
-    profile: str
-    start: int
-    size: int = 0
+    profile: _Profile
+    start: _Unit
+    size: _Unit = 0
     """Placement units; 0 for those of the profile."""
 
 
@@ -45,31 +63,31 @@ class OfferFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
     mode: Mode
-    clients: int
-    resource: str = ""
+    clients: Annotated[int, _stored(minimum=0, maximum=4096)]
+    resource: Annotated[str, _stored(maxLength=317)] = ""
     single_request: bool | None = None
 
 
 class ReplicasFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How many clients share each device of a profile."""
 
-    profile: str = ""
+    profile: Annotated[str, _stored(maxLength=64)] = ""
     """Left out for the whole GPU."""
-    clients: int
+    clients: Annotated[int, _stored(minimum=1, maximum=4096)]
 
 
 class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What may be done with a GPU, and what has been done already."""
 
-    modes: tuple[Mode, ...] = ()
-    layout: tuple[PlaceFields, ...] | None = None
+    modes: Annotated[tuple[Mode, ...], _stored(maxItems=8)] = ()
+    layout: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] | None = None
     """MIG instances that exist; left out where MIG is off."""
     recut: bool = False
     """Whether unused MIG instances may be destroyed and new ones made."""
-    replicas: tuple[ReplicasFields, ...] = ()
+    replicas: Annotated[tuple[ReplicasFields, ...], _stored(maxItems=64)] = ()
     renamed: bool = False
     strategy: Literal["none", "single", "mixed"] = "mixed"
-    offers: tuple[OfferFields, ...] = ()
+    offers: Annotated[tuple[OfferFields, ...], _stored(maxItems=64)] = ()
     single_request: bool | None = None
     allocator: Allocator = "kubelet"
     """Who allocates the devices of a fixed sharing."""
@@ -78,12 +96,12 @@ class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A MIG profile that the driver shows otherwise than Tessera's catalogue."""
 
-    name: str
+    name: _Profile
     compute_slices: int
     size: int = 0
-    starts: tuple[int, ...] = ()
+    starts: Annotated[tuple[int, ...], _stored(maxItems=64)] = ()
     max_instances: int
-    memory_mib: int = msgspec.field(name="memoryMiB")
+    memory_mib: _Mib = msgspec.field(name="memoryMiB")
     media: Literal["none", "default", "me", "me.all", "full"] = "none"
     graphics: bool = False
 
@@ -91,12 +109,12 @@ class ProfileFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A GPU model that Tessera's catalogue does not have, or that the driver shows otherwise."""
 
-    arch: str
-    memory_mib: int = msgspec.field(name="memoryMiB")
+    arch: Annotated[str, _stored(maxLength=64)]
+    memory_mib: _Mib = msgspec.field(name="memoryMiB")
     units: int = 0
     compute_slices: int = 0
-    profiles: tuple[ProfileFields, ...] = ()
-    at_most_one: tuple[str, ...] = ()
+    profiles: Annotated[tuple[ProfileFields, ...], _stored(maxItems=64)] = ()
+    at_most_one: Annotated[tuple[str, ...], _stored(maxItems=64)] = ()
 
 
 class SickFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -104,7 +122,7 @@ class SickFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
-    reason: str = ""
+    reason: Annotated[str, _stored(maxLength=1024)] = ""
 
 
 class UsedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -112,47 +130,47 @@ class UsedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
     place: PlaceFields | None = None
     """The MIG instance; left out for the whole GPU."""
-    memory_mib: int = msgspec.field(name="memoryMiB")
+    memory_mib: _Mib = msgspec.field(name="memoryMiB")
 
 
 class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One GPU."""
 
-    index: int
-    uuid: str
-    model: str
+    index: Annotated[int, _stored(minimum=0, maximum=MOST_GPUS - 1)]
+    uuid: _Uuid
+    model: Annotated[str, _stored(minLength=1, maxLength=128)]
     """Name in Tessera's catalogue, else the product as the driver prints it."""
-    memory_mib: int = msgspec.field(name="memoryMiB")
+    memory_mib: _SomeMib = msgspec.field(name="memoryMiB")
     """Memory that can be granted."""
     sharing: SharingFields
     product: ProductFields | None = None
     """What the driver shows, where that is not what the catalogue says."""
-    sick: tuple[SickFields, ...] = ()
+    sick: Annotated[tuple[SickFields, ...], _stored(maxItems=64)] = ()
     """Empty for a GPU that is well."""
-    used: tuple[UsedFields, ...] = ()
+    used: Annotated[tuple[UsedFields, ...], _stored(maxItems=64)] = ()
 
 
 class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The GPUs in a few words, for the columns of `kubectl get gpunodes`; no program reads them."""
 
-    ready: str = ""
+    ready: Annotated[str, _stored(maxLength=16)] = ""
     """GPUs on which nothing is sick, and all GPUs: `3/4`."""
-    models: str = ""
+    models: _Summary = ""
     """Models, with how many of each where they differ."""
-    sharing: str = ""
+    sharing: _Summary = ""
     """How GPUs are shared, `auto` where they are managed; with how many of each where they differ."""
-    instances: str = ""
+    instances: _Summary = ""
     """MIG instances that exist, with how many of each profile."""
 
 
 class OfferedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Devices of one GPU that the kubelet may give away: advertised to it by name, or held by pods that named them."""
 
-    gpu: str
+    gpu: _Uuid
     """UUID."""
     whole: bool = False
     """Whether it is the GPU as a whole."""
-    instances: tuple[PlaceFields, ...] = ()
+    instances: Annotated[tuple[PlaceFields, ...], _stored(maxItems=128)] = ()
 
 
 class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -161,29 +179,29 @@ class ImpairedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     kind: ImpairedKind
     """Refused: it cannot be read or cannot be. Overridden: something else decides. Withheld: a resource is not
     offered."""
-    subject: str = ""
+    subject: _Subject = ""
     """What it is about."""
-    by: str = ""
+    by: _Subject = ""
     """What decides in its place."""
-    message: str
+    message: Annotated[str, _stored(maxLength=MESSAGE_CHARACTERS)]
     """What was found and what to do about it."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the agent reports of its node."""
 
-    observed_generation: int = 0
+    observed_generation: Annotated[int, _stored(minimum=0)] = 0
     """Generation of the spec that the agent has acted on."""
-    driver: str = ""
-    unit_mib: int = msgspec.field(name="unitMiB", default=1024)
+    driver: Annotated[str, _stored(maxLength=64)] = ""
+    unit_mib: _SomeMib = msgspec.field(name="unitMiB", default=1024)
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
-    gpus: tuple[GpuFields, ...] = ()
-    impaired: tuple[ImpairedFields, ...] = ()
+    gpus: Annotated[tuple[GpuFields, ...], _stored(maxItems=MOST_GPUS)] = ()
+    impaired: Annotated[tuple[ImpairedFields, ...], _stored(maxItems=MOST_IMPAIRED)] = ()
     """What labels, files and policies declare for the node and is not in force."""
-    assignment_keys: tuple[str, ...] = ()
+    assignment_keys: Annotated[tuple[str, ...], _stored(maxItems=8)] = ()
     """Public keys, Ed25519 in base64, of the agent's signatures on its node's pods; the present one first."""
     summary: SummaryFields = SummaryFields()
-    offered: tuple[OfferedFields, ...] = ()
+    offered: Annotated[tuple[OfferedFields, ...], _stored(maxItems=MOST_GPUS)] = ()
     """Devices that are the kubelet's: written before they are advertised, taken out when the kubelet has let go of
     them. Needs and shares get nothing that overlaps them."""
 
@@ -191,35 +209,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 class WantedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Devices of one GPU that shall exist and be advertised for pods with exact requests."""
 
-    gpu: str
+    gpu: _Uuid
     """UUID."""
     whole: bool = False
     """Whether it is wanted as one whole device."""
-    instances: tuple[PlaceFields, ...] = ()
-
-
-class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a pod gets of one device."""
-
-    gpu: int
-    """Index of the GPU in its node."""
-    mode: Mode
-    profile: str | None = None
-    start: int | None = None
-    memory_mib: int = msgspec.field(name="memoryMiB")
-    compute_percent: int
-    isolation: Isolation
-    resource: str
-    container: str = ""
+    instances: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] = ()
 
 
 class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Shares that a server is about to bind a pod to."""
 
-    uid: str
-    pod: str
+    uid: _Uuid
+    pod: Annotated[str, _stored(minLength=3, maxLength=317, pattern="^[^/]+/[^/]+$")]
     """Namespace and name, `NAMESPACE/NAME`."""
-    shares: tuple[ShareFields, ...]
+    shares: Annotated[tuple[ShareFields, ...], _stored(minItems=1, maxItems=256)]
     attempt: str = ""
     """Which of several attempts to bind the pod wrote it."""
 
@@ -227,7 +230,7 @@ class ClaimFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 class PolicyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What the GPUPolicy that applies says about this node."""
 
-    name: str
+    name: Annotated[str, _stored(minLength=1, maxLength=253)]
     document: dict[str, Any] = {}
     """As the node policy file has it, see docs/sharing.md."""
 
@@ -236,5 +239,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """What shall be on the node."""
 
     policy: PolicyFields | None = None
-    wanted: tuple[WantedFields, ...] = ()
-    claims: tuple[ClaimFields, ...] = ()
+    wanted: Annotated[
+        tuple[WantedFields, ...],
+        _stored(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": MOST_GPUS}),
+    ] = ()
+    # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.
+    claims: Annotated[tuple[ClaimFields, ...], _stored(maxItems=1024)] = ()

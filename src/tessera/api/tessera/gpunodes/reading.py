@@ -11,26 +11,19 @@ from tessera.api.tessera.gpunodes.fields import (
     GpuFields,
     OfferedFields,
     PlaceFields,
-    ShareFields,
     Spec,
     Status,
     WantedFields,
 )
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
-from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
 from tessera.core.gpu.sharing import Offer, Sharing
-from tessera.core.workload.need import PodKey
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["read_gpu_node"]
-
-_MAX_GPUS = 256
-_MAX_MIB = 1 << 24
-"""16 TiB: more memory than any GPU has."""
-_MAX_AXIS = 64
-"""Placement units; the longest axis known is 12."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,7 +38,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def read_gpu_node(each: Mapping[str, Any]) -> GpuNodeState:
-    """Return the state of a GPU node as its object tells.
+    """Return the state of a GPU node as its object says.
 
     Raises:
         InvalidInput: a field of the wrong type, a GPU twice, a layout that its GPU cannot have, impossible numbers.
@@ -64,7 +57,7 @@ def _state(found: _Object) -> GpuNodeState:
     gpus = tuple(sorted((_gpu(each) for each in status.gpus), key=lambda gpu: gpu.index))
     _check_distinct("indices of GPUs", [gpu.index for gpu in gpus])
     _check_distinct("UUIDs of GPUs", [gpu.uuid for gpu in gpus])
-    _bounded("status.unitMiB", status.unit_mib, 1, _MAX_MIB)
+    _bounded("status.unitMiB", status.unit_mib, 1, MOST_MIB)
     models = {gpu.uuid: gpu.model for gpu in gpus}
     return GpuNodeState(
         name=NodeName(found.metadata.name),
@@ -85,10 +78,7 @@ def _state(found: _Object) -> GpuNodeState:
         impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
         wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
-        claims=tuple(
-            Claim(uid=each.uid, pod=PodKey(each.pod), shares=tuple(map(_share, each.shares)), attempt=each.attempt)
-            for each in found.spec.claims
-        ),
+        claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in found.spec.claims),
         policy=found.spec.policy.name if found.spec.policy else "",
         assignment_keys=status.assignment_keys,
         version=found.metadata.resource_version,
@@ -97,8 +87,8 @@ def _state(found: _Object) -> GpuNodeState:
 
 def _gpu(each: GpuFields) -> Gpu:
     subject = f"GPU {each.index}"
-    _bounded(f"index of {subject}", each.index, 0, _MAX_GPUS - 1)
-    _bounded(f"memory of {subject}", each.memory_mib, 1, _MAX_MIB)
+    _bounded(f"index of {subject}", each.index, 0, MOST_GPUS - 1)
+    _bounded(f"memory of {subject}", each.memory_mib, 1, MOST_MIB)
     known = _model(each)
     layout = each.sharing.layout
     return Gpu(
@@ -135,33 +125,13 @@ def _model(each: GpuFields) -> GpuModel:
     product = each.product
     for profile in product.profiles:
         subject = f"profile {profile.name} of GPU {each.index}"
-        _bounded(f"memory of {subject}", profile.memory_mib, 1, _MAX_MIB)
-        _bounded(f"units of {subject}", profile.size, 0, _MAX_AXIS)
+        _bounded(f"memory of {subject}", profile.memory_mib, 1, MOST_MIB)
+        _bounded(f"units of {subject}", profile.size, 0, MOST_UNITS)
         for start in profile.starts:
-            _bounded(f"start of {subject}", start, 0, _MAX_AXIS)
-    _bounded(f"units of GPU {each.index}", product.units, 0, _MAX_AXIS)
-    return GpuModel(
-        name=each.model,
-        arch=product.arch,
-        memory_mib=product.memory_mib,
-        units=product.units,
-        compute_slices=product.compute_slices,
-        profiles=tuple(
-            Profile(
-                name=profile.name,
-                compute_slices=profile.compute_slices,
-                size=profile.size,
-                starts=profile.starts,
-                max_instances=profile.max_instances,
-                memory_mib=profile.memory_mib,
-                media=profile.media,
-                graphics=profile.graphics,
-                placement="observed",
-            )
-            for profile in product.profiles
-        ),
-        at_most_one=product.at_most_one,
-    )
+            _bounded(f"start of {subject}", start, 0, MOST_UNITS)
+    _bounded(f"units of GPU {each.index}", product.units, 0, MOST_UNITS)
+    profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
+    return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
 
 
 def _layout(subject: str, known: GpuModel, places: Iterable[PlaceFields]) -> Layout:
@@ -198,10 +168,6 @@ def _offered(known: GpuModel | None, each: OfferedFields) -> Wanted:
         for place in each.instances
     )
     return Wanted(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
-
-
-def _share(each: ShareFields) -> Share:
-    return msgspec.convert(each, Share, from_attributes=True)
 
 
 def _bounded(subject: str, value: int, least: int, most: int) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera.gpunodes.fields import (
+    MESSAGE_CHARACTERS,
+    MOST_IMPAIRED,
+    SUBJECT_CHARACTERS,
     ClaimFields,
     GpuFields,
     ImpairedFields,
@@ -15,7 +18,6 @@ from tessera.api.tessera.gpunodes.fields import (
     ProductFields,
     ProfileFields,
     ReplicasFields,
-    ShareFields,
     SharingFields,
     SickFields,
     Status,
@@ -24,7 +26,7 @@ from tessera.api.tessera.gpunodes.fields import (
     WantedFields,
 )
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
-from tessera.core.cluster.snapshot import Gpu, Share
+from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
@@ -35,8 +37,6 @@ __all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field",
 
 API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
-_MOST_IMPAIRED, _NAME_CHARACTERS, _MESSAGE_CHARACTERS = 64, 512, 4096
-"""As the schema has them."""
 
 
 def new_object(node: str, uid: str) -> dict[str, Any]:
@@ -46,19 +46,18 @@ def new_object(node: str, uid: str) -> dict[str, Any]:
 
 
 def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[str, Any]:
-    """Return the status that tells the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
+    """Return the status with the GPUs of a state, as JSON with every list in it, so that a patch replaces it.
 
     What is offered by name is not in it: that is written on its own, with the version that was read.
     """
-    told = summary(state)
     status = Status(
         observed_generation=observed_generation,
         driver=state.driver,
         unit_mib=state.unit_mib,
         gpus=tuple(_gpu_fields(gpu, state) for gpu in state.gpus),
-        impaired=tuple(_impaired_fields(each) for each in state.impaired[:_MOST_IMPAIRED]),
+        impaired=tuple(_impaired_fields(each) for each in state.impaired[:MOST_IMPAIRED]),
         assignment_keys=state.assignment_keys,
-        summary=SummaryFields(ready=told.ready, models=told.models, sharing=told.sharing, instances=told.instances),
+        summary=msgspec.convert(summary(state), SummaryFields, from_attributes=True),
     )
     fields: dict[str, Any] = msgspec.to_builtins(status)
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
@@ -66,29 +65,17 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
 
 def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
     """Return `spec.wanted` as JSON."""
-    fields = (
-        WantedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
-        for each in wanted
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, WantedFields, from_attributes=True)) for each in wanted]
 
 
 def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
     """Return `status.offered` as JSON."""
-    fields = (
-        OfferedFields(gpu=each.gpu, whole=each.whole, instances=tuple(map(_place_fields, each.instances)))
-        for each in offered
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, OfferedFields, from_attributes=True)) for each in offered]
 
 
 def claims_field(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """Return `spec.claims` as JSON."""
-    fields = (
-        ClaimFields(uid=each.uid, pod=each.pod, shares=tuple(map(_share_fields, each.shares)), attempt=each.attempt)
-        for each in claims
-    )
-    return [msgspec.to_builtins(each) for each in fields]
+    return [msgspec.to_builtins(msgspec.convert(each, ClaimFields, from_attributes=True)) for each in claims]
 
 
 def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
@@ -115,9 +102,9 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
 def _impaired_fields(each: Impairment) -> ImpairedFields:
     return ImpairedFields(
         kind=each.kind,
-        subject=each.subject[:_NAME_CHARACTERS],
-        by=each.by[:_NAME_CHARACTERS],
-        message=each.message[:_MESSAGE_CHARACTERS],
+        subject=each.subject[:SUBJECT_CHARACTERS],
+        by=each.by[:SUBJECT_CHARACTERS],
+        message=each.message[:MESSAGE_CHARACTERS],
     )
 
 
@@ -167,7 +154,3 @@ def _place_fields(placement: Placement) -> PlaceFields:
 
 def _optional(placement: Placement | None) -> PlaceFields | None:
     return None if placement is None else _place_fields(placement)
-
-
-def _share_fields(share: Share) -> ShareFields:
-    return msgspec.convert(share, ShareFields, from_attributes=True)

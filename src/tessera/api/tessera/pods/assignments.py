@@ -10,6 +10,7 @@ from tessera.api.fields import Field
 from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
+from tessera.api.tessera.shares import AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
@@ -26,21 +27,20 @@ _GPU_INDEX = r"[0-9]{1,3}"
 """No node has a thousand GPUs."""
 _MOST_UNITS = 2**20
 """Of gpushare's on one GPU: more than any has, in MiB too."""
-_MOST_GPUS, _MOST_MIB, _MOST_SLICES = 1000, 16 << 20, 64
-"""Of one node, of one GPU, and of its memory: more than any has."""
-_WHOLE_PERCENT = 100
 _GIB = 1024
 _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 
-_DECODER = msgspec.json.Decoder(tuple[Share, ...])
+_DECODER = msgspec.json.Decoder(AssignmentFields | tuple[UnversionedShareFields, ...])
 _Gpu = Annotated[str, msgspec.Meta(pattern=f"^{_GPU_INDEX}$")]
 _Units = Annotated[int, msgspec.Meta(ge=0, le=_MOST_UNITS)]
 _ALLOCATION = msgspec.json.Decoder(dict[str, dict[_Gpu, _Units]])
 
 
 def write_shares(shares: tuple[Share, ...]) -> str:
-    """Return the text of the annotation `tessera.dev/assignment`: the shares as JSON, in the order of the asks."""
-    return msgspec.json.encode(shares).decode()
+    """Return the text of the annotation `tessera.dev/assignment`: the shares in the order of the asks."""
+    return msgspec.json.encode(
+        AssignmentFields(1, msgspec.convert(shares, tuple[ShareFields, ...], from_attributes=True))
+    ).decode()
 
 
 def read_shares(
@@ -60,7 +60,8 @@ def read_shares(
 
     """
     if keys is None or keys.unsigned == "counts":
-        return _any(pod, need, share_unit_mib)
+        own = pod.get("metadata", "annotations", ASSIGNMENT)
+        return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
     annotations = pod.get("metadata", "annotations")
     foreign = any(annotations.get(key).given for key in (_GPUSHARE_ALLOCATION, _GPUSHARE_INDEX))
     if annotations.get(ASSIGNMENT).given or (foreign and keys.unsigned == "refused"):
@@ -76,13 +77,11 @@ def read_shares(
             return shares
     found = _foreign(pod, need, share_unit_mib)
     check_asked(pod, need, found or ())
-    _check_there(pod, found or (), keys)
+    absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
+    if absent:
+        wanted = f"one of the node's {len(keys.gpus or ())} GPUs"
+        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", wanted=wanted)
     return found
-
-
-def _any(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
-    own = pod.get("metadata", "annotations", ASSIGNMENT)
-    return _own(own) if own.given else _foreign(pod, need, share_unit_mib)
 
 
 def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share, ...] | None:
@@ -148,16 +147,15 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
             raise Ungranted(
                 f"{assignment_of(pod)}, not what is asked", found=found, wanted=f"{ask.count} {ask.resource}"
             )
-        given_mib = sum(share.memory_mib for share in own if _is_amount(share, ask))
+        given_mib = sum(
+            share.memory_mib
+            for share in own
+            if ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
+        )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
             subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
             raise Ungranted(subject, found=f"{given_mib} MiB", wanted=wanted)
-
-
-def _is_amount(share: Share, ask: Ask) -> bool:
-    """Return whether a share has its size from what was asked, and not from the device that it is."""
-    return ask.form is not Form.EXACT and _is_part(share) and share.resource == ask.resource
 
 
 def _serves(share: Share, ask: Ask) -> bool:
@@ -180,32 +178,13 @@ def _kind(resource: str) -> str:
     return f"{slices} {rest.partition('.')[2]}"
 
 
-def _check_there(pod: Field, shares: tuple[Share, ...], keys: Keys) -> None:
-    """Refuse gpushare's annotation of a GPU that the node does not have."""
-    absent = sorted({share.gpu for share in shares} - keys.gpus) if keys.gpus is not None else []
-    if absent:
-        found, wanted = f"GPU {absent[0]}", f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
-
-
 def _own(field: Field) -> tuple[Share, ...]:
     try:
-        shares = _DECODER.decode(field.text())
+        found = _DECODER.decode(field.text())
     except (msgspec.DecodeError, RecursionError) as error:  # nesting without end that a tenant may write
-        raise field.refuse("a list of shares in JSON", found=shown(error)) from error
-    if not all(map(_is_possible, shares)):
-        raise field.refuse("shares with amounts that a GPU has")
-    return shares
-
-
-def _is_possible(share: Share) -> bool:
-    """Return whether some node can have a share: sums of possible ones stay within 64 bits."""
-    return (
-        0 <= share.gpu < _MOST_GPUS
-        and 0 <= share.memory_mib <= _MOST_MIB
-        and 0 <= share.compute_percent <= _WHOLE_PERCENT
-        and 0 <= (share.start or 0) < _MOST_SLICES
-    )
+        raise field.refuse("a version and a list of shares in JSON", found=shown(error)) from error
+    shares = found.shares if isinstance(found, AssignmentFields) else found
+    return msgspec.convert(shares, tuple[Share, ...], from_attributes=True)
 
 
 def _allocation(field: Field, unit_mib: int) -> tuple[Share, ...]:

@@ -1,4 +1,4 @@
-"""How NVML is told to change one GPU: MIG mode, instances, limits. Everything here runs in the driver's thread."""
+"""Changes to one GPU through NVML: MIG mode, instances, limits. Everything here runs in the driver's thread."""
 
 import ctypes
 from typing import Any
@@ -35,7 +35,7 @@ _WAITS = (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED)
 
 
 def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
-    """Turn MIG on or off. NVML says success also when nothing came of it: the activation status and the mode tell."""
+    """Turn MIG on or off. NVML reports success when nothing changed: its activation status and the mode show it."""
     now, subject = mig_of(facts), f"MIG mode of {named(facts)}"
     if now.current == now.pending == enabled:
         return now
@@ -47,11 +47,11 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
         if status in _WAITS:
             return after
         pynvml.nvmlDeviceSetMigMode(device, int(now.current))
-    told = f"NVML: {pynvml.NVMLError(status)} ({status})"
+    found = f"NVML: {pynvml.NVMLError(status)} ({status})"
     if status == pynvml.NVML_ERROR_IN_USE:
         accepted = "ending what holds the GPU open (monitoring, display, persistence daemon), then setting it again"
-        raise Conflict(subject, found=told, wanted="an idle GPU", accepted=accepted)
-    raise Unavailable(subject, found=told, wanted="on" if enabled else "off", accepted="resetting the GPU")
+        raise Conflict(subject, found=found, wanted="an idle GPU", accepted=accepted)
+    raise Unavailable(subject, found=found, wanted="on" if enabled else "off", accepted="resetting the GPU")
 
 
 def create(facts: GpuFacts, device: Any, placement: Placement) -> None:

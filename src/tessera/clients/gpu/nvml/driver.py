@@ -57,7 +57,7 @@ class NvmlDriver:
     """A `GpuDriver` that asks NVML, all in one thread. `open` makes it; close it, or use it as a context manager.
 
     GPUs keep the index they had when it was opened. After a timeout it recovers by itself as soon as NVML's call comes
-    back; until then every call raises `Unavailable` at once. What the late call did, the next inventory tells.
+    back; until then every call raises `Unavailable` at once. What the late call did, the next inventory shows.
     """
 
     def __init__(self, thread: DriverThread, node: Node, feed: Feed, deadlines: Deadlines) -> None:
@@ -79,7 +79,7 @@ class NvmlDriver:
         thread, feed, loop = DriverThread("nvml"), Feed(), asyncio.get_running_loop()
 
         def publish(event: GpuEvent) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to report to
                 loop.call_soon_threadsafe(feed.publish, event)
 
         made: list[Node] = []

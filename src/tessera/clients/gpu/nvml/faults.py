@@ -21,7 +21,7 @@ REFUSED = (
 )
 """This GPU or driver does not do it."""
 
-_LATER = "trying again later; the kernel's log (dmesg) may tell more"
+_LATER = "trying again later; the kernel's log (dmesg) may say more"
 _MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
     **dict.fromkeys(REFUSED, (Unsupported, "another GPU, or a newer driver")),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidInput, "what the GPU's product documentation allows"),
@@ -52,7 +52,7 @@ def translated(subject: str, wanted: str) -> Iterator[None]:
 
     Args:
         subject: the object the calls are about: `MIG mode of GPU 0 (GPU-...)`.
-        wanted: what they shall do.
+        wanted: what they are to do.
 
     """
     try:

@@ -102,6 +102,7 @@ class Node:
                 if facts is not None and not facts.lost and facts.layout is None and not limits:
                     limits = limits_memory(self._handle(card))
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+            unread = (card.index for uuid, card in self._cards.items() if uuid not in self._facts)
             return Inventory(
                 gpus=tuple(self._facts[uuid] for uuid in self._cards if uuid in self._facts),
                 driver=pynvml.nvmlSystemGetDriverVersion(),
@@ -109,7 +110,7 @@ class Node:
                 cuda=(cuda // 1000, cuda % 1000 // 10),
                 memory_limits=limits,
                 notes=(*_sentences(notes), *self._silent()),
-                unseen=tuple(sorted((*self._unseen, *self._unread()))),
+                unseen=tuple(sorted((*self._unseen, *unread))),
             )
 
     def _look(self, card: Card) -> tuple[str, ...]:
@@ -125,14 +126,12 @@ class Node:
         self._lost.discard(card.uuid)
         return clauses
 
-    def _unread(self) -> Iterable[int]:
-        return (card.index for uuid, card in self._cards.items() if uuid not in self._facts)
-
     def _silent(self) -> Iterable[str]:
         deaf = self._watch.deaf if self._watch else ()
         for uuid in deaf:
             if uuid not in self._lost:
-                yield f"GPU {self._cards[uuid].index}: the driver does not tell its errors, so only its loss is noticed"
+                index = self._cards[uuid].index
+                yield f"GPU {index}: the driver does not report its errors, so only its loss is noticed"
 
     def _handle(self, card: Card) -> Any:
         return pynvml.nvmlDeviceGetHandleByUUID(card.uuid)

@@ -40,7 +40,7 @@ def profiles(device: Any, total_mib: int) -> tuple[SeenProfile, ...]:
 
 
 def _info(device: Any, number: int) -> Any:
-    """Return what is told of a profile, in the newest form the driver knows; None where the GPU does not have it."""
+    """Return what the driver reports of a profile, in the newest form it has; None where the GPU does not have it."""
     for version in (2, 1):
         try:
             return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, number, version=version)
@@ -70,7 +70,7 @@ def _seen(device: Any, info: Any, name: str) -> SeenProfile:
 
 
 def _name(info: Any, total_mib: int, number: int) -> str:
-    """Return a profile's name from slices, memory and kind, for drivers that do not tell it.
+    """Return a profile's name from slices, memory and kind, for drivers that do not report it.
 
     Source: NVIDIA go-nvlib, `pkg/nvlib/device/mig_profile.go`: the part of the memory in eighths, rounded up, of the
     whole gigabytes.

@@ -1,4 +1,4 @@
-"""What NVML tells of one GPU, as records. Everything here runs in the driver's thread."""
+"""What NVML reports of one GPU, as records. Everything here runs in the driver's thread."""
 
 import ctypes
 from pathlib import Path
@@ -27,7 +27,7 @@ _COMPUTE_MODES = {
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as NVML enumerated it when the driver was opened, and where the operating system tells more."""
+    """A GPU as NVML enumerated it when the driver was opened, and where the operating system says more."""
 
     index: int
     uuid: str
@@ -60,7 +60,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
-    """Return what NVML tells of a GPU, and what it does not or what differs from the catalogue, one clause each."""
+    """Return what NVML reports of a GPU, and what it does not or what differs from the catalogue, one clause each."""
     product = pynvml.nvmlDeviceGetName(device)
     pci = pynvml.nvmlDeviceGetPciInfo_v3(device)
     pci_device = f"0x{pci.pciDeviceId:08X}"
@@ -112,21 +112,21 @@ def mode(device: Any) -> MigMode | None:
 
 
 def _memory(device: Any) -> tuple[int, int, tuple[str, ...]]:
-    """Return all memory and what of it can be granted, in MiB, and what is wrong with that."""
-    told = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
-    if told is not None:
-        return told.total // MIB, (told.total - told.reserved) // MIB, ()
+    """Return all memory and what of it can be allocated, in MiB, and what is wrong with that."""
+    memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
+    if memory is not None:
+        return memory.total // MIB, (memory.total - memory.reserved) // MIB, ()
     older = optional(pynvml.nvmlDeviceGetMemoryInfo, device)
     if older is None:
-        return 0, 0, ("memory is not told, so none is granted",)
-    clause = "what the driver reserves of the memory is not told, so all of it is taken to be usable"
+        return 0, 0, ("the driver does not report its memory, so none is allocated",)
+    clause = "the driver does not report how much memory it reserves, so all of it counts as usable"
     return older.total // MIB, older.total // MIB, (clause,)
 
 
 def used_mib(device: Any) -> int:
-    """Return the MiB in use on a GPU or MIG device, rounded up; where it is told apart, without what is reserved."""
-    told = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
-    used: int = (told or pynvml.nvmlDeviceGetMemoryInfo(device)).used
+    """Return the MiB in use on a GPU or MIG device, rounded up; without what is reserved, where that is reported."""
+    memory = optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2))
+    used: int = (memory or pynvml.nvmlDeviceGetMemoryInfo(device)).used
     return -(-used // MIB)
 
 
@@ -149,7 +149,7 @@ def _watts(milliwatts: int | None) -> int | None:
 
 
 def _numa(sysfs: Path, bus_id: str) -> int | None:
-    """Return the NUMA node of the GPU's slot; None where the system has one node or does not tell."""
+    """Return the NUMA node of the GPU's slot; None where the system has one node or does not report it."""
     node = _sysfs(sysfs, bus_id, "numa_node")
     return int(node) if node.isascii() and node.isdecimal() else None
 
@@ -164,7 +164,7 @@ def _subsystems(sysfs: Path, pci: Any) -> tuple[int, ...]:
 
 
 def _sysfs(sysfs: Path, bus_id: str, attribute: str) -> str:
-    """Return what the operating system tells of a GPU's slot; empty where it does not.
+    """Return what the operating system reports of a GPU's slot; empty where it does not.
 
     NVML writes the PCI domain with eight digits, sysfs with four.
     """

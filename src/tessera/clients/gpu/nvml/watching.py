@@ -29,9 +29,9 @@ class Watch:
     def __init__(self, devices: Mapping[str, Any]) -> None:
         self._set = pynvml.nvmlEventSetCreate()
         self._uuids = {_address(device): uuid for uuid, device in devices.items()}
-        """By handle, since a lost GPU does not tell its UUID."""
+        """By handle, since a lost GPU does not report its UUID."""
         self.deaf: tuple[str, ...] = tuple(uuid for uuid, device in devices.items() if not self._register(device))
-        """GPUs whose events the driver does not tell."""
+        """GPUs whose events the driver does not report."""
 
     def _register(self, device: Any) -> bool:
         wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange

@@ -1,4 +1,4 @@
-"""Memory where no listing was seen: figures below what the driver will show, so that nothing is granted twice."""
+"""Memory where no listing was seen: figures below what the driver will show, so that nothing is allocated twice."""
 
 __all__ = ["gpu_memory_mib", "profile_memory_mib"]
 

@@ -27,12 +27,10 @@ def _plain(text: str) -> str:
     return re.sub(r"[\s_-]+", "-", text.strip().casefold()).removeprefix("nvidia-")
 
 
-def _by_name() -> Mapping[str, GpuModel]:
-    names = {_plain(name): each for each in CATALOGUE for name in (*each.aliases, *each.pci)}
-    return MappingProxyType(names | {_plain(each.name): each for each in CATALOGUE})
-
-
-_BY_NAME = _by_name()
+_BY_NAME: Mapping[str, GpuModel] = MappingProxyType(
+    {_plain(name): each for each in CATALOGUE for name in (*each.aliases, *each.pci)}
+    | {_plain(each.name): each for each in CATALOGUE}
+)
 
 
 @cache

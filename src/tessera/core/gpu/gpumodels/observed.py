@@ -41,7 +41,7 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     media_engines: bool
     """Whether an instance has decoders, JPEG or optical flow engines."""
     places: tuple[tuple[int, int], ...] = ()
-    """Start and size of each placement; empty where the driver does not tell."""
+    """Start and size of each placement; empty where the driver does not report it."""
 
 
 class SeenGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,10 +137,10 @@ def _confirmed(own: Profile, seen: SeenProfile, notes: list[str]) -> Profile:
     }
     if seen.places:
         taken |= {"size": size, "starts": starts, "placement": "observed"}
-    told = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
+    differing = {field: value for field, value in taken.items() if field in _COMPARED and getattr(own, field) != value}
     if not own.memory_known or abs(seen.memory_mib - own.memory_mib) <= _ROUNDING_MIB:
-        told.pop("memory_mib", None)
-    for field, after in told.items():
+        differing.pop("memory_mib", None)
+    for field, after in differing.items():
         if before := getattr(own, field):
             shown = _COMPARED[field]
             notes.append(f"profile {own.name} with {shown} {_text(after)}, {_text(before)} in the catalogue")

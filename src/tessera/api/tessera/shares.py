@@ -1,0 +1,62 @@
+"""Shares as Tessera writes them down: in a pod's annotation `tessera.dev/assignment` and in the claims of a GPUNode.
+
+```json
+{"version": 1, "shares": [{"gpu": 0, "mode": "mig", "profile": "1g.5gb", "start": 0, "memoryMiB": 4864,
+                           "computePercent": 14, "isolation": "hardware", "resource": "nvidia.com/mig-1g.5gb"}]}
+```
+
+Annotations of before are the list alone, its fields in `snake_case`; they are still read, and keep their signatures.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tessera.core.gpu.sharing import Mode
+from tessera.core.workload.need import Isolation
+
+__all__ = [
+    "MOST_GPUS",
+    "MOST_MIB",
+    "MOST_UNITS",
+    "AssignmentFields",
+    "ShareFields",
+    "UnversionedShareFields",
+]
+
+MOST_GPUS, MOST_MIB, MOST_UNITS = 256, 1 << 24, 64
+"""Of a node; 16 TiB, more memory than any GPU has; placement units, where the longest axis known has 12."""
+
+_Memory = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class ShareFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a pod gets of one device."""
+
+    # Readers refuse amounts that no device has; the API server alone holds claims to the rest, in `extra_json_schema`.
+
+    gpu: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
+    """Index of the GPU in its node."""
+    mode: Mode
+    profile: Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": 64})] | None = None
+    start: Annotated[int, msgspec.Meta(ge=0, le=MOST_UNITS)] | None = None
+    memory_mib: _Memory = msgspec.field(name="memoryMiB")
+    compute_percent: _Percent
+    isolation: Isolation
+    resource: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 317})]
+    container: Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 63})] = ""
+
+
+class UnversionedShareFields(ShareFields, frozen=True, kw_only=True):
+    """A share in an annotation of before."""
+
+    memory_mib: _Memory = msgspec.field(name="memory_mib")
+    compute_percent: _Percent = msgspec.field(name="compute_percent")
+
+
+class AssignmentFields(msgspec.Struct, frozen=True):
+    """What a pod gets, in its annotation."""
+
+    version: Literal[1]
+    shares: tuple[ShareFields, ...]

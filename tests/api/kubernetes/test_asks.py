@@ -1,0 +1,189 @@
+"""Requests of containers as asks for GPUs: in which names and units, and what is refused where."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.manifests import need_of, pods_of
+from tessera.api import documents
+from tessera.api.kubernetes import workloads
+from tessera.core.workload.need import Ask, Form, Isolation
+from tessera.errors import InvalidInput
+
+ASKS: dict[str, tuple[str, str, list[Ask]]] = {
+    "no GPU": ("{cpu: 1}", "{}", []),
+    "a whole GPU": ("{nvidia.com/gpu: 1}", "{}", [Ask(resource="nvidia.com/gpu", container="main")]),
+    "an amount in quotes": ("{nvidia.com/gpu: '2'}", "{}", [Ask(resource="nvidia.com/gpu", count=2, container="main")]),
+    "zero is no ask": ("{nvidia.com/gpu: 0}", "{}", []),
+    "a renamed replica": (
+        "{nvidia.com/gpu.shared: 1}",
+        "{}",
+        [Ask(resource="nvidia.com/gpu.shared", container="main")],
+    ),
+    "a grade for an exact ask": (
+        "{nvidia.com/gpu: 1}",
+        "{tessera.dev/isolation: hardware}",
+        [Ask(resource="nvidia.com/gpu", isolation=Isolation.HARDWARE, container="main")],
+    ),
+    "a MIG slice": (
+        "{nvidia.com/mig-1g.10gb: 3}",
+        "{}",
+        [Ask(resource="nvidia.com/mig-1g.10gb", count=3, container="main")],
+    ),
+    "a memory share": (
+        "{aliyun.com/gpu-mem: 5}",
+        "{}",
+        [Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=5120, container="main")],
+    ),
+    "a memory share that must be enforced": (
+        "{aliyun.com/gpu-mem: 5}",
+        "{tessera.dev/isolation: driver}",
+        [
+            Ask(
+                resource="aliyun.com/gpu-mem",
+                form=Form.SHARE,
+                memory_mib=5120,
+                isolation=Isolation.DRIVER,
+                container="main",
+            )
+        ],
+    ),
+    "a need is enforced by the driver unless it says otherwise": (
+        "{tessera.dev/gpu-memory: 6}",
+        "{}",
+        [
+            Ask(
+                resource="tessera.dev/gpu-memory",
+                form=Form.NEED,
+                memory_mib=6144,
+                isolation=Isolation.DRIVER,
+                container="main",
+            )
+        ],
+    ),
+    "a need with everything": (
+        "{tessera.dev/gpu-memory: 6500, tessera.dev/gpu-compute: 30, tessera.dev/gpu-count: 2}",
+        "{tessera.dev/isolation: hardware, tessera.dev/gpu-memory-unit: MiB}",
+        [
+            Ask(
+                resource="tessera.dev/gpu-memory",
+                form=Form.NEED,
+                count=2,
+                memory_mib=6500,
+                compute_percent=30,
+                isolation=Isolation.HARDWARE,
+                container="main",
+            )
+        ],
+    ),
+    "names Tessera does not speak are kept": (
+        "{nvidia.com/gpu: 1, nvidia.com/gpumem: 3000, storage: 1, hugepages-2Mi: 4Mi, x.kubernetes.io/y: 1}",
+        "{}",
+        [
+            Ask(resource="nvidia.com/gpu", container="main"),
+            Ask(resource="nvidia.com/gpumem", count=3000, container="main"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "annotations", "want"), ASKS.values(), ids=ASKS)
+def test_gpu_asks(limits: str, annotations: str, want: list[Ask]) -> None:
+    assert list(need_of(limits, annotations=annotations).asks) == want
+
+
+def test_shares_in_mib_where_the_cluster_counts_so() -> None:
+    container = "{name: m, resources: {limits: {aliyun.com/gpu-mem: 8138}}}"
+    text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{container}]}}"
+    assert pods_of(text, share_unit_mib=1).pods[0].need.asks[0].memory_mib == 8138
+
+
+def test_a_request_equal_to_its_limit_is_one_ask() -> None:
+    resources = "{requests: {nvidia.com/gpu: 2}, limits: {nvidia.com/gpu: 2}}"
+    text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: m, resources: {resources}}}]}}"
+    assert [ask.count for ask in pods_of(text).pods[0].need.asks] == [2]
+
+
+LIMITS = "spec.containers[0].resources.limits"
+BAD_NEEDS = {
+    "half a GPU": (
+        "{nvidia.com/gpu: 0.5}",
+        "{}",
+        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: found 0.5, wanted a whole",
+    ),
+    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "found -1, wanted a quantity of zero or more"),
+    "no number": ("{nvidia.com/gpu: many}", "{}", "found 'many', wanted a Kubernetes quantity"),
+    "a truth value": ("{nvidia.com/gpu: true}", "{}", "found true, wanted a Kubernetes quantity"),
+    "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "found 5000, wanted at most 4096 devices"),
+    "an absurd quantity": ("{memory: 1e400}", "{}", "found '1e400', wanted a quantity of at most 2^63 - 1"),
+    "negative memory": ("{memory: -1}", "{}", "found -1, wanted a quantity of zero or more"),
+    "memory in bytes": ("{tessera.dev/gpu-memory: 6Gi}", "{}", "found '6Gi', wanted a number of GiB that some GPU has"),
+    "memory beyond any GPU in MiB": (
+        "{tessera.dev/gpu-memory: 6Gi}",
+        "{tessera.dev/gpu-memory-unit: MiB}",
+        "wanted a number of MiB that some GPU has; accepted: 6 for 6 MiB; no suffix",
+    ),
+    "compute above a whole GPU": (
+        "{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 101}",
+        "{}",
+        "found 101, wanted a percentage from 1 to 100",
+    ),
+    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "wanted tessera.dev/gpu-memory beside it"),
+    "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "found tessera.dev/gpu-count, wanted"),
+    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "wanted at most 64 GPUs"),
+    "a name of ours that is none": (
+        "{tessera.dev/gpu-mem: 6}",
+        "{}",
+        "found tessera.dev/gpu-mem, wanted a resource Tess",
+    ),
+    "a name without a domain": ("{gpu: 1}", "{}", "found 'gpu', wanted a resource name"),
+    "a profile no model has": (
+        "{nvidia.com/mig-1g.11gb: 1}",
+        "{}",
+        "found nvidia.com/mig-1g.11gb, wanted a MIG profile that some GPU model has; accepted: those that `tessera pro",
+    ),
+    "two forms in a container": (
+        "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",
+        "{}",
+        "found aliyun.com/gpu-mem and nvidia.com/gpu, wanted one form of GPU request in a container",
+    ),
+    "a share of hardware grade": (
+        "{aliyun.com/gpu-mem: 5}",
+        "{tessera.dev/isolation: hardware}",
+        "found aliyun.com/gpu-mem with isolation hardware, wanted a grade that a share can have",
+    ),
+    "an unknown grade": (
+        "{}",
+        "{tessera.dev/isolation: strong}",
+        (
+            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: found 'strong', wanted one of "
+            "the words accepted; accepted: hardware, driver, none"
+        ),
+    ),
+    "an unknown GPU model": (
+        "{}",
+        "{tessera.dev/gpu-model: H1000}",
+        "metadata.annotations[tessera.dev/gpu-model]: GPU model: found 'H1000', wanted a GPU model that Tessera knows",
+    ),
+    "an annotation of ours that is none": ("{}", "{tessera.dev/isolaton: none}", "wanted an annotation Tessera knows"),
+    "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "found true, wanted one of the words"),
+}
+
+
+@pytest.mark.parametrize(("limits", "annotations", "want"), BAD_NEEDS.values(), ids=BAD_NEEDS)
+def test_a_bad_ask_is_refused_with_its_place(limits: str, annotations: str, want: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        need_of(limits, annotations=annotations)
+    assert want in str(caught.value)
+    assert str(caught.value).startswith("pods.yaml, document 1, line ")
+
+
+@given(st.text())
+def test_any_quantity_is_read_or_refused(text: str) -> None:
+    limits: documents.Plain = {"cpu": text, "nvidia.com/gpu": text, "tessera.dev/gpu-memory": text}
+    container: documents.Plain = {"name": "m", "resources": {"limits": limits}}
+    data: documents.Plain = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    with contextlib.suppress(InvalidInput):
+        workloads.read([documents.Document(source="a", number=1, data=data, first_line=1)])

@@ -1,0 +1,60 @@
+"""The annotation `tessera.dev/assignment`: what is written, and what former versions wrote on running pods."""
+
+import json
+
+import pytest
+
+from builders.kubeobjects import amount, cut, place, pod
+from builders.signed import SERVER, keys
+from tessera.api.kubernetes.podspecs import read_need
+from tessera.api.tessera.pods.assignments import read_shares, write_shares
+from tessera.api.tessera.pods.clusterpods import object_field
+from tessera.errors import InvalidInput
+
+SHARES = (amount(0), cut(1, "1g.5gb", 2))
+
+
+def test_the_text_has_a_version_and_the_names_of_a_gpunode() -> None:
+    first, second = json.loads(write_shares(SHARES))["shares"]
+    assert write_shares(()) == '{"version":1,"shares":[]}'
+    assert list(first) == ["gpu", "mode", "memoryMiB", "computePercent", "isolation", "resource", "container"]
+    assert (second["profile"], second["start"]) == ("1g.5gb", 2)
+
+
+def test_what_is_written_is_read_again() -> None:
+    field = object_field("Pod", pod("p", {}, *SHARES))
+    assert read_shares(field, None) == SHARES
+
+
+def test_an_assignment_of_another_version_is_not_taken_for_this_one() -> None:
+    text = write_shares(SHARES).replace('"version":1', '"version":2')
+    field = object_field("Pod", pod("p", annotations={"tessera.dev/assignment": text}))
+    with pytest.raises(InvalidInput, match="Invalid enum value 2"):
+        read_shares(field, None)
+
+
+FORMER = (
+    '[{"gpu":0,"mode":"memory-share","profile":null,"start":null,"memory_mib":4096,"compute_percent":0,'
+    '"isolation":"none","resource":"tessera.dev/gpu-memory","container":"main"},{"gpu":1,"mode":"mig",'
+    '"profile":"1g.5gb","start":2,"memory_mib":4864,"compute_percent":14,"isolation":"hardware",'
+    '"resource":"nvidia.com/mig-1g.5gb","container":"main"}]'
+)
+"""As versions before the annotation had one wrote it."""
+SIGNED = {
+    "tessera.dev/assignment": '[{"gpu":0,"mode":"mig","profile":"1g.5gb","start":2,"memory_mib":4096,'
+    '"compute_percent":0,"isolation":"hardware","resource":"tessera.dev/gpu-memory","container":"main"}]',
+    "tessera.dev/assignment-signature": "v1.56475aa75463474c.np0yu/0iKEXAUj8SQlFVCaU9IuMy3qfxXo4XobpOcY2/"
+    "iaJz9Z38z9fAud8GE2UZm4lVGVmDcyPhZ7bPSqi+BQ==",
+}
+"""The same with the signature that the key `SERVER` made of it for pod `ns/p` on node `a`."""
+
+
+def test_an_annotation_without_version_is_read() -> None:
+    field = object_field("Pod", pod("p", annotations={"tessera.dev/assignment": FORMER}))
+    assert read_shares(field, None) == SHARES
+
+
+def test_an_annotation_without_version_keeps_its_signature() -> None:
+    field = object_field("Pod", pod("p", {"tessera.dev/gpu-memory": 4}, annotations=SIGNED))
+    shares = read_shares(field, read_need(field, share_unit_mib=1024), keys=keys(SERVER))
+    assert shares == (amount(0, place("A100-40GB", "1g.5gb", 2)),)

@@ -1,0 +1,32 @@
+"""What a container asks of GPUs, in each of the three forms."""
+
+from tessera.core.workload.need import Ask, Form, Isolation
+
+
+def exact(count: int = 1, resource: str = "nvidia.com/gpu", container: str = "") -> Ask:
+    """Return an ask for devices by name."""
+    return Ask(resource=resource, count=count, container=container)
+
+
+def share(memory_mib: int, container: str = "") -> Ask:
+    """Return an ask for gpushare's memory."""
+    return Ask(resource="aliyun.com/gpu-mem", form=Form.SHARE, memory_mib=memory_mib, container=container)
+
+
+def need(
+    memory_mib: int,
+    count: int = 1,
+    compute_percent: int = 0,
+    container: str = "",
+    isolation: Isolation = Isolation.DRIVER,
+) -> Ask:
+    """Return an ask for an amount of memory, and of compute, on each of so many GPUs."""
+    return Ask(
+        resource="tessera.dev/gpu-memory",
+        form=Form.NEED,
+        count=count,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        isolation=isolation,
+        container=container,
+    )

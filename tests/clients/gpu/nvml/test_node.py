@@ -1,0 +1,48 @@
+"""GPUs that do not answer hide no other."""
+
+import msgspec
+import pynvml
+import pytest
+
+from conformance.gpusuite import soon
+from harness.gpuworlds import QUICK, NvmlWorld
+from tessera.clients.gpu import NvmlDriver
+from tessera.core.gpu.inventory import GpuEvent
+from tessera.sim.nvmlsim import FOREVER, Machine
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_gpu_that_was_lost_before_is_told_and_taken_up_when_it_is_back(machine: Machine) -> None:
+    machine.lose(0)
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([1], (0,))
+        assert inventory.remarks == ("GPU 0: lost before Tessera started, so it is not listed",)
+        machine.clear_faults()
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0, 1], ())
+        assert not any(each.lost for each in inventory.gpus)
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetName"])
+async def test_a_gpu_that_never_answered_is_unseen_and_hides_no_other(machine: Machine, function: str) -> None:
+    machine.fault(function, code=pynvml.NVML_ERROR_UNKNOWN, gpu=1, times=FOREVER)
+    async with await NvmlDriver.open(deadlines=QUICK) as driver:
+        inventory = await driver.inventory()
+        assert ([each.index for each in inventory.gpus], inventory.unseen) == ([0], (1,))
+        machine.clear_faults()
+        assert [each.index for each in (await driver.inventory()).gpus] == [0, 1]
+
+
+async def test_a_gpu_that_cannot_be_read_does_not_hide_the_others(world: NvmlWorld) -> None:
+    before, _ = (await world.driver.inventory()).gpus
+    world.machine.fault("nvmlDeviceGetName", code=pynvml.NVML_ERROR_UNKNOWN, gpu=0, times=FOREVER)
+    events = world.driver.events()
+    inventory = await world.driver.inventory()
+    assert [each.lost for each in inventory.gpus] == [True, False]
+    assert inventory.gpus[0] == msgspec.structs.replace(before, lost=True)
+    assert inventory.notes[0].startswith("GPU 0 (NVIDIA A100-SXM4-40GB): it cannot be read: Unknown Error")
+    assert await soon(events, lambda event: event.lost) == GpuEvent(gpu=before.uuid, lost=True)
+    world.machine.clear_faults()
+    assert (await world.driver.inventory()).gpus[0] == before
