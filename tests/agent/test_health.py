@@ -8,6 +8,7 @@ import pytest
 from tessera.agent.health import HealthWatch
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.cluster.advertise import OfferOptions, offer
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -86,7 +87,7 @@ async def test_an_application_error_and_a_new_configuration_mark_nothing(rig: Ri
     rig.driver.report(GpuEvent(gpu=rig.a100))
     rig.driver.report(GpuEvent(gpu=rig.t4, xid=48))
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
 
 
 @pytest.mark.anyio
@@ -104,7 +105,7 @@ async def test_a_storm_of_application_errors_reads_nothing(rig: Rig) -> None:
 async def test_a_lost_gpu_is_marked_and_comes_back(rig: Rig) -> None:
     rig.driver.lose(rig.t4)
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     rig.driver.find(rig.t4)
     for rig.now_s in (10.0, 15.0):
         await rig.look()
@@ -116,7 +117,7 @@ async def test_a_gpu_lost_without_a_word_is_noticed_by_looking(rig: Rig) -> None
     inventory = await rig.driver.inventory()
     rig.driver.lose(rig.t4)
     await rig.look()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     assert inventory.gpus[1].uuid == rig.t4
 
 
@@ -134,7 +135,7 @@ async def test_without_an_inventory_a_strange_instance_stands_for_its_gpu(rig: R
     rig.driver.fail("inventory", SILENT)
     rig.driver.report(GpuEvent(gpu=rig.a100, xid=BAD, gpu_instance=77))
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.a100}
+    assert rig.watch.unhealthy == {DeviceId(rig.a100)}
 
 
 @pytest.mark.anyio

@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.allocators import as_keys, as_wanted
 from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Logger
 
@@ -71,7 +71,7 @@ class GpuNodeLink:
         """The object as it was stored then: the watch is late."""
         self._gone = ""
         """UID of the object that was deleted last."""
-        self._offered = frozenset[DeviceKey]()
+        self._offered = frozenset[DeviceId]()
 
     async def run(self) -> None:
         """Follow the object until cancelled."""
@@ -119,7 +119,7 @@ class GpuNodeLink:
         """Whether the cluster is known not to have the kind: then no server allocates anything of this node."""
         return self._absent
 
-    def offered(self) -> frozenset[DeviceKey]:
+    def offered(self) -> frozenset[DeviceId]:
         """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last.
 
         Whoever deletes the object takes nothing back from the kubelet.
@@ -156,7 +156,7 @@ class GpuNodeLink:
             raise Unavailable(f"GPUNode {self._node}", found="none yet", wanted="the one that another process made")
         return read_gpu_node(found)
 
-    async def write_offered(self, keys: frozenset[DeviceKey], version: str) -> None:
+    async def write_offered(self, keys: frozenset[DeviceId], version: str) -> None:
         """Write which devices are the kubelet's, on the version of the object that this was decided on.
 
         Raises:
@@ -243,7 +243,7 @@ def _uid(found: Object) -> str:
     return str((found.get("metadata") or {}).get("uid") or "")
 
 
-def _offered(found: Object) -> frozenset[DeviceKey]:
+def _offered(found: Object) -> frozenset[DeviceId]:
     try:
         return as_keys(read_gpu_node(found).offered)
     except InvalidInput:

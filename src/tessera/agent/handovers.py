@@ -22,22 +22,20 @@ from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer
+from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.allocators import (
     Handover,
     as_keys,
     by_name,
     claimed_keys,
-    existing,
     handover,
-    on_gpus,
-    overlapping,
     restricted,
     still_needed,
     with_former,
 )
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
@@ -111,7 +109,7 @@ class Handovers:
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
-    async def after(self, look: Look, plan: Handover) -> frozenset[DeviceKey]:
+    async def after(self, look: Look, plan: Handover) -> frozenset[DeviceId]:
         """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
 
         Raises:
@@ -120,11 +118,11 @@ class Handovers:
         """
         if not plan.withdrawing:
             return frozenset()
-        known = on_gpus(look.inventory, await self._kubelet.allocatable())
+        known = devices_of_ids(await self._kubelet.allocatable(), look.inventory)
         desired, held = by_name(self._last), self._gate.by_name
         return handover(desired, self._gpunode.offered(), held, frozenset(), known).release
 
-    async def release(self, look: Look, keys: frozenset[DeviceKey]) -> None:
+    async def release(self, look: Look, keys: frozenset[DeviceId]) -> None:
         """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
 
         What a pod was allocated in the last moment stays.
@@ -138,12 +136,12 @@ class Handovers:
 
     # To the kubelet
 
-    async def _commit(self, look: Look, desired: frozenset[DeviceKey]) -> None:
+    async def _commit(self, look: Look, desired: frozenset[DeviceId]) -> None:
         """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
 
         What was the kubelet's when somebody deleted the object is still.
         """
-        lost = self._gpunode.offered() if self._gpunode.deleted else frozenset[DeviceKey]()
+        lost = self._gpunode.offered() if self._gpunode.deleted else frozenset[DeviceId]()
         for _ in range(_TRIES):
             state = await self._gpunode.fresh(look.node)
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
@@ -157,22 +155,23 @@ class Handovers:
                 return
         self._log.info("look_again", what="offered", reason="servers write claims to the GPUNode at every try")
 
-    def _taken(self, look: Look, desired: frozenset[DeviceKey], claims: Iterable[Claim]) -> frozenset[DeviceKey]:
+    def _taken(self, look: Look, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
         """Return which of the desired devices have something in common with what claims and assignments name."""
         models = {gpu.uuid: gpu.model for gpu in look.gpus}
         names = claimed_keys(claims, look.gpus) | self._pods.assigned(look.inventory)
-        return frozenset(key for key in desired if any(overlapping(models, key, name) for name in names))
+        return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
     # To the scheduler
 
-    async def _bound_for(self, look: Look) -> frozenset[DeviceKey]:
+    async def _bound_for(self, look: Look) -> frozenset[DeviceId]:
         """Return which devices stay for pods that are bound to this node for them already.
 
         Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
         """
-        resources = {each.key: named.name for named in self._last.resources for each in named.devices}
+        resources = {each.device: named.name for named in self._last.resources for each in named.devices}
         gone = by_name(self._last) - by_name(look.offered) - self._gate.by_name
-        leaving = {key: resources[key] for key in sorted(gone & existing(look.inventory), key=str)}
+        existing = existing_devices(look.inventory)
+        leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
             return frozenset()
         left = {resource.name: len(resource.devices) for resource in look.offered.resources}
@@ -188,7 +187,9 @@ class Handovers:
             for resource in look.offered.resources
         }
         awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
-        return still_needed(leaving, free, awaited)
+        return still_needed(
+            {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
+        )
 
     def _bound(self) -> Counter[str]:
         """Return how many devices of each resource the pods ask that are bound to this node."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.node import health as core
 from tessera.core.node.health import Change, Health, Phase, Policy
@@ -47,7 +47,7 @@ class HealthWatch:
         self.health = Health()
 
     @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
+    def unhealthy(self) -> frozenset[DeviceId]:
         """The GPUs and instances that are not to be offered."""
         return self.health.unhealthy
 
@@ -85,7 +85,7 @@ class HealthWatch:
     def _take(self, health: Health, changes: tuple[Change, ...]) -> None:
         self.health = health
         for change in changes:
-            gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+            gpu, placement = change.device
             where = None if placement is None else f"{placement.profile} at {placement.start}"
             write = logger().info if change.after is Phase.HEALTHY else logger().warning
             write("health_changed", gpu=gpu, instance=where, phase=change.after.value, reason=change.reason)

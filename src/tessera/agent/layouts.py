@@ -27,7 +27,7 @@ from tessera.agent.undisturbed import Undisturbed
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.api.tessera.nodereports import Report
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import (
@@ -59,7 +59,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """The Node object."""
     look: Callable[[], Awaitable[Declared]]
     """Returns what is declared now."""
-    assigned: Callable[[Inventory], frozenset[DeviceKey]]
+    assigned: Callable[[Inventory], frozenset[DeviceId]]
     """Returns the devices that pods were assigned."""
     note: Callable[[str, Iterable[str]], None]
     """Logs what is impaired, once each time it changes."""

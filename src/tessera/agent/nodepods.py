@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tessera.api.tessera.pods.dues import unshown
 from tessera.clients.kube import Object, name_of
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, uuids_of_uses
+from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, held_by_name, holdings
 from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
@@ -74,11 +74,11 @@ class NodePods:
             for name, own in shares.items()
         )
 
-    def assigned(self, inventory: Inventory) -> frozenset[DeviceKey]:
+    def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that assignments name, made already or not; a GPU for an amount or all of it."""
         return assigned(self._dues(), inventory)
 
-    async def by_name(self, inventory: Inventory) -> frozenset[DeviceKey]:
+    async def by_name(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that pods hold and asked for by name.
 
         Raises:
@@ -95,12 +95,13 @@ class NodePods:
 
         """
         known = holdings(await self._trusted(), self._dues(), inventory, guess=False)
+        uuids = existing_devices(inventory)
         own = (
-            PodDevices(pod=each.pod, devices=uuids_of_uses(each.uses, inventory))
+            (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))
             for each in self._allocations()
             if each.pod
         )
-        return (*known, *own)
+        return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own))
 
     async def _trusted(self) -> tuple[Held, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""

@@ -50,7 +50,7 @@ from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.allocators import as_wanted, by_name
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
@@ -58,6 +58,7 @@ from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import Mode
@@ -66,7 +67,7 @@ from tessera.core.node.health import Change
 from tessera.core.node.liststrategies import list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
 from tessera.core.node.reported import reported, withheld_resources
-from tessera.core.node.wanted import Spots, chosen_devices
+from tessera.core.node.wanted import chosen_devices
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
 
@@ -290,7 +291,7 @@ class Agent:
         """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""
         if self._gpunode.absent:
             return True
-        return any(gpu == (key if isinstance(key, str) else key[0]) for key in self._gpunode.offered())
+        return any(gpu == device.gpu for device in self._gpunode.offered())
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
         held = await self._pods.held(await self._driver.inventory())
@@ -344,7 +345,7 @@ class Agent:
         await self._plugins.adopt(look.inventory)
         now, plan = await self._handovers.before(look)
         told = await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing)
-        released = await self._handovers.after(look, plan) if told else frozenset[DeviceKey]()
+        released = await self._handovers.after(look, plan) if told else frozenset[DeviceId]()
         if released:
             await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing - released)
             await self._handovers.release(look, released)
@@ -367,7 +368,7 @@ class Agent:
             told("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
         return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
-    async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
+    async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return what is offered of GPUs left to Tessera; without GPUNodes nobody says, and all is offered."""
         wanted = declared.asked.wanted
         if wanted is None or not any(gpu.sharing.undecided for gpu in declared.gpus):

@@ -25,6 +25,7 @@ from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -351,7 +352,7 @@ async def test_replicas_are_spread(node: Node) -> None:
 async def test_health_and_devices_that_come_and_go(node: Node) -> None:
     pairs = (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE)
     await node.offer(*pairs)
-    await node.offer(*pairs, options=OfferOptions(unhealthy=frozenset({facts(0).uuid})))
+    await node.offer(*pairs, options=OfferOptions(unhealthy=frozenset({DeviceId(facts(0).uuid)})))
     assert (node.kubelet.capacity(GPU), node.kubelet.allocatable(GPU)) == (2, 1)
     await node.offer(*pairs)
     await node.offer(pairs[0])
@@ -867,7 +868,7 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
     node.ask("p")
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
-    assert node.plugins.gate.by_name == {facts(0).uuid}
+    assert node.plugins.gate.by_name == {DeviceId(facts(0).uuid)}
     monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
     await node.plugins.gate.tidy(node.plugins._uses_of)
     assert node.plugins.gate.by_name == frozenset()
@@ -1060,10 +1061,10 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     node.ask("q")
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
-    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}
     del node.watched["default", "p"]
     node.plugins.gate.release()
-    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}, "the watch may be late"
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
     del node.pods["default", "p"]
     node.version += 1
     await node.plugins.gate.tidy(node.plugins._uses_of)

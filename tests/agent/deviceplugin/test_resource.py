@@ -10,6 +10,7 @@ from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import Policy, Wanted
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
-SICK = OfferOptions(unhealthy=frozenset({facts(1).uuid}))
+SICK = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
 GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
 
@@ -64,7 +65,12 @@ HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
     "an unhealthy device": (two(SLICED, options=SICK), [IDS[2]], Conflict, "an unhealthy device"),
     "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
-    "an unhealthy unit": (two(MEMORY, UNITS, SICK), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
+    "an unhealthy unit": (
+        two(MEMORY, UNITS, SICK),
+        [f"{facts(1).uuid}-_-0"],
+        Conflict,
+        "an unhealthy device",
+    ),
 }
 
 
@@ -98,12 +104,12 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
 async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_already() -> None:
     each = plugin(two(SLICED))
     left = offered((facts(0, "T4"), SLICED))[GPU]
-    each.update(left, leaving=frozenset({facts(1).uuid}))
+    each.update(left, leaving=frozenset({DeviceId(facts(1).uuid)}))
     assert each.resource.devices == left.devices
-    assert each.offers(frozenset({facts(1).uuid}))
+    assert each.offers(frozenset({DeviceId(facts(1).uuid)}))
     assert dict((await each.allocate((IDS[2],))).env) == {"IDS": IDS[2]}
     each.update(left)
-    assert not each.offers(frozenset({facts(1).uuid}))
+    assert not each.offers(frozenset({DeviceId(facts(1).uuid)}))
     with pytest.raises(InvalidInput, match="one of the 2 ids"):
         await each.allocate((IDS[3],))
 

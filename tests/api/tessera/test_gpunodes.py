@@ -150,20 +150,13 @@ def test_the_driver_s_word_about_a_known_model_is_kept() -> None:
 def test_a_node_without_status_grants_nothing() -> None:
     """An object that no agent has written to has no GPUs, and says that it was not reported."""
     state = read_gpu_node(new_object("node-a", "uid-1"))
-    assert (state.reported, state.gpus, state.unhealthy) == (False, (), frozenset())
+    assert (state.reported, state.gpus, state.sick) == (False, (), ())
 
 
 def test_the_object_goes_with_its_node() -> None:
     """The Node owns the object, so that Kubernetes removes both."""
     want = [{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "uid-1"}]
     assert new_object("node-a", "uid-1")["metadata"]["ownerReferences"] == want
-
-
-def test_what_is_sick_is_named_as_the_agent_names_devices() -> None:
-    """A GPU is named by UUID, an instance by UUID and placement."""
-    place = Placement(0, 1, "1g.5gb")
-    state = GpuNodeState(name=NodeName("n"), sick=(Sick(gpu="a"), Sick(gpu="b", placement=place)))
-    assert state.unhealthy == {"a", ("b", place)}
 
 
 def test_a_wish_for_a_gpu_that_is_not_there_is_passed_over() -> None:

@@ -20,6 +20,7 @@ from tessera.api.tessera.nodereports import (
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used, Wanted
 from tessera.core.cluster.mps import Enforcement, Level
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -98,12 +99,15 @@ def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_noth
 def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:
     gpu = facts(1)
     change = Change(
-        key=(gpu.uuid, Placement(0, 1, "1g.5gb")), before=Phase.HEALTHY, after=Phase.UNHEALTHY, reason="Xid 79"
+        device=DeviceId(gpu.uuid, Placement(0, 1, "1g.5gb")),
+        before=Phase.HEALTHY,
+        after=Phase.UNHEALTHY,
+        reason="Xid 79",
     )
     got = health_report(change, Inventory(gpus=(facts(0), gpu)))
     assert (got.reason, got.warning) == ("DeviceUnhealthy", True)
     assert got.message == f"GPU 1 ({gpu.uuid}), 1g.5gb at 0: unhealthy, Xid 79"
     well = health_report(
-        Change(key="GPU-x", before=Phase.UNHEALTHY, after=Phase.HEALTHY, reason="back"), Inventory(gpus=())
+        Change(device=DeviceId("GPU-x"), before=Phase.UNHEALTHY, after=Phase.HEALTHY, reason="back"), Inventory(gpus=())
     )
     assert (well.reason, well.warning, well.message) == ("DeviceHealthy", False, "GPU ? (GPU-x): healthy, back")

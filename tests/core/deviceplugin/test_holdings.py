@@ -10,6 +10,7 @@ from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, given, held_by_name, holdings, used_keys
 from tessera.core.deviceplugin.matching import Due, DueKey, Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -71,12 +72,15 @@ def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, st
 GIVEN = {
     "nothing": ([], set()),
     "memory of a whole GPU": ([due("p", share(0))], set()),
-    "an instance that is there": ([due("p", share(1, "3g.20gb", 4))], {("GPU-1", MADE)}),
-    "an instance that is not made yet": ([due("p", share(2, "1g.5gb", 6))], {("GPU-2", Placement(6, 1, "1g.5gb"))}),
-    "an instance that goes by another name here": ([due("p", share(1, "3g.19gb", 4))], {("GPU-1", MADE)}),
+    "an instance that is there": ([due("p", share(1, "3g.20gb", 4))], {DeviceId("GPU-1", MADE)}),
+    "an instance that is not made yet": (
+        [due("p", share(2, "1g.5gb", 6))],
+        {DeviceId("GPU-2", Placement(6, 1, "1g.5gb"))},
+    ),
+    "an instance that goes by another name here": ([due("p", share(1, "3g.19gb", 4))], {DeviceId("GPU-1", MADE)}),
     "an instance that cannot be, beside one that can": (
         [due("p", share(1, "9g.1gb", 7)), due("q", share(1, "3g.20gb", 4))],
-        {("GPU-1", MADE)},
+        {DeviceId("GPU-1", MADE)},
     ),
     "a GPU that is not there": ([due("p", share(7, "3g.20gb", 4))], set()),
 }
@@ -90,7 +94,7 @@ def test_what_pods_were_given_by_assignment(case: str) -> None:
 
 def test_assignments_name_instances_and_gpus() -> None:
     dues = [due("p", share(0), share(2, "1g.5gb", 6)), due("q", share(1, "3g.20gb", 4)), due("r", share(9))]
-    want = {"GPU-0", ("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
+    want = {DeviceId("GPU-0"), DeviceId("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
     assert assigned(dues, NODE) == want
 
 
@@ -100,7 +104,7 @@ def test_devices_that_pods_asked_for_by_name() -> None:
         held("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
         held("c", NEED, "GPU-2-_-0"),
     ]
-    assert held_by_name(record, NODE) == {"GPU-0", ("GPU-1", MADE)}
+    assert held_by_name(record, NODE) == {DeviceId("GPU-0"), DeviceId("GPU-1", MADE)}
 
 
 def test_pods_hold_what_the_record_says_or_their_assignment() -> None:

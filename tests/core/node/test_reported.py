@@ -9,6 +9,7 @@ from builders.gpunodes import at, facts, shared
 from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
@@ -44,10 +45,10 @@ def test_the_state_of_a_node() -> None:
     inventory = Inventory(gpus=(CUT, WHOLE), driver="580.1")
     health = Health(
         states=(
-            ((CUT.uuid, HALVES[1]), ill("XID 94")),
-            ((CUT.uuid, HALVES[0]), ill("XID 13", Phase.HEALTHY)),
-            ((CUT.uuid, at("A100-40GB", ("1g.5gb", 0))[0]), ill("XID 94")),
-            (WHOLE.uuid, ill("XID 79", Phase.PROBATION)),
+            (DeviceId(CUT.uuid, HALVES[1]), ill("XID 94")),
+            (DeviceId(CUT.uuid, HALVES[0]), ill("XID 13", Phase.HEALTHY)),
+            (DeviceId(CUT.uuid, at("A100-40GB", ("1g.5gb", 0))[0]), ill("XID 94")),
+            (DeviceId(WHOLE.uuid), ill("XID 79", Phase.PROBATION)),
         )
     )
     found = reported("n1", reversed(GPUS), inventory, health, used=(used(5),), unit_mib=512)

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.gpunodes import at, facts, sevenths, shared
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, placements
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.layouts import Blocked, User, change
-from tessera.core.node.wanted import Spots, chosen_devices, fixed, targets
+from tessera.core.node.wanted import chosen_devices, fixed, targets
 
 A100 = model("A100-40GB")
 UUID = facts(0).uuid
@@ -22,6 +22,7 @@ SEVEN = sevenths()
 HALF = at("A100-40GB", ("3g.20gb", 0))[0]
 OTHER = at("A100-40GB", ("3g.20gb", 4))[0]
 WHOLE = Wanted(gpu=UUID, whole=True)
+Spots = frozenset[Placement | None]
 NOTHING: Spots = frozenset()
 ALL: Spots = frozenset({None})
 
@@ -31,8 +32,8 @@ def open_gpu(seen: GpuFacts, sharing: Sharing = AUTO) -> Gpu:
     return shared(seen, msgspec.structs.replace(sharing, layout=seen.layout))
 
 
-def keys(spots: Spots) -> frozenset[DeviceKey]:
-    return frozenset(UUID if spot is None else (UUID, spot) for spot in spots)
+def keys(spots: Spots) -> frozenset[DeviceId]:
+    return frozenset(DeviceId(UUID, spot) for spot in spots)
 
 
 def wants(*instances: Placement) -> Wanted:
@@ -82,13 +83,13 @@ OFFERED: dict[str, tuple[Layout | None, Wanted, Spots, Spots, Spots]] = {
 def test_what_is_offered(case: str) -> None:
     layout, wanted, held, assigned, want = OFFERED[case]
     gpu = open_gpu(facts(0, layout=layout))
-    assert chosen_devices([gpu], [wanted], keys(held), keys(assigned)) == {UUID: want}
+    assert chosen_devices([gpu], [wanted], keys(held), keys(assigned)) == {UUID: keys(want)}
 
 
 def test_a_gpu_that_nothing_is_said_of_offers_what_pods_hold() -> None:
     gpu = open_gpu(facts(0, layout=SEVEN))
-    others = (facts(1).uuid, (facts(1).uuid, SEVEN[1]))
-    assert chosen_devices([gpu], [], [(UUID, SEVEN[0]), *others], others) == {UUID: {SEVEN[0]}}
+    others = (DeviceId(facts(1).uuid), DeviceId(facts(1).uuid, SEVEN[1]))
+    assert chosen_devices([gpu], [], [DeviceId(UUID, SEVEN[0]), *others], others) == {UUID: keys(frozenset(SEVEN[:1]))}
 
 
 DECIDED = {
@@ -105,8 +106,8 @@ def test_gpus_of_which_an_administrator_decided_are_left_alone(case: str) -> Non
     seen = facts(0, layout=DECIDED[case].layout)
     gpu = shared(seen, DECIDED[case])
     for wanted in (WHOLE, wants(HALF)):
-        assert chosen_devices([gpu], [wanted], [UUID], [(UUID, HALF)]) == {}
-        assert targets([gpu], Inventory(gpus=(seen,)), [wanted], [], [(UUID, HALF)]) == ()
+        assert chosen_devices([gpu], [wanted], [DeviceId(UUID)], [DeviceId(UUID, HALF)]) == {}
+        assert targets([gpu], Inventory(gpus=(seen,)), [wanted], [], [DeviceId(UUID, HALF)]) == ()
 
 
 def test_a_label_decides_about_all_gpus() -> None:
@@ -253,7 +254,7 @@ def test_what_is_offered_exists_is_wanted_or_held_and_overlaps_nothing_assigned(
 ) -> None:
     seen, wanted, held, assigned = situation
     gpu = open_gpu(seen)
-    chosen = chosen_devices([gpu], [wanted], keys(held), keys(assigned))[UUID]
+    chosen = {each.placement for each in chosen_devices([gpu], [wanted], keys(held), keys(assigned))[UUID]}
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
     asked: Spots = ALL if wanted.whole else frozenset(wanted.instances)
     assert held <= chosen <= there & (held | asked)
@@ -273,4 +274,4 @@ def test_what_nobody_is_in_the_way_of_is_offered_when_it_is_cut(
     seen, wanted, *_ = situation
     then = after(seen, wanted, NOTHING, NOTHING)
     chosen = chosen_devices([open_gpu(then)], [wanted], [], [])[UUID]
-    assert chosen == (ALL if wanted.whole else frozenset(wanted.instances))
+    assert chosen == set(wanted.devices)

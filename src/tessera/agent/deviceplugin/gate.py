@@ -14,11 +14,12 @@ import msgspec
 
 from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
 from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -83,7 +84,7 @@ class Gate:
     def __init__(
         self,
         view: PodsInView,
-        capacity: Callable[[], Mapping[DeviceKey, int]],
+        capacity: Callable[[], Mapping[DeviceId, int]],
         log: Logger,
         *,
         file: Path | None = None,
@@ -111,10 +112,10 @@ class Gate:
         return frozenset(name for each in self._entries if each.resource == resource for name in each.ids)
 
     @property
-    def by_name(self) -> frozenset[DeviceKey]:
+    def by_name(self) -> frozenset[DeviceId]:
         """The devices that pods were allocated by name, or are being allocated, until their last process has ended."""
         named = (each for each in self._entries if each.resource not in SHARE_RESOURCES)
-        return frozenset(use.key for each in named for use in each.uses)
+        return frozenset(use.device for each in named for use in each.uses)
 
     def is_free(self, resource: str, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""

@@ -19,7 +19,7 @@ from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
 from tessera.clients.kube import Object
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
+from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
@@ -27,6 +27,7 @@ from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant
 from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -179,7 +180,7 @@ class Plugins:
         inventory: Inventory,
         options: PluginOptions,
         *,
-        leaving: frozenset[DeviceKey] = frozenset(),
+        leaving: frozenset[DeviceId] = frozenset(),
     ) -> bool:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
@@ -275,14 +276,14 @@ class Plugins:
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=_naming(uuids, self._edits(shares, gpus)))
 
-    def _capacity(self) -> dict[DeviceKey, int]:
+    def _capacity(self) -> dict[DeviceId, int]:
         """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
-        found: dict[DeviceKey, int] = {}
+        found: dict[DeviceId, int] = {}
         for facts in self._inventory.gpus:
-            found[facts.uuid] = facts.memory_mib
+            found[DeviceId(facts.uuid)] = facts.memory_mib
             profiles = {profile.name: profile.memory_mib for profile in facts.model.profiles}
             for each in facts.instances:
-                found[facts.uuid, each.placement] = max(each.memory_mib, profiles[each.placement.profile])
+                found[DeviceId(facts.uuid, each.placement)] = max(each.memory_mib, profiles[each.placement.profile])
         return found
 
     def _gpu(self, index: int) -> GpuFacts:

@@ -6,10 +6,11 @@ from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.cluster.advertise import DeviceKey, PluginDevice, Resource
+from tessera.core.cluster.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import Policy, Wanted, prefer
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]
@@ -48,12 +49,12 @@ class OfferedResource:
         """Devices that were taken back, and that the kubelet may have chosen just before."""
         self._set(resource, frozenset())
 
-    def _set(self, resource: Resource, leaving: frozenset[DeviceKey]) -> None:
+    def _set(self, resource: Resource, leaving: frozenset[DeviceId]) -> None:
         known = {**self._leaving, **{device.id: device for device in self.resource.devices}}
         self.resource = resource
         self._devices = {device.id: device for device in resource.devices}
         gone = known.keys() - self._devices.keys()
-        self._leaving = {name: known[name] for name in gone if known[name].key in leaving}
+        self._leaving = {name: known[name] for name in gone if known[name].device in leaving}
 
     @property
     def options(self) -> PluginOptions:
@@ -66,7 +67,7 @@ class OfferedResource:
         return len(self._streams)
 
     def update(
-        self, resource: Resource, *, policy: Policy = "distributed", leaving: frozenset[DeviceKey] = frozenset()
+        self, resource: Resource, *, policy: Policy = "distributed", leaving: frozenset[DeviceId] = frozenset()
     ) -> None:
         """Offer other devices under the same name; streams get the whole list when anything changed.
 
@@ -80,10 +81,10 @@ class OfferedResource:
         self._version += 1
         self._wake()
 
-    def offers(self, keys: frozenset[DeviceKey]) -> bool:
+    def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is offered by name, or was and is leaving."""
         devices = (*self.resource.devices, *self._leaving.values())
-        return not self.resource.by_assignment and any(each.key in keys for each in devices)
+        return not self.resource.by_assignment and any(each.device in keys for each in devices)
 
     def end(self) -> None:
         """Take all devices back: streams get an empty list, and end."""

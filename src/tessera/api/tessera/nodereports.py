@@ -138,7 +138,7 @@ def condition(
 def health_report(change: Change, inventory: Inventory) -> Report:
     """Return the event of a device that became unhealthy, or healthy again."""
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-    gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+    gpu, placement = change.device
     where = f", {placement.profile} at {placement.start}" if placement else ""
     healthy = change.after is Phase.HEALTHY
     message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"

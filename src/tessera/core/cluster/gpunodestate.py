@@ -4,8 +4,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.workload.need import PodKey
 
@@ -22,6 +22,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     """Whether the GPU is wanted as one whole device; then no instances are wanted."""
     instances: Layout = ()
+
+    @property
+    def devices(self) -> tuple[DeviceId, ...]:
+        """The devices one by one."""
+        whole = (DeviceId(self.gpu),) if self.whole else ()
+        return (*whole, *(DeviceId(self.gpu, each) for each in self.instances))
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +103,3 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     older agent reports, which does not sign."""
     version: str = ""
     """Version of the object all this was read from, for a write that must not overlook another's."""
-
-    @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
-        """What must not be granted: GPUs by UUID, MIG instances by UUID of the GPU and placement."""
-        return frozenset(each.gpu if each.placement is None else (each.gpu, each.placement) for each in self.sick)

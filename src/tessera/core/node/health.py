@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
@@ -141,7 +141,7 @@ _LOST = _Error(reason="the driver no longer reaches it")
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A device went from one phase to another."""
 
-    key: DeviceKey
+    device: DeviceId
     before: Phase
     after: Phase
     reason: str
@@ -150,21 +150,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the devices of a node; those not named are healthy."""
 
-    states: tuple[tuple[DeviceKey, State], ...] = ()
+    states: tuple[tuple[DeviceId, State], ...] = ()
 
     @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
+    def unhealthy(self) -> frozenset[DeviceId]:
         """The GPUs and instances that are not to be offered."""
-        return frozenset(key for key, state in self.states if state.phase is not Phase.HEALTHY)
+        return frozenset(device for device, state in self.states if state.phase is not Phase.HEALTHY)
 
     @property
     def wake_s(self) -> float | None:
         """When the next device may get better, for the shell to look again by then; None where none may."""
         return min((state.until_s for _, state in self.states if state.phase is not Phase.HEALTHY), default=None)
 
-    def phase(self, key: DeviceKey) -> Phase:
+    def phase(self, device: DeviceId) -> Phase:
         """Return how well a device is, by itself: a sick GPU's instances are not marked one by one."""
-        return dict(self.states)[key].phase if key in dict(self.states) else Phase.HEALTHY
+        return dict(self.states)[device].phase if device in dict(self.states) else Phase.HEALTHY
 
 
 def counts(event: GpuEvent, policy: Policy) -> bool:
@@ -192,31 +192,31 @@ def reported(
     changes: list[Change] = []
     if counts(event, policy):
         error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
-        for key in _struck(event, inventory):
-            changes += _fall_ill(states, key, error, now_s, policy)
+        for device in _struck(event, inventory):
+            changes += _fall_ill(states, device, error, now_s, policy)
     return _health(states), tuple(changes)
 
 
-def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceKey]:
+def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
     for facts in inventory.gpus:
         if event.gpu in {facts.uuid, ""}:
             if event.gpu_instance is None:
-                yield facts.uuid
+                yield DeviceId(facts.uuid)
             for each in facts.instances:
                 if each.gpu_instance == event.gpu_instance:
-                    yield facts.uuid, each.placement
+                    yield DeviceId(facts.uuid, each.placement)
 
 
 def _fall_ill(
-    states: dict[DeviceKey, State], key: DeviceKey, error: _Error, now_s: float, policy: Policy
+    states: dict[DeviceId, State], device: DeviceId, error: _Error, now_s: float, policy: Policy
 ) -> tuple[Change, ...]:
     """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
-    former = states.get(key)
+    former = states.get(device)
     before = former.phase if former else Phase.HEALTHY
     same = former is not None and before is Phase.UNHEALTHY
     relapses = 0 if former is None else former.relapses + (not same)
     rest_s = max(policy.rest(relapses, grave=error.grave), former.rest_s if former and same else 0.0)
-    states[key] = State(
+    states[device] = State(
         phase=Phase.UNHEALTHY,
         reason=error.reason,
         since_s=former.since_s if former and same else now_s,
@@ -224,7 +224,7 @@ def _fall_ill(
         relapses=relapses,
         rest_s=rest_s,
     )
-    return () if same else (Change(key=key, before=before, after=Phase.UNHEALTHY, reason=error.reason),)
+    return () if same else (Change(device=device, before=before, after=Phase.UNHEALTHY, reason=error.reason),)
 
 
 def looked(health: Health, inventory: Inventory, now_s: float, policy: Policy) -> tuple[Health, tuple[Change, ...]]:
@@ -233,45 +233,37 @@ def looked(health: Health, inventory: Inventory, now_s: float, policy: Policy) -
     Instances and GPUs that are no longer there are forgotten: what is made anew begins healthy.
     """
     gpus = {facts.uuid: facts for facts in inventory.gpus}
-    states = {key: state for key, state in health.states if _present(key, gpus)}
+    states = {device: state for device, state in health.states if _present(device, gpus)}
     changes: list[Change] = []
     for facts in inventory.gpus:
         if facts.lost:
-            changes += _fall_ill(states, facts.uuid, _LOST, now_s, policy)
-    for key in tuple(states):
-        if not gpus[_gpu(key)].lost:
-            changes += _recover(states, key, now_s, policy)
+            changes += _fall_ill(states, DeviceId(facts.uuid), _LOST, now_s, policy)
+    for device in tuple(states):
+        if not gpus[device.gpu].lost:
+            changes += _recover(states, device, now_s, policy)
     return _health(states), tuple(changes)
 
 
-def _gpu(key: DeviceKey) -> str:
-    return key if isinstance(key, str) else key[0]
-
-
-def _present(key: DeviceKey, gpus: Mapping[str, GpuFacts]) -> bool:
-    facts = gpus.get(_gpu(key))
-    if facts is None or isinstance(key, str):
+def _present(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> bool:
+    facts = gpus.get(device.gpu)
+    if facts is None or device.placement is None:
         return facts is not None
-    return facts.lost or any(each.placement == key[1] for each in facts.instances)
+    return facts.lost or any(each.placement == device.placement for each in facts.instances)
 
 
-def _recover(states: dict[DeviceKey, State], key: DeviceKey, now_s: float, policy: Policy) -> tuple[Change, ...]:
+def _recover(states: dict[DeviceId, State], device: DeviceId, now_s: float, policy: Policy) -> tuple[Change, ...]:
     """Let a device that is reached get better where its time has come."""
-    state = states[key]
+    state = states[device]
     if now_s < state.until_s:
         return ()
     if state.phase is Phase.HEALTHY:
-        del states[key]
+        del states[device]
         return ()
     better = Phase.PROBATION if state.phase is Phase.UNHEALTHY else Phase.HEALTHY
     lasts_s = policy.probation_s if better is Phase.PROBATION else policy.forgive_s
-    states[key] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
-    return (Change(key=key, before=state.phase, after=better, reason=state.reason),)
+    states[device] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
+    return (Change(device=device, before=state.phase, after=better, reason=state.reason),)
 
 
-def _health(states: Mapping[DeviceKey, State]) -> Health:
-    return Health(states=tuple(sorted(states.items(), key=lambda each: _order(each[0]))))
-
-
-def _order(key: DeviceKey) -> tuple[str, int, int, str]:
-    return (key, -1, 0, "") if isinstance(key, str) else (key[0], key[1].start, key[1].size, key[1].profile)
+def _health(states: Mapping[DeviceId, State]) -> Health:
+    return Health(states=tuple(sorted(states.items(), key=lambda each: DeviceId.order(each[0]))))

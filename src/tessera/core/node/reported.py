@@ -11,6 +11,7 @@ import msgspec
 from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import devices
 from tessera.core.node.health import Health, Phase
@@ -71,14 +72,15 @@ def withheld_resources(offered: NodeOffer) -> tuple[Impairment, ...]:
 
 def _sick(inventory: Inventory, health: Health) -> Iterator[Sick]:
     """Yield what is given to nobody for now, by GPU and instance."""
-    states = {key: state for key, state in health.states if state.phase is not Phase.HEALTHY}
+    states = {device: state for device, state in health.states if state.phase is not Phase.HEALTHY}
     for facts in inventory.gpus:
+        whole = DeviceId(facts.uuid)
         prohibited = "its compute mode is prohibited" if facts.compute_mode is ComputeMode.PROHIBITED else ""
-        reason = states[facts.uuid].reason if facts.uuid in states else prohibited
+        reason = states[whole].reason if whole in states else prohibited
         if reason:
             yield Sick(gpu=facts.uuid, reason=reason)
         for placement in facts.layout or ():
-            state = states.get((facts.uuid, placement))
+            state = states.get(DeviceId(facts.uuid, placement))
             if state is not None:
                 yield Sick(gpu=facts.uuid, placement=placement, reason=state.reason)
 

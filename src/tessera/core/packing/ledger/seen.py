@@ -1,12 +1,14 @@
 """A node as the scheduler sees it: GPUs left to Tessera without their layout, and what is kept from new pods there."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from tessera.core.cluster.allocators import as_keys
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.cluster.gpunodestate import GpuNodeState, Sick
 from tessera.core.cluster.snapshot import Gpu, Node, Share
+from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 
@@ -61,9 +63,9 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
 
     Of a GPU that is the kubelet's wholly nothing need be reserved.
     """
-    wanted = {(gpu, place) for gpu, place in _places(state.wanted) if gpu in gpus and gpus[gpu].sharing.open}
-    offered = {(gpu, place) for gpu, place in _places(state.offered) if gpu in gpus and gpus[gpu].sharing.pooled}
-    for uuid, place in sorted(wanted | offered, key=_order):
+    wanted = {each for each in as_keys(state.wanted) if each.gpu in gpus and gpus[each.gpu].sharing.open}
+    offered = {each for each in as_keys(state.offered) if each.gpu in gpus and gpus[each.gpu].sharing.pooled}
+    for uuid, place in sorted(wanted | offered, key=DeviceId.order):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
         if gpu.sharing.open:
@@ -72,23 +74,9 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
             yield from _overlapping(gpu, place)
 
 
-def _places(devices: Iterable[Wanted]) -> Iterator[tuple[str, Placement | None]]:
-    for each in devices:
-        if each.whole:
-            yield each.gpu, None
-        for placement in each.instances:
-            yield each.gpu, placement
-
-
-def _order(device: tuple[str, Placement | None]) -> tuple[str, Placement]:
-    gpu, place = device
-    return gpu, place or Placement(-1, 0, "")
-
-
 def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
     """Yield every client of the devices of a fixed layout that have something in common with one that is offered."""
     for device in gpu.devices:
-        place = device.placement
-        if place is None or offered is None or place.mask & offered.mask:
+        if overlap(DeviceId(gpu.uuid, device.placement), DeviceId(gpu.uuid, offered), {gpu.uuid: gpu.model}):
             for _ in range(device.clients):
                 yield Share.of_device(gpu.index, device, device.resource)

@@ -8,6 +8,7 @@ import msgspec
 
 from tessera.core.cluster.gpunodestate import Wanted
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Sharing
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.partitioning.cards import (
@@ -21,7 +22,7 @@ from tessera.core.packing.partitioning.cards import (
     with_guesses,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
-from tessera.core.packing.partitioning.records import Decision, Device, Limits, Memory, Observed, Told
+from tessera.core.packing.partitioning.records import Decision, Limits, Memory, Observed, Told
 from tessera.core.packing.plan import Plan, Waiting, plan
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 from tessera.errors import InvalidInput
@@ -46,7 +47,7 @@ def advance(memory: Memory, observed: Observed, now_s: float, limits: Limits) ->
 class _Planned(msgspec.Struct, frozen=True):
     """What a plan gives of one GPU."""
 
-    exact: frozenset[Device] = frozenset()
+    exact: frozenset[DeviceId] = frozenset()
     other: tuple[Share, ...] = ()
     urgent: bool = False
     """Whether a pod that starves gets some of it."""
@@ -116,7 +117,7 @@ class _Look:
         made = self._least_changing(snapshot)
         asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
-        exact: dict[str, set[Device]] = defaultdict(set)
+        exact: dict[str, set[DeviceId]] = defaultdict(set)
         other: dict[str, list[Share]] = defaultdict(list)
         urgent = set()
         for assignment in made.assignments:
@@ -151,7 +152,7 @@ class _Look:
                 return at_once
         return made
 
-    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[Device]) -> Plan:
+    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[DeviceId]) -> Plan:
         """Return a plan that leaves resting devices where they are.
 
         First come the pods that are served without any change, then the others around them. Where some wait then, and
@@ -239,7 +240,7 @@ class _Look:
                 self.told.append(Told(node=card.node, reason="DevicesNotMade", message=message, warning=True))
             self.again.append(late_s)
 
-    def _after(self, card: Card, planned: _Planned) -> frozenset[Device]:
+    def _after(self, card: Card, planned: _Planned) -> frozenset[DeviceId]:
         """Return what shall be wanted of a GPU: what is held and planned, and idle devices that may stay."""
         kept = card.held | planned.exact
         may_stay = card.idle - kept
@@ -252,7 +253,7 @@ class _Look:
                 kept |= {each}
         return kept
 
-    def _rested(self, new: Mapping[str, frozenset[Device]], urgent: set[str]) -> dict[str, frozenset[Device]]:
+    def _rested(self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]) -> dict[str, frozenset[DeviceId]]:
         """Return the changes without those that would take away what has just become wanted."""
         rested = {}
         for gpu, devices in new.items():
@@ -264,11 +265,11 @@ class _Look:
                 self.again.append(rest_s)
         return rested
 
-    def _rests_until_s(self, device: Device) -> float:
+    def _rests_until_s(self, device: DeviceId) -> float:
         """Return until when a wanted device is kept for the pods it was wanted for; one that a pod had was theirs."""
         return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
 
-    def _limited(self, new: Mapping[str, frozenset[Device]], disputed: set[str]) -> dict[str, frozenset[Device]]:
+    def _limited(self, new: Mapping[str, frozenset[DeviceId]], disputed: set[str]) -> dict[str, frozenset[DeviceId]]:
         """Return as many of the changes as may be under way at once, those that add most first.
 
         A GPU that is changing anyway may change further, and what pods hold is given up at once.
@@ -284,10 +285,10 @@ class _Look:
 
     # What is said
 
-    def _now(self, changed: Mapping[str, frozenset[Device]], gpu: str) -> frozenset[Device]:
+    def _now(self, changed: Mapping[str, frozenset[DeviceId]], gpu: str) -> frozenset[DeviceId]:
         return changed.get(gpu, self.cards[gpu].present)
 
-    def _written(self, changed: Mapping[str, frozenset[Device]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
+    def _written(self, changed: Mapping[str, frozenset[DeviceId]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
         names = dict.fromkeys(self.cards[gpu].node for gpu in self.cards if gpu in changed)
         wanted: dict[NodeName, list[Wanted]] = {name: [] for name in names}
         for gpu, card in self.cards.items():
@@ -296,7 +297,7 @@ class _Look:
                 wanted[card.node].append(wanted_of(gpu, devices))
         return tuple((name, tuple(each)) for name, each in wanted.items())
 
-    def _tell(self, changed: Mapping[str, frozenset[Device]]) -> None:
+    def _tell(self, changed: Mapping[str, frozenset[DeviceId]]) -> None:
         for gpu, devices in changed.items():
             card = self.cards[gpu]
             came, gone = devices - card.present, card.present - devices
@@ -308,7 +309,7 @@ class _Look:
             self.told.append(Told(node=card.node, reason=reason, message=message))
 
 
-def _reservations(cards: Iterable[Card], devices: AbstractSet[Device]) -> Iterator[Running]:
+def _reservations(cards: Iterable[Card], devices: AbstractSet[DeviceId]) -> Iterator[Running]:
     """Yield what stands for pods that hold these idle wanted devices."""
     for card in cards:
         shares = tuple(share for share in reserved(card) if device_of(card.gpu, share) in devices)
