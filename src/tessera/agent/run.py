@@ -146,7 +146,11 @@ class Agent:
         self._plugins = self._own_plugins()
         gate = self._plugins.gate
         self._pods = NodePods(
-            self._view.pods, self._recorded, self._plugins.dues, lambda: gate.entries, self._plugins.refresh
+            self._view.pods,
+            self._recorded,
+            self._plugins.assigned_requests,
+            lambda: gate.entries,
+            self._plugins.refresh,
         )
         self._layouts = self._own_layouts()
         self._recorder = self._own_recorder()
@@ -325,7 +329,7 @@ class Agent:
         self._note("enforcement", self._enforcer.problems)
         options = OfferOptions(
             unit_mib=said.unit_mib,
-            given=given(self._plugins.dues(), inventory),
+            given=given(self._plugins.assigned_requests(), inventory),
             unhealthy=self._health.unhealthy,
             chosen=await self._chosen(declared),
         )
@@ -430,8 +434,8 @@ class Agent:
     def _sharing_gpus(self) -> int:
         """Return how many GPUs gpushare's programs shall count."""
         units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
-        dues = (due for due in self._plugins.dues() if due.key.resource == GPUSHARE_MEMORY)
-        used = (share.gpu for due in dues for share in due.shares)
+        requests = (request for request in self._plugins.assigned_requests() if request.key.resource == GPUSHARE_MEMORY)
+        used = (share.gpu for request in requests for share in request.shares)
         return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 
     async def _devices(self) -> Mapping[str, Share]:

@@ -168,7 +168,7 @@ class Node:
 
     def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
         """Return the names of what is offered beside what pods were assigned."""
-        options = OfferOptions(given=given(self.plugins.dues(), self.inventory))
+        options = OfferOptions(given=given(self.plugins.assigned_requests(), self.inventory))
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(
@@ -621,7 +621,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
-    assert given(node.plugins.dues(), node.inventory) == {(gpu.uuid, place)}
+    assert given(node.plugins.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 

@@ -26,7 +26,7 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shar
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -130,12 +130,12 @@ class Plugins:
         """Pods with units and without an assignment that counts, by UID: no container of theirs is ever started."""
         return self._shares.unassigned
 
-    def dues(self) -> tuple[Due, ...]:
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
-        return self._shares.dues()
+        return self._shares.assigned_requests()
 
     async def refresh(self) -> None:
-        """Let `dues` and the pods in view be what the API server has now.
+        """Let `assigned_requests` and the pods in view be what the API server has now.
 
         Raises:
             TesseraError: the API server does not answer.
@@ -234,8 +234,8 @@ class Plugins:
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
         if held.resource in SHARE_RESOURCES:
-            due = next((each for each in self.dues() if each.key == held.key), None)
-            return () if due is None else self.uses(due.shares)
+            request = next((each for each in self.assigned_requests() if each.key == held.key), None)
+            return () if request is None else self.uses(request.shares)
         return uses_of_ids(held.device_ids, self._inventory)
 
     # What is handed over

@@ -9,7 +9,7 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.instances import possible_instances
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held
 from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -26,14 +26,14 @@ class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
 
 
-def given(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceId]:
+def given(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
 
     They are not offered as devices as well (`core.cluster.advertise.OfferOptions.given`). An assignment to an instance
     that cannot be keeps what lies at its start from being offered, in case it is known there by another name.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
-    shares = ((gpus[share.gpu], share) for due in dues for share in due.shares if share.gpu in gpus)
+    shares = ((gpus[share.gpu], share) for request in requests for share in request.shares if share.gpu in gpus)
     return frozenset(DeviceId(gpu.uuid, place) for gpu, share in shares for place in _claimed(share, gpu))
 
 
@@ -43,11 +43,11 @@ def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
     return there if possible is None else [*there, possible]
 
 
-def assigned(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceId]:
+def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return what assignments name: MIG instances, made already or not, and the GPUs that they name without one."""
-    everything = tuple(dues)
+    everything = tuple(requests)
     uuids = {facts.index: facts.uuid for facts in inventory.gpus}
-    shares = (share for due in everything for share in due.shares if share.gpu in uuids)
+    shares = (share for request in everything for share in request.shares if share.gpu in uuids)
     whole = (DeviceId(uuids[share.gpu]) for share in shares if share.profile is None and share.start is None)
     return given(everything, inventory).union(whole)
 
@@ -59,7 +59,7 @@ def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[Device
 
 
 def holdings(
-    held: Iterable[Held], dues: Iterable[Due], inventory: Inventory, *, guess: bool = True
+    held: Iterable[Held], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
 ) -> tuple[PodDevices, ...]:
     """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
 
@@ -68,13 +68,13 @@ def holdings(
 
     Args:
         held: the kubelet's record.
-        dues: what the assignments of the node's pods say.
+        requests: what the assignments of the node's pods say.
         inventory: what the driver shows.
         guess: whether units of pods without assignment stand for the GPUs in their ids, as for who does not know all
             assignments; otherwise such pods hold nothing, because no container is started for them.
 
     """
-    named = _assigned(dues, inventory)
+    named = _assigned(requests, inventory)
     pods: dict[str, list[str]] = {}
     for each in held:
         pod = f"{each.namespace}/{each.pod}"
@@ -83,7 +83,7 @@ def holdings(
     return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
 
 
-def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
+def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapping[str, Sequence[str]]:
     """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
     index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     uuids = {
@@ -91,9 +91,9 @@ def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequenc
         for (gpu, place), uuid in existing_devices(inventory).items()
     }
     named: dict[str, list[str]] = {}
-    for due in dues:
-        found = [uuids.get((share.gpu, share.profile, share.start)) for share in due.shares]
-        named.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
+    for request in requests:
+        found = [uuids.get((share.gpu, share.profile, share.start)) for share in request.shares]
+        named.setdefault(f"{request.key.namespace}/{request.key.pod}", []).extend(each for each in found if each)
     return named
 
 

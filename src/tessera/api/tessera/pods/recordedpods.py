@@ -13,7 +13,7 @@ from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import check_asked, read_shares, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import DueKey, Held
+from tessera.core.deviceplugin.matching import Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
@@ -153,7 +153,7 @@ def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str,
     ids = {each.key: each.device_ids for each in held}
     shares: list[Share] = []
     for ask in filter(_by_name, need.asks):
-        own = ids.get(DueKey(namespace, name, ask.container, ask.resource), ())
+        own = ids.get(RequestKey(namespace, name, ask.container, ask.resource), ())
         known = [devices[each] for each in own if each in devices]
         if len(known) != ask.count or len(own) != ask.count:
             return ()
