@@ -38,7 +38,7 @@ class Rig:
         self.changed.set()
 
     async def look(self) -> None:
-        self.watch.look(await self.driver.inventory())
+        self.watch.observe(await self.driver.inventory())
 
     async def until_changed(self) -> None:
         async with asyncio.timeout(20):

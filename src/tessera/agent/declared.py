@@ -65,7 +65,7 @@ class Declarations:
         self._asked = asked
         self._no_mps = no_mps
 
-    async def look(self) -> Declared:
+    async def observe(self) -> Declared:
         """Return what is declared now.
 
         Raises:

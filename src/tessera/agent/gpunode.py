@@ -177,13 +177,13 @@ class GpuNodeLink:
 
     @property
     def assignment_keys(self) -> tuple[str, ...] | None:
-        """The public keys that the object tells; None where it is not known whether there is an object."""
+        """The public keys that the object has; None where it is not known whether there is an object."""
         if not self._installed:
             return None
         return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
 
-    async def tell_keys(self, keys: tuple[str, ...]) -> None:
-        """Tell public keys, where a status is told already; else they come with the first.
+    async def publish_keys(self, keys: tuple[str, ...]) -> None:
+        """Publish public keys, where a status was reported already; else they come with the first.
 
         Raises:
             TesseraError: the API refuses or does not answer; call again.
@@ -201,7 +201,7 @@ class GpuNodeLink:
         bound, and each would cross theirs.
 
         Args:
-            state: what the status shall tell.
+            state: what the status shall say.
             node: the Node object, which owns the GPUNode.
             generation: that of the spec that was acted on.
 

@@ -56,7 +56,7 @@ class HealthWatch:
         """How long until a device may get better, so that somebody looks by then; None where none may."""
         return None if self.health.wake_s is None else max(self.health.wake_s - self._clock(), 0.0)
 
-    def look(self, inventory: Inventory) -> None:
+    def observe(self, inventory: Inventory) -> None:
         """Take in what the driver shows; call it with every inventory that is read, and after `wait_s`."""
         self._last = inventory
         self._take(*core.looked(self.health, inventory, self._clock(), self._policy))
@@ -77,7 +77,7 @@ class HealthWatch:
                 self._judge(_of_the_gpu(event, self._last), self._last or Inventory(gpus=()))
             else:
                 self._judge(event, inventory)
-                self.look(inventory)
+                self.observe(inventory)
 
     def _judge(self, event: GpuEvent, inventory: Inventory) -> None:
         self._take(*core.reported(self.health, event, inventory, self._clock(), self._policy))

@@ -17,23 +17,20 @@ from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.declared import Declarations, Declared
-from tessera.agent.deviceplugin import Outside as PluginsOutside
+from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
-from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
 from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.handovers import Handovers, Look
+from tessera.agent.handovers import Handovers, ObservedNode
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
-from tessera.agent.layouts import World as LayoutWorld
 from tessera.agent.loops import Joint, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
-from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
+from tessera.agent.partition import MIG_CONFIG, NodeGpus, NodeLocks
 from tessera.agent.recorded import Recorder
-from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
@@ -41,7 +38,6 @@ from tessera.api.tessera.nodereports import (
     DEVICE_LIST,
     ENFORCEMENT,
     REVISION,
-    Report,
     enforcement_text,
     gpu_revision,
     health_report,
@@ -78,19 +74,9 @@ _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
 _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
-_TOLD_TRIES = 5
+_OFFER_TRIES = 5
 """Pods that are bound for a device already get it before it is withdrawn."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
-_EVENTS = {
-    "configuration": "ConfigurationImpaired",
-    "conflicts": "DeviceConflict",
-    "enforcement": "EnforcementImpaired",
-    "mig-config": "ConfigurationImpaired",
-    "plugins": "ResourceNotAdvertised",
-    "policy": "LayoutFailed",
-    "wanted": "LayoutFailed",
-}
-"""Reasons of the node's events about what is impaired."""
 
 
 class Agent:
@@ -141,8 +127,6 @@ class Agent:
         """Looks at everything once, makes what is offered as it should be, returns whether the kubelet knows it."""
         self._list_strategies: tuple[ListStrategy, ...] = ()
         """How devices were handed over last."""
-        self._notes: dict[str, tuple[str, ...]] = {}
-        self._untold: list[Report] = []
         self._plugins = self._own_plugins()
         gate = self._plugins.gate
         self._pods = NodePods(
@@ -153,7 +137,7 @@ class Agent:
             self._plugins.refresh,
         )
         self._layouts = self._own_layouts()
-        self._recorder = self._own_recorder()
+        self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
         self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
 
@@ -176,36 +160,13 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        outside = PluginsOutside(
-            view=self._view,
-            correct=self._correct,
-            instance=self._instance,
-            whole=self._whole,
-            enforce=self._enforce,
-            trust=self._keys,
-        )
-        return Plugins(paths, outside, self._log)
+        assigned = AssignedPods(self._view.pods, self._correct, self._keys)
+        return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_layouts(self) -> Layouts:
-        world = LayoutWorld(
-            outside=Outside(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised),
-            record=self._record,
-            look=self._declarations.look,
-            assigned=self._pods.assigned,
-            note=self._note,
-            evict=self._kube.evict,
-        )
-        return Layouts(self._settings, world, self._log)
-
-    def _own_recorder(self) -> Recorder:
-        world = RecorderWorld(
-            pods=self._view.pods,
-            held=self._view.held,
-            devices=self._devices,
-            share_unit_mib=lambda: self._plugins.unit_mib,
-            trust=self._keys,
-        )
-        return Recorder(self._kube, world, self._log)
+        gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
+        evict = self._kube.evict
+        return Layouts(self._settings, gpus, self._record, self._declarations, self._pods, evict)
 
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
@@ -260,18 +221,20 @@ class Agent:
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
-        await self._recorder.look()
+        await self._recorder.record(self._plugins.unit_mib)
         await self._plugins.repair()
 
     # Layouts
 
     async def _begin(self) -> None:
         """Have a key to sign with, and bring back the layouts of before a reboot."""
-        told = self._gpunode.assignment_keys
-        self._keys.open(told or ())
-        if told == ():  # the agent before this one did not sign
-            await self._recorder.sign()
-        await self._gpunode.tell_keys(self._keys.told)
+        # 1. Have a key to sign with, and publish it.
+        keys = self._gpunode.assignment_keys
+        self._keys.open(keys or ())
+        if keys == ():  # the agent before this one did not sign
+            await self._recorder.sign(self._plugins.unit_mib)
+        await self._gpunode.publish_keys(self._keys.published)
+        # 2. Restore the layouts of before a reboot; nothing is offered before.
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
 
@@ -285,7 +248,7 @@ class Agent:
             self._kept.pop(gpu, None)
         else:
             self._kept[gpu] = layout
-        for _ in range(_TOLD_TRIES if self._begun else 0):
+        for _ in range(_OFFER_TRIES if self._begun else 0):
             if await self._offered():
                 return
         if self._begun:
@@ -308,25 +271,27 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
+                self._record.note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
         finally:
-            while self._untold:
-                await self._record.report(self._untold.pop(0))
+            await self._record.report_notes()
         await self._report()
 
     async def _offer_all(self) -> bool:
-        """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
-        declared = await self._declarations.look()
+        """Observe everything once, make what is offered as it should be, and return whether the kubelet knows it."""
+        # 1. Observe what is declared for this node and what its driver shows.
+        declared = await self._declarations.observe()
         inventory, said = declared.inventory, declared.said
-        self._health.look(inventory)
-        self._note("configuration", declared.notes)
+        self._health.observe(inventory)
+        self._record.note("configuration", declared.notes)
         self._seen = None if said is None else (declared, said, declared.gpus)
         if said is None:
             self._impaired = declared.impaired
             return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
+        # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
-        self._note("enforcement", self._enforcer.problems)
+        self._record.note("enforcement", self._enforcer.problems)
+        # 3. Plan what is offered.
         options = OfferOptions(
             unit_mib=said.unit_mib,
             given=given(self._plugins.assigned_requests(), inventory),
@@ -334,28 +299,33 @@ class Agent:
             chosen=await self._chosen(declared),
         )
         offered = offer(gpus, inventory, options)
-        self._note("offer", offered.withheld)
-        look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-        told = await self._hand_over(look, self._plugin_options(said.plugin))
-        self._note("plugins", self._plugins.problems)
-        self._note("processes", (_BLIND,) if self._view.blind else ())
+        self._record.note("offer", offered.withheld)
+        # 4. Advertise it, one step at a time where devices change hands.
+        seen = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
+        known = await self._hand_over(seen, self._plugin_options(said.plugin))
+        self._record.note("plugins", self._plugins.problems)
+        self._record.note("processes", (_BLIND,) if self._view.blind else ())
+        # 5. Keep what the report says.
         self._advertised = offered
         self._impaired = (*declared.impaired, *withheld_resources(offered))
         self._seen = declared, said, gpus
-        return told
+        return known
 
-    async def _hand_over(self, look: Look, options: PluginOptions) -> bool:
+    async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
-        await self._plugins.adopt(look.inventory)
-        now, plan = await self._handovers.before(look)
-        told = await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing)
-        released = await self._handovers.after(look, plan) if told else frozenset[DeviceId]()
+        # 1. Take in what pods had before this agent kept a record, and write down what becomes the kubelet's.
+        await self._plugins.adopt(seen.inventory)
+        now, plan = await self._handovers.before(seen)
+        # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
+        known = await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing)
+        # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
+        released = await self._handovers.after(seen, plan) if known else frozenset[DeviceId]()
         if released:
-            await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing - released)
-            await self._handovers.release(look, released)
+            await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing - released)
+            await self._handovers.release(seen, released)
         if plan.withdrawing - released:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
-        return told and by_name(now) <= by_name(look.offered)
+        return known and by_name(now) <= by_name(seen.offered)
 
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
@@ -367,9 +337,9 @@ class Agent:
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
         if chosen.strategies != self._list_strategies:
             self._list_strategies = chosen.strategies
-            told = self._log.warning if chosen.fallback else self._log.info
+            write = self._log.warning if chosen.fallback else self._log.info
             reason = f"{chosen.fallback}: {chosen.advice}" if chosen.fallback else ""
-            told("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
+            write("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
         return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
@@ -380,20 +350,20 @@ class Agent:
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
         return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
 
-    async def _instance(self, gpu: str, placement: Placement) -> Inventory:
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""
         await self._layouts.instance(gpu, placement)
         self._offer_bell.ring()
         return await self._driver.inventory()
 
-    async def _whole(self, gpu: str) -> Inventory:
+    async def disable_mig(self, gpu: str) -> Inventory:
         """Let MIG be off on a GPU that an assignment names, and return what the driver shows then."""
         inventory = await self._driver.inventory()
         if await self._layouts.whole(gpu, inventory):
             inventory = await self._driver.inventory()
         return inventory
 
-    async def _enforce(self, shares: tuple[Share, ...]) -> None:
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
         """Let daemons and limits of shares be in force; whole devices and time-slices need none."""
         if any(share.mode in _ENFORCED for share in shares):
             await self._offered()
@@ -408,11 +378,11 @@ class Agent:
         """Report what was seen and offered last."""
         if self._seen is not None:
             await self._report_gpus(*self._seen)
-        await self._record.tell_impaired(self._node(), self._impaired)
+        await self._record.report_impaired(self._node(), self._impaired)
 
     async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
-        await self._tell_health(inventory)
+        await self._report_health(inventory)
         if self._settings.labels:
             await self._label(inventory, declared.gpus, said.strategy or "mixed")
         levels = enforcement_text(enforcements(gpus, inventory))
@@ -424,8 +394,8 @@ class Agent:
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
         self._keys.keep(self._gpunode.assignment_keys or ())
-        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.told)
-        self._note("assignments", self._plugins.refused)
+        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.published)
+        self._record.note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
         revision = gpu_revision(state, as_wanted(self._gpunode.offered()))
         if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
@@ -440,7 +410,7 @@ class Agent:
 
     async def _devices(self) -> Mapping[str, Share]:
         """Return what each device is, by its id."""
-        declared = await self._declarations.look()
+        declared = await self._declarations.observe()
         return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
@@ -456,7 +426,7 @@ class Agent:
         self._changes += changes
         self._ring()
 
-    async def _tell_health(self, inventory: Inventory) -> None:
+    async def _report_health(self, inventory: Inventory) -> None:
         """Report devices that fell ill or got well."""
         while self._changes:
             await self._record.report(health_report(self._changes.pop(0), inventory))
@@ -487,16 +457,6 @@ class Agent:
 
     def _node(self) -> Object:
         return self._node_store.objects.get(("", self._settings.node), {})
-
-    def _note(self, about: str, sentences: Iterable[str]) -> None:
-        """Log what is impaired, and have the node's events say it, once each time it changes."""
-        now = tuple(sentences)
-        if self._notes.get(about, ()) == now:
-            return
-        self._notes[about] = now
-        self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
-        if now and about in _EVENTS:
-            self._untold.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
 
 
 def _of_node(field: str, node: str) -> Selection:

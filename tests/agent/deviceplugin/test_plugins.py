@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from builders.gpunodes import facts, sevenths, shared
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
-from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
@@ -84,14 +84,8 @@ class Node:
             dev=self.root / "dev",
         )
         view = NodeView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
-        outside = Outside(
-            view=view,
-            correct=self.correct,
-            instance=self.instance,
-            whole=self.whole,
-            trust=Trusting(),
-        )
-        return Plugins(paths, outside, logger())
+        assigned = AssignedPods(view.pods, self.correct, Trusting())
+        return Plugins(paths, view, assigned, self, logger())
 
     def seen(self) -> Iterable[dict[str, Any]]:
         """Return the pods to the agent."""
@@ -141,7 +135,10 @@ class Node:
             self.watched[name] = pod
         self.late = (self.late or [])[count:]
 
-    async def whole(self, gpu: str) -> Inventory:
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Enforce nothing."""
+
+    async def disable_mig(self, gpu: str) -> Inventory:
         """Switch MIG off."""
         await asyncio.sleep(0)
         self.inventory = Inventory(
@@ -149,7 +146,7 @@ class Node:
         )
         return self.inventory
 
-    async def instance(self, gpu: str, placement: Placement) -> Inventory:
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         self.cut.append((gpu, placement))
         if not self.able:
             return self.inventory

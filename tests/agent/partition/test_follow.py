@@ -45,7 +45,7 @@ class Scene:
         self.budget = 0
         self.deaf = False
         self.file: Mapping[str, tuple[Group, ...]] | InvalidInput = {}
-        self.partitioner = Partitioner(self.machine.outside, remember=self.remember)
+        self.partitioner = Partitioner(self.machine.gpus, remember=self.remember)
         self.policy = Policy(
             configurations=self.configurations,
             report=self.report,

@@ -82,7 +82,7 @@ def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
 
     async def attempt() -> None:
         machine = machine_of(situation, [*[0] * number, kind])
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         failures = await partitioner.apply((target,), 120.0)
         await partitioner.settle(now() + 120)
         assert now() < 120 + SLACK_S
@@ -105,7 +105,7 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
 ) -> None:
     async def attempt() -> None:
         machine = machine_of(situation, fate)
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         await partitioner.apply((target_of(situation, places=places),), 120.0)
         assert now() < 120 + SLACK_S
         machine.fate = lambda: 0
@@ -126,7 +126,7 @@ def follower_of(machine: Machine, target: Target, told: list[Wish]) -> Follower:
         told.append(wish)
 
     policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
-    return Follower(Partitioner(machine.outside), policy)
+    return Follower(Partitioner(machine.gpus), policy)
 
 
 @settings(max_examples=150)
@@ -198,7 +198,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
 
     async def life(policy: Policy, end_s: float) -> None:
         machine.offered.clear()
-        follower = Follower(Partitioner(machine.outside), policy)
+        follower = Follower(Partitioner(machine.gpus), policy)
         follower.resume("mine", labels[-1])
         while now() < end_s:
             await follower.follow("mine")
@@ -244,7 +244,7 @@ def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, 
         group = Group(enabled=target.mig, instances=target.counts)
         policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
         machine = machine_of(situation, itertools.cycle(fate))
-        follower = Follower(Partitioner(machine.outside), policy)
+        follower = Follower(Partitioner(machine.gpus), policy)
         while now() < 1800:
             await follower.follow("mine")
             await asyncio.sleep(5)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.machines import TIMING, Machine
-from tessera.agent.partition import Follower, Outside, Partitioner, Policy, Timing
+from tessera.agent.partition import Follower, NodeGpus, Partitioner, Policy, Timing
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
@@ -41,8 +41,8 @@ class Instant(Machine):
     """The machine, with a kubelet that is quick enough to be waited for."""
 
     @property
-    def outside(self) -> Outside:
-        return msgspec.structs.replace(super().outside, timing=AT_ONCE)
+    def gpus(self) -> NodeGpus:
+        return msgspec.structs.replace(super().gpus, timing=AT_ONCE)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ async def follow(machine: Machine, wanted: Layout | None) -> list[Wish]:
     group = Group(enabled=wanted is not None, instances=() if wanted is None else counts_of(A100, wanted))
     limits = msgspec.structs.replace(LIMITS, pending_s=0.3)
     policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
-    follower = Follower(Partitioner(machine.outside), policy)
+    follower = Follower(Partitioner(machine.gpus), policy)
     async with asyncio.timeout(30):
         for _ in range(3):
             await follower.follow("mine")

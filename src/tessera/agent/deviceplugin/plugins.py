@@ -1,12 +1,12 @@
 """All device plugins of a node: what is offered, how it is handed over, and the one task that keeps them registered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from tessera.agent.assignmentkeys import Trust
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
@@ -18,7 +18,6 @@ from tessera.agent.loops import one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
-from tessera.clients.kube import Object
 from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
@@ -36,7 +35,7 @@ from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Outside", "Paths", "Plugins"]
+__all__ = ["GpuChanges", "Paths", "Plugins"]
 
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
@@ -61,25 +60,17 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """The host's device nodes, to leave out what this driver has not loaded."""
 
 
-async def _nothing(_: tuple[Share, ...]) -> None:
-    """Enforce nothing."""
+class GpuChanges(Protocol):
+    """Who changes GPUs for the containers that are about to start."""
 
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        """Make the MIG instance of a GPU exist; return what the driver shows then."""
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plugins ask and tell the rest of the agent."""
+    async def disable_mig(self, gpu: str) -> Inventory:
+        """Let MIG be off on a GPU, of which an amount or all is assigned; return what the driver shows then."""
 
-    view: PodsInView
-    """The pods of this node."""
-    correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
-    """Set annotations of a pod and return it as stored: namespace, name, annotations."""
-    instance: Callable[[str, Placement], Awaitable[Inventory]]
-    """Make the MIG instance of a GPU exist; return what the driver shows then."""
-    trust: Trust
-    """Whose assignments count, and how they are signed."""
-    whole: Callable[[str], Awaitable[Inventory]]
-    """Let MIG be off on a GPU, for those who use an amount or all of it; return what the driver shows then."""
-    enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
-    """Let what holds shares to their size be in force before a container with them starts; raises where it cannot."""
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Let what holds shares to their size be in force before a container with them starts; raise otherwise."""
 
 
 class Plugins:
@@ -87,17 +78,26 @@ class Plugins:
 
     Args:
         paths: where things are.
-        outside: the rest of the agent.
+        view: the pods of this node.
+        assigned: what assignments of these pods say.
+        changes: creates devices and enforces shares.
         log: where what was applied is logged.
         strategies: how devices are handed over where the node's configuration does not say.
 
     """
 
     def __init__(
-        self, paths: Paths, outside: Outside, log: Logger, *, strategies: tuple[ListStrategy, ...] = ("envvar",)
+        self,
+        paths: Paths,
+        view: PodsInView,
+        assigned: AssignedPods,
+        changes: GpuChanges,
+        log: Logger,
+        *,
+        strategies: tuple[ListStrategy, ...] = ("envvar",),
     ) -> None:
         self._paths = paths
-        self._outside = outside
+        self._changes = changes
         self._log = log
         self._strategies = strategies
         self._inventory = Inventory(gpus=())
@@ -110,9 +110,8 @@ class Plugins:
         self._adopted = False
         """Whether the record has what pods were allocated before there was one."""
         self._folder = CdiFolder(paths.cdi)
-        self.gate = Gate(outside.view, self._capacity, log, file=paths.allocations)
-        pods = AssignedPods(outside.view.pods, outside.correct, outside.trust)
-        self._shares = ShareAllocator(self.gate, self, pods, self._folder, log, memory=paths.memory)
+        self.gate = Gate(view, self._capacity, log, file=paths.allocations)
+        self._shares = ShareAllocator(self.gate, self, assigned, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
     @property
@@ -266,13 +265,13 @@ class Plugins:
             facts = self._gpu(share.gpu)
             placement = placement_of(share, facts)
             if placement is None and facts.mig is not None:
-                self._see(await self._outside.whole(facts.uuid))
+                self._see(await self._changes.disable_mig(facts.uuid))
                 facts = self._gpu(share.gpu)
             elif placement is not None and placement not in {each.placement for each in facts.instances}:
-                self._see(await self._outside.instance(facts.uuid, placement))
+                self._see(await self._changes.create_instance(facts.uuid, placement))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
-        await self._outside.enforce(shares)
+        await self._changes.enforce(shares)
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=_naming(uuids, self._edits(shares, gpus)))
 

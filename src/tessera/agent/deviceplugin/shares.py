@@ -123,9 +123,12 @@ class ShareAllocator:
 
         """
         async with self._turn:
+            # 1. Choose a pod: the one that waits longest for so many units.
             request = await self._pick(resource, frozenset(ids))
+            # 2. Record the allocation, or refuse it; with CDI which devices it is of is decided in `pre_start`.
             uses = self._maker.uses(request.shares) if self.handover.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses)
+            # 3. Without CDI the answer says which devices they are, so that they must exist now.
             answer = Answer(
                 ids=frozenset(ids),
                 key=request.key,
@@ -139,6 +142,7 @@ class ShareAllocator:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
                 given = grant(self.handover, given, prepared.visible, prepared.edits)
+            # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
             self._answers[answer.ids] = answer
             if self.handover.fixed_at_allocate:
                 self._remember()
@@ -156,14 +160,18 @@ class ShareAllocator:
             Unavailable: the kubelet's record does not show who holds them.
 
         """
+        # 1. Find out which container has these ids, and what it is assigned.
         holder = await self._gate.holder(resource, ids)
         request = await self._own(holder, len(ids))
+        # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
         answer = self._answers.get(frozenset(ids))
         if self.handover.fixed_at_allocate or (answer is not None and answer.fixed):
             async with self._turn:
                 request = await self._exchange(request, holder)
+        # 3. Record what the container is about to use; another pod that lives must not have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
+        # 4. Make the devices exist, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
         if self.handover.cdi:
             self._specify(share_name(resource, ids), prepared)

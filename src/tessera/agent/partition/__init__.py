@@ -5,7 +5,7 @@ from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
 from tessera.agent.partition.locks import NodeLocks
-from tessera.agent.partition.outside import Driver, Evict, Held, OfferLayout, Outside, Timing
+from tessera.agent.partition.nodegpus import Driver, Evict, Held, NodeGpus, OfferLayout, Timing
 from tessera.agent.partition.reboot import RebootRecord, reboot
 
 __all__ = [
@@ -17,9 +17,9 @@ __all__ = [
     "Evictions",
     "Follower",
     "Held",
+    "NodeGpus",
     "NodeLocks",
     "OfferLayout",
-    "Outside",
     "Partitioner",
     "Policy",
     "RebootRecord",

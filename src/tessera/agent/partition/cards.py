@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.locks import NodeLocks
-from tessera.agent.partition.outside import Outside
+from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import (
@@ -48,7 +48,7 @@ class Partitioner:
     """The one that changes layouts on a node; calls for one GPU wait for each other, and for other processes.
 
     Args:
-        outside: the outside world.
+        gpus: the node's GPUs.
         recorded: what was written down when the process before ended.
         remember: how it is written down; nothing is, if it is left out.
         across: locks against other processes of the node; None where the caller holds them.
@@ -57,12 +57,12 @@ class Partitioner:
 
     def __init__(
         self,
-        outside: Outside,
+        gpus: NodeGpus,
         recorded: tuple[Recorded, ...] = (),
         remember: Remember = _forget,
         across: NodeLocks | None = None,
     ) -> None:
-        self.outside = outside
+        self.gpus = gpus
         self._recorded = recorded
         self._remember = remember
         self._across = across
@@ -83,7 +83,7 @@ class Partitioner:
             TimeoutError: they do not answer in time.
 
         """
-        inventory, _ = await self.outside.look()
+        inventory, _ = await self.gpus.observe()
         targets, notes = lost_targets(self._recorded, inventory)
         return (*notes, *await self.apply(targets, by_s))
 
@@ -173,7 +173,7 @@ class Partitioner:
             yield
             return
         former = self._across.problem
-        async with self._across.hold(gpu, min(by_s, _now() + self.outside.timing.look_s)):
+        async with self._across.hold(gpu, min(by_s, _now() + self.gpus.timing.look_s)):
             if self._across.problem != former:
                 self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
             yield
@@ -211,7 +211,7 @@ class Partitioner:
 
         """
         try:
-            inventory, users = await self.outside.look()
+            inventory, users = await self.gpus.observe()
         except TimeoutError as error:
             raise Unavailable("GPU driver and kubelet", found="no answer in time", wanted="an answer") from error
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
@@ -263,7 +263,7 @@ class Partitioner:
         """Switch MIG off again on a GPU that had it off, unless it has come into use; return how that went."""
         off = Target(gpu=target.gpu, index=target.index, mig=False)
         try:
-            failed = await self._rounds(off, _now() + self.outside.timing.restore_s, [])
+            failed = await self._rounds(off, _now() + self.gpus.timing.restore_s, [])
             facts, _ = await self._one(target.gpu)
         except TesseraError as error:
             failed, facts = str(error), None
@@ -280,7 +280,7 @@ class Partitioner:
 
     async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
         procedure = start(plan, facts.incomplete)
-        return self._finish(facts.uuid, await carry_out(self.outside, facts.uuid, procedure, by_s))
+        return self._finish(facts.uuid, await carry_out(self.gpus, facts.uuid, procedure, by_s))
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
@@ -293,7 +293,7 @@ class Partitioner:
 
     async def _lift(self, gpu: str) -> None:
         """Offer all of a GPU again, unless it is not known what it has."""
-        if gpu not in self._unrestored and not await self.outside.tell(gpu, None):
+        if gpu not in self._unrestored and not await self.gpus.offer_only(gpu, None):
             self._to_lift.add(gpu)
         else:
             self._to_lift.discard(gpu)
@@ -302,7 +302,7 @@ class Partitioner:
         """Switch MIG on a GPU that nobody uses; instances that had to go come back where MIG stays on."""
         if facts.mig is not None and facts.mig.current == due.on:
             return await self._set_mode(facts.uuid, by_s, on=due.on)
-        if not await self.outside.tell(facts.uuid, ()):
+        if not await self.gpus.offer_only(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
         if due.clear is not None:
             carried = await self._carry(facts, due.clear, by_s)
@@ -317,7 +317,7 @@ class Partitioner:
         self._unrestored[gpu] = msgspec.structs.replace(
             start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Phase.FAILED
         )
-        restored = await self._restore(gpu, _now() + self.outside.timing.restore_s)
+        restored = await self._restore(gpu, _now() + self.gpus.timing.restore_s)
         if gpu in self._unrestored:
             return f"{failed or 'MIG is switched with the next reset'}; {restored}"
         return "; ".join(filter(None, (failed, restored))) if failed else ""
@@ -331,7 +331,7 @@ class Partitioner:
         if facts is not None and not facts.lost and facts.layout is None:
             del self._unrestored[gpu]
             return ""
-        return self._finish(gpu, await resume(self.outside, gpu, self._unrestored[gpu], by_s)).ended
+        return self._finish(gpu, await resume(self.gpus, gpu, self._unrestored[gpu], by_s)).ended
 
     async def _vacant(self, gpu: str, by_s: float) -> str:
         """Wait until a GPU that was withdrawn has been seen unused for a while; return who uses it."""
@@ -343,16 +343,16 @@ class Partitioner:
                 return f"it is not known who uses it: {error}"
             if users:
                 return f"{users[0].name} came before MIG could be switched"
-            if _now() - calm_s >= self.outside.settle_s(gpu):
+            if _now() - calm_s >= self.gpus.settle_s(gpu):
                 return ""
-            await asyncio.sleep(self.outside.timing.poll_s)
+            await asyncio.sleep(self.gpus.timing.poll_s)
         return "not done in time"
 
     async def _set_mode(self, gpu: str, by_s: float, *, on: bool) -> str:
         what = f"switching MIG {'on' if on else 'off'}"
         try:
-            async with asyncio.timeout_at(min(_now() + self.outside.timing.switch_s, by_s)):
-                await self.outside.driver.set_mig(gpu, enabled=on)
+            async with asyncio.timeout_at(min(_now() + self.gpus.timing.switch_s, by_s)):
+                await self.gpus.driver.set_mig(gpu, enabled=on)
         except TimeoutError:
             return f"{what} did not end in time"
         except TesseraError as error:

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.agent.partition.cards import Partitioner
 from tessera.agent.partition.evictions import Evictions
-from tessera.agent.partition.outside import Evict
+from tessera.agent.partition.nodegpus import Evict
 from tessera.agent.partition.reboot import RebootRecord
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
@@ -58,12 +58,12 @@ class Follower:
     def __init__(self, partitioner: Partitioner, policy: Policy) -> None:
         self.wish = Wish()
         self._partitioner = partitioner
-        self._outside = partitioner.outside
+        self._gpus = partitioner.gpus
         self._policy = policy
         self._reported: Wish | None = None
         self._rebooting = False
         self._withdrawn: set[str] = set()
-        self._evictions = Evictions(policy.evict, self._outside.timing.look_s)
+        self._evictions = Evictions(policy.evict, self._gpus.timing.look_s)
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
@@ -80,7 +80,7 @@ class Follower:
             name: value of the label; empty where there is none.
 
         """
-        await self._partitioner.settle(_now() + self._outside.timing.restore_s)
+        await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
         seen = await self._advance(name)
         if self.wish.acts and isinstance(seen, Seen):
             failed = await self._act(seen)
@@ -131,22 +131,22 @@ class Follower:
         calm_s = _now()
         while True:
             try:
-                inventory, users = await self._outside.look()
+                inventory, users = await self._gpus.observe()
             except (TesseraError, TimeoutError) as error:
                 return f"it is not known who uses the GPUs: {str(error) or 'no answer in time'}"
             if users:
                 return f"{users[0].name} came before the node could be rebooted"
             if any(gpu.uuid not in self._withdrawn for gpu in inventory.gpus):
                 return "GPUs could not be withdrawn from the pods before the reboot"
-            if _now() - calm_s >= self._outside.timing.settle_s:
+            if _now() - calm_s >= self._gpus.timing.settle_s:
                 return ""
-            await asyncio.sleep(self._outside.timing.poll_s)
+            await asyncio.sleep(self._gpus.timing.poll_s)
 
     async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
         if not name:
             return Seen("", Outlook(world=())), Inventory(gpus=())
         try:
-            inventory, users = await self._outside.look()
+            inventory, users = await self._gpus.observe()
         except TimeoutError:
             return Unseen(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
         except TesseraError as error:
@@ -187,17 +187,17 @@ class Follower:
         for gpu in inventory.gpus:
             if gpu.uuid in waiting:
                 kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid])
-                if await self._outside.tell(gpu.uuid, kept):
+                if await self._gpus.offer_only(gpu.uuid, kept):
                     self._withdrawn.add(gpu.uuid)
         for uuid in self._withdrawn.difference(waiting, changed):
-            if await self._outside.tell(uuid, None):
+            if await self._gpus.offer_only(uuid, None):
                 self._withdrawn.discard(uuid)
 
     async def _report(self) -> None:
         if self._is_reported():
             return
         try:
-            async with asyncio.timeout(self._outside.timing.look_s):
+            async with asyncio.timeout(self._gpus.timing.look_s):
                 await self._policy.report(self.wish)
         except (TesseraError, TimeoutError) as error:
             self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")

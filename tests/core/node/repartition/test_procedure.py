@@ -19,7 +19,7 @@ from tessera.core.node.repartition import (
     Drained,
     Event,
     Instruction,
-    Look,
+    Observe,
     Observed,
     OfferOnly,
     Phase,
@@ -87,7 +87,7 @@ NEW = Create(HALVES[0])
         pytest.param((Begin(), Drained()), Phase.DESTROYING, DOOMED[:1], id="then destroyed"),
         pytest.param((Begin(), Drained(), *done(*DOOMED[:2])), Phase.DESTROYING, DOOMED[2:], id="one after the other"),
         pytest.param((Begin(), Drained(), *done(*DOOMED)), Phase.CREATING, (NEW,), id="then the new ones are made"),
-        pytest.param((Begin(), Drained(), *done(*DOOMED, NEW)), Phase.VERIFYING, (Look(),), id="then it looks"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED, NEW)), Phase.VERIFYING, (Observe(),), id="then it looks"),
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), Observed(HALVES, HALVES[1:])),
             Phase.DONE,
@@ -99,7 +99,10 @@ NEW = Create(HALVES[0])
         ),
         pytest.param((Begin(), TimedOut()), Phase.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"),
         pytest.param(
-            (Begin(), Drained(), StepFailed(DOOMED[0], "busy")), Phase.RESTORING, (Look(),), id="a failure: look first"
+            (Begin(), Drained(), StepFailed(DOOMED[0], "busy")),
+            Phase.RESTORING,
+            (Observe(),),
+            id="a failure: look first",
         ),
         pytest.param(
             (Begin(), Drained(), StepFailed(DOOMED[0], "busy"), Observed(ONES, ())),
@@ -275,7 +278,7 @@ class Machine:
                 return None
             case AwaitUnused(placements=doomed):
                 return (Drained(), TimedOut(), Taken(doomed[0]))[fate % 3]
-            case Look():
+            case Observe():
                 if fate % 4 == 1:
                     return TimedOut()
                 free = sorted(self.layout & self.offered - self.used)

@@ -28,7 +28,7 @@ __all__ = [
     "Drained",
     "Event",
     "Instruction",
-    "Look",
+    "Observe",
     "Observed",
     "OfferOnly",
     "Phase",
@@ -130,11 +130,11 @@ class AwaitUnused(msgspec.Struct, frozen=True, tag=True):
     placements: Layout
 
 
-class Look(msgspec.Struct, frozen=True, tag=True):
+class Observe(msgspec.Struct, frozen=True, tag=True):
     """Read the layout from the driver and the used instances from the kubelet; report Observed or TimedOut."""
 
 
-Instruction = OfferOnly | AwaitUnused | Step | Look
+Instruction = OfferOnly | AwaitUnused | Step | Observe
 """A step is carried out with a deadline and reported as StepDone, StepFailed or TimedOut."""
 
 
@@ -251,7 +251,7 @@ def _begin(procedure: Procedure, _event: Event) -> Next:
 def _continue(procedure: Procedure, *_event: Event) -> Next:
     """Give out the next step, or look whether all of them worked."""
     if not procedure.todo:
-        return _enter(procedure, Phase.VERIFYING, Look())
+        return _enter(procedure, Phase.VERIFYING, Observe())
     first = procedure.todo[0]
     return _enter(procedure, Phase.DESTROYING if isinstance(first, Destroy) else Phase.CREATING, first)
 
@@ -272,7 +272,7 @@ def _step_done(procedure: Procedure, event: Event) -> Next:
 
 def _restored_step(procedure: Procedure, event: Event) -> Next:
     after = _take(procedure, event)
-    return _enter(after, Phase.RESTORING, after.todo[0] if after.todo else Look())
+    return _enter(after, Phase.RESTORING, after.todo[0] if after.todo else Observe())
 
 
 def _take(procedure: Procedure, event: Event) -> Procedure:
@@ -291,7 +291,7 @@ def _expect(procedure: Procedure, event: Event) -> None:
 
 def _break_off(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.RESTORING, Look())
+    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.RESTORING, Observe())
 
 
 def _verify(procedure: Procedure, event: Event) -> Next:
