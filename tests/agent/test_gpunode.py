@@ -25,6 +25,7 @@ from tessera.clients.kube import (
 )
 from tessera.core.cluster.gpunodestate import GpuNodeState, Used, Wanted
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
@@ -234,6 +235,18 @@ async def test_who_deletes_the_object_takes_nothing_from_the_kubelet(machine: Ma
             await asyncio.sleep(0.01)
         assert await offered(machine) == before
         assert least == 2
+
+
+async def test_a_status_is_never_without_the_keys_of_an_agent_that_signs() -> None:
+    """One without is that of an agent that does not sign, and then servers take every assignment at its word."""
+    kube = MemoryKube()
+    link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
+    await link.publish_keys(("key",))
+    state = await link.fresh({})
+    await link.write_offered(frozenset({DeviceId("GPU-0")}), state.version)
+    found = await kube.get(GPU_NODES, "n1")
+    assert found is not None
+    assert found["status"]["assignmentKeys"] == ["key"]
 
 
 async def offered(machine: Machine) -> object:

@@ -1,8 +1,8 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
-Four loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should
-be and reports it, one writes on pods what the kubelet gave them, one listens to the driver. Each looks when something
-changed, and every few seconds in any case, and goes on after any error.
+Five loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it
+should be and reports it, one serves the kubelet, one writes on pods what the kubelet gave them, one listens to the
+driver. Each looks when something changed, and every few seconds in any case, and goes on after any error.
 """
 
 import asyncio
@@ -24,11 +24,12 @@ from tessera.agent.gpunode import GpuNodeLink
 from tessera.agent.handovers import Handovers, ObservedNode
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
-from tessera.agent.loops import Joint, one_turn
+from tessera.agent.loops import Joint, defect, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
+from tessera.agent.ownpods import OwnPods
 from tessera.agent.partition import MIG_CONFIG, NodeGpus, NodeLocks
 from tessera.agent.recorded import Recorder
 from tessera.agent.settings import Settings
@@ -75,7 +76,7 @@ _RELIST_S = 5.0
 _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _OFFER_TRIES = 5
-"""Pods that are bound for a device already get it before it is withdrawn."""
+"""Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -100,9 +101,9 @@ class Agent:
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
+        self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
-        path = settings.paths.assignment_key
-        self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
+        self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._declarations = Declarations(
@@ -160,12 +161,12 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        assigned = AssignedPods(self._view.pods, self._correct, self._keys)
+        assigned = AssignedPods(self._view.pods, self._own_pods.annotate, self._keys)
         return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_layouts(self) -> Layouts:
         gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
-        evict = self._kube.evict
+        evict = self._own_pods.evict
         return Layouts(self._settings, gpus, self._record, self._declarations, self._pods, evict)
 
     async def run(self) -> None:
@@ -217,7 +218,7 @@ class Agent:
             bell.ring()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
-        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
+        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
@@ -229,9 +230,8 @@ class Agent:
     async def _begin(self) -> None:
         """Have a key to sign with, and bring back the layouts of before a reboot."""
         # 1. Have a key to sign with, and publish it.
-        keys = self._gpunode.assignment_keys
-        self._keys.open(keys or ())
-        if keys == ():  # the agent before this one did not sign
+        self._keys.open(self._gpunode.assignment_keys or ())
+        if self._gpunode.unsigned:
             await self._recorder.sign(self._plugins.unit_mib)
         await self._gpunode.publish_keys(self._keys.published)
         # 2. Restore the layouts of before a reboot; nothing is offered before.
@@ -368,9 +368,6 @@ class Agent:
         if any(share.mode in _ENFORCED for share in shares):
             await self._offered()
             self._enforcer.check(shares, await self._driver.inventory())
-
-    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> Object:
-        return await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
 
     # Reports
 

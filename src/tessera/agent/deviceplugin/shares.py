@@ -307,23 +307,30 @@ class ShareAllocator:
             last_s = asyncio.get_running_loop().time() + late_s
             while (request := self._request_of(holder)) is None or request.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
-                    if request is None and not late_s:
-                        self.unassigned[holder.uid] = holder.pod
-                    raise Conflict(
-                        f"pod {holder.pod}, container {holder.container}",
-                        found="not scheduled by tessera-scheduler"
-                        if request is None
-                        else f"an assignment to {request.units} units",
-                        wanted=f"an assignment to {units} units of {holder.resource}",
-                        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
-                    )
+                    raise self._not_assigned(holder, units, request, final=not late_s)
                 await asyncio.sleep(_AGAIN_S)
         return request
+
+    def _not_assigned(
+        self, holder: Allocation, units: int, request: AssignedRequest | None, *, final: bool
+    ) -> Conflict:
+        """Return why a container has no assignment, and remember it where that is final."""
+        found = "not scheduled by tessera-scheduler" if request is None else f"an assignment to {request.units} units"
+        if final and request is not None:
+            self._gate.refuse(holder, f"{found}, and it asks {units}")
+        elif final and self._pods.judges:
+            self.unassigned[holder.uid] = holder.pod
+        return Conflict(
+            f"pod {holder.pod}, container {holder.container}",
+            found=found,
+            wanted=f"an assignment to {units} units of {holder.resource}",
+            accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+        )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:
         namespace, _, pod = holder.pod.partition("/")
         key = RequestKey(namespace, pod, holder.container, holder.resource)
-        return next((each for each in self.assigned_requests() if each.key == key), None)
+        return next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was given in fact; assignments say so when this returns."""
