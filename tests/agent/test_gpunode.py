@@ -23,7 +23,7 @@ from tessera.clients.kube import (
     Object,
     Selection,
 )
-from tessera.core.cluster.gpunodestate import GpuNodeState, Used, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Used
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
@@ -128,7 +128,7 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
     kube = Counting()
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        wanted = Wanted(gpu=facts(0).uuid, instances=HALF)
+        wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
         await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
         await until(link, Asked(wanted=(wanted,), generation=2))
         await link.report(STATE, NODE, generation=2)
@@ -149,7 +149,7 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
 
 async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() -> None:
     kube = MemoryKube()
-    wanted = Wanted(gpu=facts(0).uuid, instances=HALF)
+    wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
         await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
@@ -208,10 +208,10 @@ async def test_an_agent_reports_its_gpus(machine: Machine) -> None:
         for _ in range(500):
             found = await machine.kube.get(GPU_NODES, "n1")
             state = read_gpu_node(found) if found else state
-            if state.sick:
+            if state.unhealthy:
                 break
             await asyncio.sleep(0.02)
-        assert [(each.gpu, "79" in each.reason) for each in state.sick] == [(first.uuid, True)]
+        assert [(each.gpu, "79" in each.reason) for each in state.unhealthy] == [(first.uuid, True)]
         assert [gpu.uuid for gpu in state.gpus] == [first.uuid, second.uuid]
         assert {each.gpu for each in state.used} == {first.uuid, second.uuid}
         node = await machine.kube.get(NODES, "n1")

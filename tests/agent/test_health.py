@@ -12,7 +12,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.health import Change, Phase, Policy
+from tessera.core.node.health import HealthChange, HealthPhase, HealthPolicy
 from tessera.core.node.nodesharing import Entry, NodeSharing, effective
 from tessera.errors import Unavailable
 
@@ -27,13 +27,13 @@ class Rig:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.driver = MemoryDriver.of("A100-40GB", "T4")
-        self.changes: list[Change] = []
+        self.changes: list[HealthChange] = []
         self.changed = asyncio.Event()
         self.a100 = self.t4 = ""
-        policy = Policy(rest_s=10, probation_s=5)
+        policy = HealthPolicy(rest_s=10, probation_s=5)
         self.watch = HealthWatch(self.driver, policy, on_change=self._note, clock=lambda: self.now_s)
 
-    def _note(self, changes: tuple[Change, ...]) -> None:
+    def _note(self, changes: tuple[HealthChange, ...]) -> None:
         self.changes += changes
         self.changed.set()
 
@@ -78,7 +78,11 @@ async def test_an_error_of_an_instance_marks_it_alone_until_it_is_well_again(rig
     assert waits == [10.0, 6.0, 0.0, 4.0, 0.0]
     assert rig.watch.unhealthy == frozenset()
     assert rig.watch.wait_s is None
-    assert [change.after for change in rig.changes] == [Phase.UNHEALTHY, Phase.PROBATION, Phase.HEALTHY]
+    assert [change.after for change in rig.changes] == [
+        HealthPhase.UNHEALTHY,
+        HealthPhase.PROBATION,
+        HealthPhase.HEALTHY,
+    ]
 
 
 @pytest.mark.anyio
@@ -171,8 +175,8 @@ async def test_an_error_withdraws_every_share_of_what_it_is_about_and_nothing_el
     )
     gpus = effective(inventory, NodeSharing(entries=shared))
     offered = offer(gpus, inventory, OfferOptions(unhealthy=rig.watch.unhealthy))
-    sick = [
+    unhealthy = [
         each.id.partition("::")[0] for resource in offered.resources for each in resource.devices if not each.healthy
     ]
-    assert {"MIG small": sick.count(small.uuid), "MIG large": sick.count(large.uuid)} == want, case
-    assert rig.t4 not in sick, case
+    assert {"MIG small": unhealthy.count(small.uuid), "MIG large": unhealthy.count(large.uuid)} == want, case
+    assert rig.t4 not in unhealthy, case

@@ -13,8 +13,8 @@ from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import without_mps
+from tessera.core.node.desired import fixed
 from tessera.core.node.nodesharing import NodeSharing, effective, notes
-from tessera.core.node.wanted import fixed
 
 __all__ = ["Declarations", "Declared"]
 

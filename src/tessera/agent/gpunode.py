@@ -12,8 +12,8 @@ import msgspec
 
 from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
-from tessera.core.cluster.allocators import as_keys, as_wanted
-from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.allocators import devices_by_gpu, devices_one_by_one
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Logger
@@ -27,7 +27,7 @@ _PATIENCE_S = 30.0
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPUNode asks of this node, at one moment."""
 
-    wanted: tuple[Wanted, ...] | None = None
+    wanted: tuple[DesiredDevices, ...] | None = None
     """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
     policy_name: str = ""
     """The GPUPolicy that applies; empty for none."""
@@ -166,7 +166,7 @@ class GpuNodeLink:
             TesseraError: the API refuses or does not answer.
 
         """
-        status: dict[str, Any] = {"offered": offered_field(as_wanted(keys))}
+        status: dict[str, Any] = {"offered": offered_field(devices_by_gpu(keys))}
         if self._keys:  # a status without keys is that of an agent that does not sign
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
@@ -257,7 +257,7 @@ def _uid(found: Object) -> str:
 
 def _offered(found: Object) -> frozenset[DeviceId]:
     try:
-        return as_keys(read_gpu_node(found).offered)
+        return devices_one_by_one(read_gpu_node(found).offered)
     except InvalidInput:
         return frozenset()  # nothing is offered that is not written down first
 

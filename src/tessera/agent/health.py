@@ -7,13 +7,13 @@ from tessera.clients.gpu import GpuDriver
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.node import health as core
-from tessera.core.node.health import Change, Health, Phase, Policy
+from tessera.core.node.health import Health, HealthChange, HealthPhase, HealthPolicy
 from tessera.errors import TesseraError
 from tessera.log import logger
 
 __all__ = ["HealthWatch"]
 
-_POLICY = Policy()
+_POLICY = HealthPolicy()
 
 
 class HealthWatch:
@@ -33,9 +33,9 @@ class HealthWatch:
     def __init__(
         self,
         driver: GpuDriver,
-        policy: Policy = _POLICY,
+        policy: HealthPolicy = _POLICY,
         *,
-        on_change: Callable[[tuple[Change, ...]], None],
+        on_change: Callable[[tuple[HealthChange, ...]], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._driver = driver
@@ -82,12 +82,12 @@ class HealthWatch:
     def _judge(self, event: GpuEvent, inventory: Inventory) -> None:
         self._take(*core.reported(self.health, event, inventory, self._clock(), self._policy))
 
-    def _take(self, health: Health, changes: tuple[Change, ...]) -> None:
+    def _take(self, health: Health, changes: tuple[HealthChange, ...]) -> None:
         self.health = health
         for change in changes:
             gpu, placement = change.device
             where = None if placement is None else f"{placement.profile} at {placement.start}"
-            write = logger().info if change.after is Phase.HEALTHY else logger().warning
+            write = logger().info if change.after is HealthPhase.HEALTHY else logger().warning
             write("health_changed", gpu=gpu, instance=where, phase=change.after.value, reason=change.reason)
         if changes:
             self._on_change(changes)

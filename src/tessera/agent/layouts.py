@@ -16,10 +16,10 @@ from tessera.agent.partition import (
     Checkpoint,
     Evict,
     Follower,
+    FollowOptions,
     NodeGpus,
     NodeLocks,
     Partitioner,
-    Policy,
     RebootRecord,
     reboot,
 )
@@ -30,17 +30,17 @@ from tessera.api.nvidia import migparted
 from tessera.api.tessera.nodereports import Report
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
+from tessera.core.node.desired import targets
 from tessera.core.node.layouts import (
     Group,
+    LayoutRequest,
     PolicyAttempt,
     Recorded,
     Target,
-    Wish,
     attempted,
     policy_targets,
     worth_trying,
 )
-from tessera.core.node.wanted import targets
 from tessera.errors import Conflict, InvalidInput
 from tessera.log import logger
 
@@ -166,7 +166,7 @@ class Layouts:
 
     def _following(self, evict: Evict) -> Follower:
         command = self._settings.reboot
-        policy = Policy(
+        policy = FollowOptions(
             configurations=self._configurations,
             report=self._report,
             limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
@@ -204,14 +204,14 @@ class Layouts:
             self._read = content, migparted.read(documents.one(str(path), content))
         return self._read[1]
 
-    async def _report(self, wish: Wish) -> None:
+    async def _report(self, request: LayoutRequest) -> None:
         """Tell how it stands with the label: another label, a condition, an event."""
-        record, condition = self._record, wish.condition
-        if wish.state is None or condition is None:
+        record, condition = self._record, request.condition
+        if request.state is None or condition is None:
             await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
             await record.remove_condition()
             return
-        report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
+        report = Report(reason=condition.reason, message=condition.message, warning=request.state.value == "failed")
         await record.set_condition(condition.status, report)
-        await record.set_labels({MIG_CONFIG_STATE: wish.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
+        await record.set_labels({MIG_CONFIG_STATE: request.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
         await record.report(report)

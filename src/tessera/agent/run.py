@@ -17,11 +17,11 @@ from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.declared import Declarations, Declared
+from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
 from tessera.agent.enforcer import Enforcer
 from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.handovers import Handovers, ObservedNode
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.loops import Joint, defect, one_turn
@@ -48,7 +48,7 @@ from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
-from tessera.core.cluster.allocators import as_wanted, by_name
+from tessera.core.cluster.allocators import by_name, devices_by_gpu
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
@@ -59,12 +59,12 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import Mode
+from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
-from tessera.core.node.health import Change
+from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
 from tessera.core.node.reported import reported, withheld_resources
-from tessera.core.node.wanted import chosen_devices
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
 
@@ -114,7 +114,7 @@ class Agent:
             no_mps=self._enforcer.no_mps,
         )
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
-        self._changes: list[Change] = []
+        self._changes: list[HealthChange] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
@@ -140,7 +140,7 @@ class Agent:
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
-        self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
+        self._device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
 
     def _own_store(self, kind: Kind, field: str) -> Store:
         selection = _of_node(field, self._settings.node)
@@ -315,14 +315,14 @@ class Agent:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
         # 1. Take in what pods had before this agent kept a record, and write down what becomes the kubelet's.
         await self._plugins.adopt(seen.inventory)
-        now, plan = await self._handovers.before(seen)
+        now, plan = await self._device_offers.before(seen)
         # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
         known = await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing)
         # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
-        released = await self._handovers.after(seen, plan) if known else frozenset[DeviceId]()
+        released = await self._device_offers.after(seen, plan) if known else frozenset[DeviceId]()
         if released:
             await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing - released)
-            await self._handovers.release(seen, released)
+            await self._device_offers.release(seen, released)
         if plan.withdrawing - released:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
         return known and by_name(now) <= by_name(seen.offered)
@@ -348,7 +348,7 @@ class Agent:
         if wanted is None or not any(gpu.sharing.undecided for gpu in declared.gpus):
             return {}
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
-        return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
+        return offered_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
 
     async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""
@@ -394,7 +394,7 @@ class Agent:
         state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.published)
         self._record.note("assignments", self._plugins.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
-        revision = gpu_revision(state, as_wanted(self._gpunode.offered()))
+        revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
         if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
             await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
 
@@ -419,7 +419,7 @@ class Agent:
                 self._trouble(error, "events")
             await asyncio.sleep(self._settings.interval_s)
 
-    def _judged(self, changes: tuple[Change, ...]) -> None:
+    def _judged(self, changes: tuple[HealthChange, ...]) -> None:
         self._changes += changes
         self._ring()
 

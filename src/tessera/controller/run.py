@@ -35,7 +35,7 @@ from tessera.clients.kube import (
     record_event,
 )
 from tessera.controller.settings import Settings
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
 from tessera.errors import InvalidInput, TesseraError
@@ -247,7 +247,7 @@ class Controller:
         return acted < self._generations.get(node, 1)
 
 
-def _spec(policy: GpuPolicy | None, wanted: tuple[Wanted, ...]) -> dict[str, Any]:
+def _spec(policy: GpuPolicy | None, wanted: tuple[DesiredDevices, ...]) -> dict[str, Any]:
     """Return what the controller says in a node's object."""
     spec: dict[str, Any] = {"wanted": wanted_field(wanted)}
     if policy is not None:
@@ -255,7 +255,7 @@ def _spec(policy: GpuPolicy | None, wanted: tuple[Wanted, ...]) -> dict[str, Any
     return spec
 
 
-def _count(wanted: tuple[Wanted, ...]) -> int:
+def _count(wanted: tuple[DesiredDevices, ...]) -> int:
     return sum(each.whole + len(each.instances) for each in wanted)
 
 

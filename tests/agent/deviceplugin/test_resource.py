@@ -9,7 +9,7 @@ from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Policy, Wanted
+from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
@@ -48,7 +48,10 @@ def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) 
 
 
 def plugin(
-    resource: Resource, shares: Shares | None = None, policy: Policy = "distributed", view: SaidPods | None = None
+    resource: Resource,
+    shares: Shares | None = None,
+    policy: AllocationPolicy = "distributed",
+    view: SaidPods | None = None,
 ) -> OfferedResource:
     gate = Gate(view or SaidPods(), dict, logger())
     return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
@@ -115,7 +118,7 @@ async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_al
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:
-    wanted = Wanted(available=tuple(IDS), size=2)
+    wanted = PreferenceRequest(available=tuple(IDS), size=2)
     assert await plugin(two(SLICED)).prefer(wanted) == (IDS[0], IDS[2])
     assert await plugin(two(SLICED), policy="packed").prefer(wanted) == (IDS[0], IDS[1])
     each = plugin(two(SLICED))

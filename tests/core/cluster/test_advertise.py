@@ -120,7 +120,7 @@ def test_how_ids_are_written() -> None:
 
 
 # sentence: (what is unhealthy, how many of the seven instances and of the T4's two replicas are)
-SICK: dict[str, tuple[frozenset[DeviceId], int, int]] = {
+UNHEALTHY: dict[str, tuple[frozenset[DeviceId], int, int]] = {
     "nothing": (frozenset(), 0, 0),
     "a GPU with all its instances": (frozenset({DeviceId(facts(0).uuid)}), 7, 0),
     "a GPU with all its replicas": (frozenset({DeviceId(facts(1).uuid)}), 0, 2),
@@ -129,9 +129,9 @@ SICK: dict[str, tuple[frozenset[DeviceId], int, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", SICK)
+@pytest.mark.parametrize("case", UNHEALTHY)
 def test_health(case: str) -> None:
-    unhealthy, *want = SICK[case]
+    unhealthy, *want = UNHEALTHY[case]
     twice = msgspec.structs.replace(SLICED, replicas=(("", 2),))
     pairs = (facts(0, layout=SEVEN), cut(SEVEN)), (facts(1, "T4"), twice)
     found = offered(*pairs, options=OfferOptions(unhealthy=unhealthy))

@@ -1,4 +1,4 @@
-"""One allocator for a device at a time: what is whose, and that a handover never gives anything twice."""
+"""One allocator for a device at a time: what is whose, and that a plan_offer never gives anything twice."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from builders.gpunodes import at, facts, identity, sevenths, shared
 from tessera.core.cluster.advertise import NodeOffer, offer
 from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.allocators import (
-    Handover,
-    as_keys,
-    as_wanted,
+    OfferPlan,
     by_name,
     claimed_keys,
-    handover,
+    devices_by_gpu,
+    devices_one_by_one,
+    plan_offer,
     restricted,
     still_needed,
     with_former,
 )
-from tessera.core.cluster.gpunodestate import Claim, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
@@ -97,11 +97,14 @@ def test_devices_by_gpu_and_one_by_one() -> None:
     """The same devices are the same fields, in whatever order they come."""
     keys: list[DeviceId] = [DeviceId(SECOND, HALF), DeviceId(FIRST), DeviceId(SECOND, OTHER)]
     want = tuple(
-        sorted((Wanted(gpu=FIRST, whole=True), Wanted(gpu=SECOND, instances=(HALF, OTHER))), key=lambda each: each.gpu)
+        sorted(
+            (DesiredDevices(gpu=FIRST, whole=True), DesiredDevices(gpu=SECOND, instances=(HALF, OTHER))),
+            key=lambda each: each.gpu,
+        )
     )
-    assert as_wanted(keys) == as_wanted(reversed(keys)) == want
-    assert as_keys(want) == frozenset(keys)
-    assert (as_wanted(()), as_keys(())) == ((), frozenset())
+    assert devices_by_gpu(keys) == devices_by_gpu(reversed(keys)) == want
+    assert devices_one_by_one(want) == frozenset(keys)
+    assert (devices_by_gpu(()), devices_one_by_one(())) == ((), frozenset())
 
 
 PLACES = placements(A100)
@@ -111,7 +114,7 @@ SETS = st.frozensets(DEVICES, max_size=8)
 
 @given(SETS)
 def test_devices_written_are_read_again(keys: frozenset[DeviceId]) -> None:
-    assert as_keys(as_wanted(keys)) == keys
+    assert devices_one_by_one(devices_by_gpu(keys)) == keys
 
 
 # sentence: desired, committed, held, taken, what the kubelet lists, and what follows
@@ -119,34 +122,34 @@ A, B = frozenset({DeviceId(FIRST)}), frozenset({DeviceId(SECOND)})
 IN_A: frozenset[DeviceId] = frozenset({DeviceId(FIRST, HALF)})
 NONE: frozenset[DeviceId] = frozenset()
 STEPS: dict[str, Any] = {
-    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, Handover(add=A)),
-    "what is written is advertised": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
-    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, Handover()),
-    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, Handover()),
-    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, Handover(advertise=A)),
-    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, Handover(withdrawing=A)),
-    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, Handover(withdrawing=A, release=A)),
-    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, Handover(withdrawing=A)),
-    "what a pod holds stays": (NONE, A, A, NONE, NONE, Handover()),
-    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
-    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, Handover(withdrawing=A)),
-    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, Handover()),
+    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, OfferPlan(add=A)),
+    "what is written is advertised": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
+    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, OfferPlan()),
+    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, OfferPlan()),
+    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, OfferPlan(advertise=A)),
+    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
+    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, OfferPlan(withdrawing=A, release=A)),
+    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, OfferPlan(withdrawing=A)),
+    "what a pod holds stays": (NONE, A, A, NONE, NONE, OfferPlan()),
+    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
+    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
+    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, OfferPlan()),
     "what lies across one that goes is not advertised even if it is written": (
         IN_A,
         A | IN_A,
         NONE,
         NONE,
         A,
-        Handover(withdrawing=A),
+        OfferPlan(withdrawing=A),
     ),
-    "one goes and another comes": (B, A, NONE, NONE, NONE, Handover(add=B, withdrawing=A, release=A)),
+    "one goes and another comes": (B, A, NONE, NONE, NONE, OfferPlan(add=B, withdrawing=A, release=A)),
 }
 
 
 @pytest.mark.parametrize("sentence", STEPS)
 def test_steps(sentence: str) -> None:
     *given_, want = STEPS[sentence]
-    assert handover(*given_) == want
+    assert plan_offer(*given_) == want
 
 
 @given(SETS, SETS, SETS, SETS, st.none() | SETS)
@@ -158,7 +161,7 @@ def test_laws(
     listed: frozenset[DeviceId] | None,
 ) -> None:
     """Whatever is so: advertised is what is written, and let go is what nobody has or shall get."""
-    made = handover(desired, committed, held, taken, listed)
+    made = plan_offer(desired, committed, held, taken, listed)
     assert made.advertise <= committed & desired
     assert made.release <= made.withdrawing <= committed
     assert not made.release & (made.advertise | desired | held | (listed or NONE))
@@ -168,7 +171,7 @@ def test_laws(
     after = (committed - made.release) | made.add
     assert made.advertise <= after
     assert held & committed <= after
-    again = handover(desired, after, held, taken, listed)
+    again = plan_offer(desired, after, held, taken, listed)
     assert made.release or not again.add, "what waited for others to go comes after them"
     assert not again.release
 

@@ -12,7 +12,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
-    Sharer,
+    Exclusivity,
     Use,
     clashes,
     conflicts,
@@ -34,11 +34,11 @@ def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
 
 
 def amount(memory_mib: int, gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.MEMORY, memory_mib=memory_mib)
+    return Use(gpu=gpu, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
 def client(gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.REPLICA)
+    return Use(gpu=gpu, exclusivity=Exclusivity.REPLICA)
 
 
 def entry(

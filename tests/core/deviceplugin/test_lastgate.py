@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from tessera.core.deviceplugin.allocations import Allocation, Sharer, Use
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, admit, holders, release, start
 from tessera.core.gpu.deviceids import DeviceId
 
@@ -18,7 +18,7 @@ def whole(*gpus: str) -> tuple[Use, ...]:
 
 
 def amount(memory_mib: int) -> tuple[Use, ...]:
-    return (Use(gpu=GPU, sharer=Sharer.MEMORY, memory_mib=memory_mib),)
+    return (Use(gpu=GPU, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
 
 
 def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:

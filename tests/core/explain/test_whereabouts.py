@@ -12,7 +12,7 @@ from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
-from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.whereabouts import Whereabouts, whereabouts
@@ -227,7 +227,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["needs 40 GiB on one GPU, at most 1 GiB is left on any (GPU 0)"],
     ),
     "nobody could end to make room": (
-        [machine(), gpunode("a", gpu(0), sick=(Sick(gpu="GPU-a-0"),)), me({NEED: 4})],
+        [machine(), gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0"),)), me({NEED: 4})],
         [],
         [],
         ["in use"],
@@ -246,7 +246,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "kept for others by a wish": (
         [
             machine(),
-            gpunode("a", gpu(0), wanted=(Wanted(gpu="GPU-a-0", whole=True),)),
+            gpunode("a", gpu(0), wanted=(DesiredDevices(gpu="GPU-a-0", whole=True),)),
             me({NEED: 4}),
         ],
         [],

@@ -9,12 +9,12 @@ from builders.cards import at, card, node
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuEvent, Inventory
-from tessera.core.node.health import GRAVE_XIDS, Change, Health, Phase, Policy, Xids, looked, reported
+from tessera.core.node.health import GRAVE_XIDS, Health, HealthChange, HealthPhase, HealthPolicy, Xids, looked, reported
 from tessera.errors import InvalidInput
 
 SMALL, LARGE = at(model("A100-40GB"), ("1g.5gb", 0), ("3g.20gb", 4))
 NODE = node(card(layout=(SMALL, LARGE)), card("T4", index=1))
-POLICY = Policy(rest_s=10, longest_rest_s=100, probation_s=5, forgive_s=1000)
+POLICY = HealthPolicy(rest_s=10, longest_rest_s=100, probation_s=5, forgive_s=1000)
 BAD = 63
 
 
@@ -26,7 +26,7 @@ def after(event: GpuEvent, health: Health | None = None, now_s: float = 0.0, inv
     return reported(health or Health(), event, inventory, now_s, POLICY)[0]
 
 
-def look(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[Change, ...]]:
+def look(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[HealthChange, ...]]:
     return looked(health, inventory, now_s, POLICY)
 
 
@@ -54,7 +54,7 @@ def test_an_event_strikes_what_it_names(case: str, event: GpuEvent, want: set[De
     health, changes = reported(Health(), event, NODE, 0.0, POLICY)
     assert health.unhealthy == want, case
     assert {change.device for change in changes} == want, case
-    assert all((change.before, change.after) == (Phase.HEALTHY, Phase.UNHEALTHY) for change in changes)
+    assert all((change.before, change.after) == (HealthPhase.HEALTHY, HealthPhase.UNHEALTHY) for change in changes)
 
 
 def test_a_device_rests_stands_probation_and_is_healthy_again() -> None:
@@ -63,14 +63,14 @@ def test_a_device_rests_stands_probation_and_is_healthy_again() -> None:
     for now_s in (9.9, 10.0, 14.9, 15.0, 1014.9, 1015.0):
         health, changes = look(health, now_s)
         found.append((now_s, health.phase(DeviceId("GPU-1")), health.unhealthy, [change.after for change in changes]))
-    sick = frozenset({DeviceId("GPU-1")})
+    unhealthy = frozenset({DeviceId("GPU-1")})
     assert found == [
-        (9.9, Phase.UNHEALTHY, sick, []),
-        (10.0, Phase.PROBATION, sick, [Phase.PROBATION]),
-        (14.9, Phase.PROBATION, sick, []),
-        (15.0, Phase.HEALTHY, frozenset(), [Phase.HEALTHY]),
-        (1014.9, Phase.HEALTHY, frozenset(), []),
-        (1015.0, Phase.HEALTHY, frozenset(), []),
+        (9.9, HealthPhase.UNHEALTHY, unhealthy, []),
+        (10.0, HealthPhase.PROBATION, unhealthy, [HealthPhase.PROBATION]),
+        (14.9, HealthPhase.PROBATION, unhealthy, []),
+        (15.0, HealthPhase.HEALTHY, frozenset(), [HealthPhase.HEALTHY]),
+        (1014.9, HealthPhase.HEALTHY, frozenset(), []),
+        (1015.0, HealthPhase.HEALTHY, frozenset(), []),
     ]
     assert health == Health()
 
@@ -99,7 +99,7 @@ def test_each_relapse_doubles_the_rest_up_to_a_limit() -> None:
 def test_an_error_during_probation_is_a_relapse() -> None:
     health, _ = look(after(error()), 10.0)
     health, changes = reported(health, error(), NODE, 12.0, POLICY)
-    assert [(change.before, change.after) for change in changes] == [(Phase.PROBATION, Phase.UNHEALTHY)]
+    assert [(change.before, change.after) for change in changes] == [(HealthPhase.PROBATION, HealthPhase.UNHEALTHY)]
     assert health.wake_s == 32.0
 
 
@@ -125,17 +125,17 @@ def test_a_lost_gpu_rests_from_when_it_is_reached_again() -> None:
     health, changes = look(health, 50.0, without(1))
     assert changes == ()
     health, _ = look(health, 51.0)
-    assert health.phase(DeviceId("GPU-1")) is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
     health, _ = look(health, 60.0)
-    assert health.phase(DeviceId("GPU-1")) is Phase.PROBATION
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.PROBATION
     health, _ = look(health, 61.0, without(1))
-    assert health.phase(DeviceId("GPU-1")) is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
 
 
 def test_instances_of_a_lost_gpu_do_not_recover_meanwhile() -> None:
     health = after(error(0, instance=1))
     health, _ = look(health, 50.0, without(0))
-    assert health.phase(DeviceId("GPU-0", SMALL)) is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-0", SMALL)) is HealthPhase.UNHEALTHY
 
 
 def test_what_is_gone_is_forgotten() -> None:

@@ -24,13 +24,13 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant
 from tessera.core.deviceplugin.matching import AssignedRequest, Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.liststrategies import Handover
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
@@ -105,7 +105,7 @@ class Plugins:
         self._place = Place()
         self._unit_mib = self._place.unit_mib
         self._driver = cdi.NOTHING
-        self._handover = Handover(strategies=strategies)
+        self._injection = DeviceInjection(strategies=strategies)
         self._complained: set[str] = set()
         self._adopted = False
         """Whether the record has what pods were allocated before there was one."""
@@ -191,15 +191,15 @@ class Plugins:
 
         """
         self._options = options
-        self._handover = Handover(
+        self._injection = DeviceInjection(
             strategies=options.list_strategies or self._strategies,
             pass_device_specs=options.pass_device_specs,
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,
         )
         self._see(inventory)
-        self._shares.handover, self._shares.driver = self._handover, self._driver
-        if self._handover.cdi:
+        self._shares.injection, self._shares.driver = self._injection, self._driver
+        if self._injection.cdi:
             self._write_devices()
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
@@ -251,8 +251,8 @@ class Plugins:
         visible = uuids
         if self._options.id_strategy == "index":
             visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
-        named = by_cdi(self._handover, GPU_KIND, uuids)
-        return grant(self._handover, named, visible, _naming(uuids, made))
+        named = by_cdi(self._injection, GPU_KIND, uuids)
+        return grant(self._injection, named, visible, _naming(uuids, made))
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""
@@ -311,7 +311,7 @@ class Plugins:
             if driver_spec is not None:
                 found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
                 self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
-            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
+            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._injection.dev_root)
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:
             self._complain(error)

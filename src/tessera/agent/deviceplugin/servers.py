@@ -10,7 +10,7 @@ from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
 from tessera.core.cluster.advertise import Resource
-from tessera.core.deviceplugin.prefer import Policy
+from tessera.core.deviceplugin.prefer import AllocationPolicy
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
 from tessera.log import Logger
@@ -64,7 +64,7 @@ class PluginServers:
         self,
         resources: Iterable[Resource],
         *,
-        policy: Policy,
+        policy: AllocationPolicy,
         leaving: frozenset[DeviceId] = frozenset(),
         deadline_s: float = 5.0,
     ) -> bool:

@@ -23,7 +23,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.handover import SHARE_KIND, by_cdi, grant, share_name
+from tessera.core.deviceplugin.injection import SHARE_KIND, by_cdi, grant, share_name
 from tessera.core.deviceplugin.matching import (
     Answer,
     AssignedRequest,
@@ -34,7 +34,7 @@ from tessera.core.deviceplugin.matching import (
     reconcile,
     served,
 )
-from tessera.core.node.liststrategies import Handover
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
@@ -89,7 +89,7 @@ class ShareAllocator:
         *,
         memory: Path | None = None,
     ) -> None:
-        self.handover = Handover()
+        self.injection = DeviceInjection()
         self.driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
@@ -126,7 +126,7 @@ class ShareAllocator:
             # 1. Choose a pod: the one that waits longest for so many units.
             request = await self._pick(resource, frozenset(ids))
             # 2. Record the allocation, or refuse it; with CDI which devices it is of is decided in `pre_start`.
-            uses = self._maker.uses(request.shares) if self.handover.fixed_at_allocate else ()
+            uses = self._maker.uses(request.shares) if self.injection.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses)
             # 3. Without CDI the answer says which devices they are, so that they must exist now.
             answer = Answer(
@@ -134,17 +134,17 @@ class ShareAllocator:
                 key=request.key,
                 specification=request.specification,
                 shares=request.shares,
-                fixed=self.handover.fixed_at_allocate,
+                fixed=self.injection.fixed_at_allocate,
             )
             name = share_name(resource, ids)
-            given = by_cdi(self.handover, SHARE_KIND, (name,))
-            if self.handover.fixed_at_allocate:
+            given = by_cdi(self.injection, SHARE_KIND, (name,))
+            if self.injection.fixed_at_allocate:
                 self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
                 prepared = await self._maker.prepare(request.shares)
-                given = grant(self.handover, given, prepared.visible, prepared.edits)
+                given = grant(self.injection, given, prepared.visible, prepared.edits)
             # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
             self._answers[answer.ids] = answer
-            if self.handover.fixed_at_allocate:
+            if self.injection.fixed_at_allocate:
                 self._remember()
             self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
             return given
@@ -165,7 +165,7 @@ class ShareAllocator:
         request = await self._own(holder, len(ids))
         # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
         answer = self._answers.get(frozenset(ids))
-        if self.handover.fixed_at_allocate or (answer is not None and answer.fixed):
+        if self.injection.fixed_at_allocate or (answer is not None and answer.fixed):
             async with self._turn:
                 request = await self._exchange(request, holder)
         # 3. Record what the container is about to use; another pod that lives must not have it.
@@ -173,7 +173,7 @@ class ShareAllocator:
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Make the devices exist, and write what the container runtime reads next.
         prepared = await self._maker.prepare(request.shares)
-        if self.handover.cdi:
+        if self.injection.cdi:
             self._specify(share_name(resource, ids), prepared)
         self._answers.pop(frozenset(ids), None)
         self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
@@ -204,7 +204,7 @@ class ShareAllocator:
             self._needed = needed
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
-            if self.handover.fixed_at_allocate:
+            if self.injection.fixed_at_allocate:
                 await self._mend(held)
 
     async def repair(self) -> None:
@@ -224,7 +224,7 @@ class ShareAllocator:
         """
         held = await self._view.held()
         self._forget(held, ids)
-        if self.handover.fixed_at_allocate:
+        if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
             try:
                 await self._mend(held)
@@ -377,7 +377,7 @@ class ShareAllocator:
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), *prepared.edits.env))
-        text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.handover.dev_root)
+        text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
 
     def _remembered(self) -> "_Memory":

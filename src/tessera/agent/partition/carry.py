@@ -17,11 +17,11 @@ from tessera.core.node.repartition import (
     Drained,
     Event,
     Instruction,
+    LayoutObserved,
     Observe,
-    Observed,
     OfferOnly,
-    Phase,
     Procedure,
+    RepartitionPhase,
     Step,
     StepDone,
     StepFailed,
@@ -47,17 +47,17 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
         ended = _ENDED[self.procedure.phase]
-        if self.incomplete and self.procedure.phase is Phase.RESTORED:
+        if self.incomplete and self.procedure.phase is RepartitionPhase.RESTORED:
             places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
             ended = f"{ended}, and without {places}, incomplete as before"
         return "; ".join(filter(None, (self.trouble, ended)))
 
 
 _ENDED = {
-    Phase.OBSERVED: "nothing was changed",
-    Phase.DONE: "the layout is as asked all the same",
-    Phase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
-    Phase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
+    RepartitionPhase.OBSERVED: "nothing was changed",
+    RepartitionPhase.DONE: "the layout is as asked all the same",
+    RepartitionPhase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
+    RepartitionPhase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
 }
 
 
@@ -104,14 +104,14 @@ class _Run:
     async def again(self, failed: Procedure) -> Carried:
         self._restoring = True
         seen = await self.observe()
-        return await self.go(failed, seen) if isinstance(seen, Observed) else Carried(procedure=failed)
+        return await self.go(failed, seen) if isinstance(seen, LayoutObserved) else Carried(procedure=failed)
 
     async def go(self, procedure: Procedure, event: Event | None) -> Carried:
         while event is not None:
             self._note(procedure, event)
             before = procedure.phase
             procedure, instructions = advance(procedure, event)
-            if procedure.phase is Phase.RESTORING and before is not Phase.RESTORING:
+            if procedure.phase is RepartitionPhase.RESTORING and before is not RepartitionPhase.RESTORING:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
@@ -145,7 +145,9 @@ class _Run:
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
                 told = f"{what} did not end in time"
-            case Observed(layout=layout) if procedure.phase is Phase.VERIFYING and layout != procedure.target:
+            case LayoutObserved(layout=layout) if (
+                procedure.phase is RepartitionPhase.VERIFYING and layout != procedure.target
+            ):
                 told = "the driver shows another layout than was made"
         self._trouble = self._trouble or told
 
@@ -157,7 +159,7 @@ class _Run:
         if facts is None or facts.lost or facts.layout is None:
             return TimedOut()
         self._incomplete = facts.incomplete
-        return Observed(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
+        return LayoutObserved(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
 
     async def _facts(self) -> tuple[GpuFacts | None, tuple[User, ...]]:
         """Return the GPU and all users; None where it cannot be seen."""
@@ -218,7 +220,7 @@ class _Run:
         return StepDone(step)
 
 
-_STEPPING = {Phase.DESTROYING, Phase.CREATING, Phase.RESTORING}
+_STEPPING = {RepartitionPhase.DESTROYING, RepartitionPhase.CREATING, RepartitionPhase.RESTORING}
 
 
 def _verb(step: Step) -> str:

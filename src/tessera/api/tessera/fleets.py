@@ -135,7 +135,7 @@ def _claims(states: Mapping[str, GpuNodeState]) -> Claims:
 
 def well(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
     """Return the nodes with what is sick of them closed to new pods."""
-    sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
+    sick = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
         if running.assignment.node in sick:

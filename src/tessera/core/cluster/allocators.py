@@ -10,25 +10,25 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tessera.core.cluster.advertise import NodeOffer
-from tessera.core.cluster.gpunodestate import Claim, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import placement_at
 
 __all__ = [
-    "Handover",
-    "as_keys",
-    "as_wanted",
+    "OfferPlan",
     "by_name",
     "claimed_keys",
-    "handover",
+    "devices_by_gpu",
+    "devices_one_by_one",
+    "plan_offer",
     "restricted",
     "still_needed",
     "with_former",
 ]
 
 
-class Handover(msgspec.Struct, frozen=True, kw_only=True):
+class OfferPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do with devices that change hands, or do not."""
 
     add: frozenset[DeviceId] = frozenset()
@@ -108,13 +108,13 @@ def _claimed(gpu: Gpu, profile: str | None, start: int | None) -> DeviceId:
     return DeviceId(gpu.uuid, place if place.size else None)
 
 
-def handover(
+def plan_offer(
     desired: frozenset[DeviceId],
     committed: frozenset[DeviceId],
     held: frozenset[DeviceId],
     taken: frozenset[DeviceId],
     advertised_by_kubelet: frozenset[DeviceId] | None,
-) -> Handover:
+) -> OfferPlan:
     """Return what to advertise, and what to write to `status.offered`, where nothing may ever be given twice.
 
     The kubelet does not know that devices overlap: one that lies across another that it still has waits for that too.
@@ -129,7 +129,7 @@ def handover(
     """
     leaving, withdrawing = committed - desired, committed - desired - held
     blocked = frozenset(each for each in desired if any(overlap(each, other) for other in leaving))
-    return Handover(
+    return OfferPlan(
         add=desired - committed - taken - blocked,
         advertise=desired & committed - ((taken | blocked) - held),
         withdrawing=withdrawing,
@@ -137,11 +137,11 @@ def handover(
     )
 
 
-def as_wanted(devices: Iterable[DeviceId]) -> tuple[Wanted, ...]:
+def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:
     """Return devices by GPU, as `status.offered` has them; sorted, so that the same devices are the same fields."""
     parts = frozenset(devices)
     return tuple(
-        Wanted(
+        DesiredDevices(
             gpu=gpu,
             whole=DeviceId(gpu) in parts,
             instances=tuple(sorted(place for uuid, place in parts if uuid == gpu and place is not None)),
@@ -150,6 +150,6 @@ def as_wanted(devices: Iterable[DeviceId]) -> tuple[Wanted, ...]:
     )
 
 
-def as_keys(wanted: Iterable[Wanted]) -> frozenset[DeviceId]:
+def devices_one_by_one(wanted: Iterable[DesiredDevices]) -> frozenset[DeviceId]:
     """Return devices one by one."""
     return frozenset(device for each in wanted for device in each.devices)

@@ -1,11 +1,11 @@
-"""GPUs and MIG instances that are not well: they keep what pods hold of them, and offer nothing new."""
+"""Unhealthy GPUs and MIG instances: they keep what pods hold of them, and offer nothing new."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import Sick
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Layout, Placement, placement_at
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
@@ -15,16 +15,16 @@ __all__ = ["without_new"]
 _AMOUNTS = {Mode.MPS, Mode.MEMORY_SHARE}
 
 
-def without_new(gpu: Gpu, sick: Iterable[Sick], held: Sequence[Share]) -> Gpu:
-    """Return a GPU as a planner may use it: what is sick of it serves those who hold it and nobody else.
+def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
+    """Return a GPU as a planner may use it: what is unhealthy of it serves those who hold it and nobody else.
 
     Args:
         gpu: the GPU.
-        sick: what is not well; only what names this GPU counts.
+        unhealthy: devices; only those of this GPU count.
         held: shares of this GPU that pods hold.
 
     """
-    own = [each.placement for each in sick if each.gpu == gpu.uuid]
+    own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
     if None in own:
         return _closed(gpu, held)
     places = [place for place in own if place is not None and place in (gpu.sharing.layout or ())]

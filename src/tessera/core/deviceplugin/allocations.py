@@ -20,7 +20,7 @@ from tessera.core.gpu.sharing import Mode
 __all__ = [
     "Allocation",
     "Clash",
-    "Sharer",
+    "Exclusivity",
     "Use",
     "clashes",
     "conflicts",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class Sharer(enum.StrEnum):
+class Exclusivity(enum.StrEnum):
     """Who else may use a device."""
 
     EXCLUSIVE = "exclusive"
@@ -42,22 +42,22 @@ class Sharer(enum.StrEnum):
     """Others with an amount of its memory, as long as there is enough."""
 
 
-_SHARERS = {
-    Mode.WHOLE: Sharer.EXCLUSIVE,
-    Mode.MIG: Sharer.EXCLUSIVE,
-    Mode.MPS: Sharer.MEMORY,
-    Mode.MEMORY_SHARE: Sharer.MEMORY,
+_EXCLUSIVITY = {
+    Mode.WHOLE: Exclusivity.EXCLUSIVE,
+    Mode.MIG: Exclusivity.EXCLUSIVE,
+    Mode.MPS: Exclusivity.MEMORY,
+    Mode.MEMORY_SHARE: Exclusivity.MEMORY,
 }
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that a container uses, or its part of one."""
+class Use(msgspec.Struct, frozen=True, kw_only=True, rename={"exclusivity": "sharer"}):
+    """One device that a container uses, or its part of one; written to `allocations.json`, hence the name there."""
 
     gpu: str
     """UUID."""
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU."""
-    sharer: Sharer = Sharer.EXCLUSIVE
+    exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
     memory_mib: int = 0
     """Memory that the container may use, where that is what is counted."""
 
@@ -68,7 +68,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers cannot have these at once, however much memory there is."""
-        same = self.placement == other.placement and self.sharer is other.sharer is not Sharer.EXCLUSIVE
+        same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
         return overlap(self.device, other.device) and not same
 
 
@@ -109,15 +109,19 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
     """Return what a container uses of devices that the kubelet gave by name, each device once."""
     return tuple(
         dict.fromkeys(
-            Use(gpu=each.gpu_uuid, placement=each.placement, sharer=_sharer(each.mode, replica="::" in each.id))
+            Use(
+                gpu=each.gpu_uuid,
+                placement=each.placement,
+                exclusivity=_exclusivity(each.mode, replica="::" in each.id),
+            )
             for each in devices
         )
     )
 
 
-def _sharer(mode: Mode, *, replica: bool) -> Sharer:
-    found = _SHARERS.get(mode, Sharer.REPLICA)
-    return Sharer.REPLICA if replica and found is Sharer.MEMORY else found
+def _exclusivity(mode: Mode, *, replica: bool) -> Exclusivity:
+    found = _EXCLUSIVITY.get(mode, Exclusivity.REPLICA)
+    return Exclusivity.REPLICA if replica and found is Exclusivity.MEMORY else found
 
 
 def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
@@ -128,7 +132,7 @@ def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
             Use(
                 gpu=devices[uuid].gpu,
                 placement=devices[uuid].placement,
-                sharer=Sharer.REPLICA if replica else Sharer.EXCLUSIVE,
+                exclusivity=Exclusivity.REPLICA if replica else Exclusivity.EXCLUSIVE,
             )
             for uuid, replica, _ in parts
             if uuid in devices
@@ -148,7 +152,7 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
             placement=None
             if each.start is None
             else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
-            sharer=_sharer(each.mode, replica=False),
+            exclusivity=_exclusivity(each.mode, replica=False),
             memory_mib=each.memory_mib,
         )
         for each in shares
@@ -196,7 +200,7 @@ def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[D
     """
     for use in new.uses:
         most_mib = capacity_mib.get(use.device)
-        if use.sharer is not Sharer.MEMORY or most_mib is None:
+        if use.exclusivity is not Exclusivity.MEMORY or most_mib is None:
             continue
         pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.device)])
         if sum(_most_mib(pod, use.device) for pod in pods) > most_mib:
@@ -234,7 +238,7 @@ def _most_mib(pod: Iterable[Allocation], device: DeviceId) -> int:
 
 
 def _memory_mib(entry: Allocation, device: DeviceId) -> int:
-    return sum(use.memory_mib for use in entry.uses if use.sharer is Sharer.MEMORY and use.device == device)
+    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
 
 
 def conflicts(

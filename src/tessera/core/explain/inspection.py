@@ -350,7 +350,7 @@ def _offered(gpu: Gpu) -> tuple[Mode, ...]:
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
     return tuple(
         ": ".join(part for part in (_name(sick.placement), sick.reason or "not well") if part)
-        for sick in state.sick
+        for sick in state.unhealthy
         if sick.gpu == gpu.uuid
     )
 

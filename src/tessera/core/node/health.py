@@ -20,7 +20,7 @@ from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Change", "Health", "Phase", "Policy", "State", "Xids", "counts", "looked", "reported"]
+__all__ = ["Health", "HealthChange", "HealthPhase", "HealthPolicy", "State", "Xids", "counts", "looked", "reported"]
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
@@ -36,7 +36,7 @@ _LARGEST_XID = 1 << 31
 _ALL = frozenset({"all", "xids"})
 
 
-class Phase(enum.StrEnum):
+class HealthPhase(enum.StrEnum):
     """How well a device is."""
 
     HEALTHY = "healthy"
@@ -92,7 +92,7 @@ def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
     return not _ALL.isdisjoint(words), frozenset(numbers)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How errors are judged, and how long a device stays away for them."""
 
     xids: Xids = Xids()
@@ -116,7 +116,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a device that is or was not well."""
 
-    phase: Phase
+    phase: HealthPhase
     reason: str
     """The last error, in words."""
     since_s: float
@@ -138,12 +138,12 @@ class _Error(msgspec.Struct, frozen=True, kw_only=True):
 _LOST = _Error(reason="the driver no longer reaches it")
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
     """A device went from one phase to another."""
 
     device: DeviceId
-    before: Phase
-    after: Phase
+    before: HealthPhase
+    after: HealthPhase
     reason: str
 
 
@@ -155,26 +155,26 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unhealthy(self) -> frozenset[DeviceId]:
         """The GPUs and instances that are not to be offered."""
-        return frozenset(device for device, state in self.states if state.phase is not Phase.HEALTHY)
+        return frozenset(device for device, state in self.states if state.phase is not HealthPhase.HEALTHY)
 
     @property
     def wake_s(self) -> float | None:
         """When the next device may get better, for the shell to look again by then; None where none may."""
-        return min((state.until_s for _, state in self.states if state.phase is not Phase.HEALTHY), default=None)
+        return min((state.until_s for _, state in self.states if state.phase is not HealthPhase.HEALTHY), default=None)
 
-    def phase(self, device: DeviceId) -> Phase:
-        """Return how well a device is, by itself: a sick GPU's instances are not marked one by one."""
-        return dict(self.states)[device].phase if device in dict(self.states) else Phase.HEALTHY
+    def phase(self, device: DeviceId) -> HealthPhase:
+        """Return how well a device is, by itself: an unhealthy GPU's instances are not marked one by one."""
+        return dict(self.states)[device].phase if device in dict(self.states) else HealthPhase.HEALTHY
 
 
-def counts(event: GpuEvent, policy: Policy) -> bool:
+def counts(event: GpuEvent, policy: HealthPolicy) -> bool:
     """Return whether an event says something about a device's health."""
     return event.lost or (event.xid is not None and policy.xids.count(event.xid))
 
 
 def reported(
-    health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: Policy
-) -> tuple[Health, tuple[Change, ...]]:
+    health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: HealthPolicy
+) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after an event, and what changed.
 
     An error of an instance that is gone by now is nobody's. One of which the driver cannot tell the GPU is held against
@@ -189,7 +189,7 @@ def reported(
 
     """
     states = dict(health.states)
-    changes: list[Change] = []
+    changes: list[HealthChange] = []
     if counts(event, policy):
         error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
         for device in _struck(event, inventory):
@@ -208,33 +208,37 @@ def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
 
 
 def _fall_ill(
-    states: dict[DeviceId, State], device: DeviceId, error: _Error, now_s: float, policy: Policy
-) -> tuple[Change, ...]:
+    states: dict[DeviceId, State], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
+) -> tuple[HealthChange, ...]:
     """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
     former = states.get(device)
-    before = former.phase if former else Phase.HEALTHY
-    same = former is not None and before is Phase.UNHEALTHY
+    before = former.phase if former else HealthPhase.HEALTHY
+    same = former is not None and before is HealthPhase.UNHEALTHY
     relapses = 0 if former is None else former.relapses + (not same)
     rest_s = max(policy.rest(relapses, grave=error.grave), former.rest_s if former and same else 0.0)
     states[device] = State(
-        phase=Phase.UNHEALTHY,
+        phase=HealthPhase.UNHEALTHY,
         reason=error.reason,
         since_s=former.since_s if former and same else now_s,
         until_s=now_s + rest_s,
         relapses=relapses,
         rest_s=rest_s,
     )
-    return () if same else (Change(device=device, before=before, after=Phase.UNHEALTHY, reason=error.reason),)
+    return (
+        () if same else (HealthChange(device=device, before=before, after=HealthPhase.UNHEALTHY, reason=error.reason),)
+    )
 
 
-def looked(health: Health, inventory: Inventory, now_s: float, policy: Policy) -> tuple[Health, tuple[Change, ...]]:
+def looked(
+    health: Health, inventory: Inventory, now_s: float, policy: HealthPolicy
+) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after a look at the driver, and what changed.
 
     Instances and GPUs that are no longer there are forgotten: what is made anew begins healthy.
     """
     gpus = {facts.uuid: facts for facts in inventory.gpus}
     states = {device: state for device, state in health.states if _present(device, gpus)}
-    changes: list[Change] = []
+    changes: list[HealthChange] = []
     for facts in inventory.gpus:
         if facts.lost:
             changes += _fall_ill(states, DeviceId(facts.uuid), _LOST, now_s, policy)
@@ -251,18 +255,20 @@ def _present(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> bool:
     return facts.lost or any(each.placement == device.placement for each in facts.instances)
 
 
-def _recover(states: dict[DeviceId, State], device: DeviceId, now_s: float, policy: Policy) -> tuple[Change, ...]:
+def _recover(
+    states: dict[DeviceId, State], device: DeviceId, now_s: float, policy: HealthPolicy
+) -> tuple[HealthChange, ...]:
     """Let a device that is reached get better where its time has come."""
     state = states[device]
     if now_s < state.until_s:
         return ()
-    if state.phase is Phase.HEALTHY:
+    if state.phase is HealthPhase.HEALTHY:
         del states[device]
         return ()
-    better = Phase.PROBATION if state.phase is Phase.UNHEALTHY else Phase.HEALTHY
-    lasts_s = policy.probation_s if better is Phase.PROBATION else policy.forgive_s
+    better = HealthPhase.PROBATION if state.phase is HealthPhase.UNHEALTHY else HealthPhase.HEALTHY
+    lasts_s = policy.probation_s if better is HealthPhase.PROBATION else policy.forgive_s
     states[device] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
-    return (Change(device=device, before=state.phase, after=better, reason=state.reason),)
+    return (HealthChange(device=device, before=state.phase, after=better, reason=state.reason),)
 
 
 def _health(states: Mapping[DeviceId, State]) -> Health:

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.core.node.nodesharing import ListStrategy
 
-__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "Handover", "ListStrategies", "list_strategies"]
+__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "DeviceInjection", "ListStrategies", "list_strategies"]
 
 _CDI: frozenset[ListStrategy] = frozenset({"cdi-annotations", "cdi-cri"})
 MAKE_DRIVER_SPEC = "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
@@ -25,7 +25,7 @@ _LEAST_KUBELET = (1, 29)
 stable in 1.31). Source: KEP-4009 `kep.yaml`."""
 
 
-class Handover(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
     """How this node hands devices over."""
 
     strategies: tuple[ListStrategy, ...] = ("envvar",)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.core.cluster.allocators import as_keys
+from tessera.core.cluster.allocators import devices_one_by_one
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick
+from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, Share
 from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import Placement
@@ -22,7 +22,7 @@ def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
 
     A GPU left to Tessera is seen without its layout: what pods hold of it are cuts, and what nobody holds may be cut
     anew. Reserved are devices that `state` wants to exist, for pods with exact requests, those that the kubelet may
-    still give away (`offered`), and devices that are sick.
+    still give away (`offered`), and unhealthy devices.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,
     reserves nothing more; a whole GPU that is reserved gives nothing new even while pods are on it.
 
@@ -32,8 +32,8 @@ def seen(node: Node, state: GpuNodeState) -> tuple[Node, tuple[Share, ...]]:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    sick = (share for each in state.sick if each.gpu in gpus for share in _sick(gpus[each.gpu], each))
-    reserved = (*sick, *_by_name(state, gpus))
+    unhealthy = (share for each in state.unhealthy if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
+    reserved = (*unhealthy, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
 
@@ -45,17 +45,17 @@ def _without_layout(gpu: Gpu) -> Gpu:
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
 
 
-def _sick(gpu: Gpu, sick: Sick) -> Iterator[Share]:
-    """Yield what keeps new pods off a sick device: the whole GPU, or every client of the instance."""
-    if sick.placement is None:
+def _unhealthy(gpu: Gpu, device: UnhealthyDevice) -> Iterator[Share]:
+    """Yield what keeps new pods off an unhealthy device: the whole GPU, or every client of the instance."""
+    if device.placement is None:
         yield named_share(gpu, None)
         return
-    device = next((each for each in gpu.devices if each.placement == sick.placement), None)
-    if device is None or gpu.sharing.open:
-        yield named_share(gpu, sick.placement)
+    offered = next((each for each in gpu.devices if each.placement == device.placement), None)
+    if offered is None or gpu.sharing.open:
+        yield named_share(gpu, device.placement)
         return
-    for _ in range(device.clients):
-        yield Share.of_device(gpu.index, device, device.resource)
+    for _ in range(offered.clients):
+        yield Share.of_device(gpu.index, offered, offered.resource)
 
 
 def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
@@ -63,8 +63,8 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
 
     Of a GPU that is the kubelet's wholly nothing need be reserved.
     """
-    wanted = {each for each in as_keys(state.wanted) if each.gpu in gpus and gpus[each.gpu].sharing.open}
-    offered = {each for each in as_keys(state.offered) if each.gpu in gpus and gpus[each.gpu].sharing.pooled}
+    wanted = {each for each in devices_one_by_one(state.wanted) if each.gpu in gpus and gpus[each.gpu].sharing.open}
+    offered = {each for each in devices_one_by_one(state.offered) if each.gpu in gpus and gpus[each.gpu].sharing.pooled}
     for uuid, place in sorted(wanted | offered, key=DeviceId.order):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Gpu, NodeName, Running, Share
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement, is_legal, placement_at, placements
@@ -112,11 +112,11 @@ def device_of(gpu: Gpu, share: Share) -> DeviceId:
     return DeviceId(gpu.uuid, None if share.profile is None else _placement(gpu, share))
 
 
-def wanted_of(gpu: str, devices: Iterable[DeviceId]) -> Wanted:
+def wanted_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
     """Return the devices of one GPU together."""
     places = [place for _, place in devices]
     instances = tuple(sorted(place for place in places if place is not None))
-    return Wanted(gpu=gpu, whole=None in places, instances=instances)
+    return DesiredDevices(gpu=gpu, whole=None in places, instances=instances)
 
 
 def reserved(card: Card) -> tuple[Share, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Sharing
@@ -67,7 +67,7 @@ class _Look:
         self.served = frozenset((memory.served & self.since.keys()) | held)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
-        self.sick = {each.gpu for state in observed.states for each in state.sick}
+        self.sick = {each.gpu for state in observed.states for each in state.unhealthy}
         self.told: list[Told] = []
 
     def decide(self) -> tuple[Memory, Decision]:
@@ -288,9 +288,11 @@ class _Look:
     def _now(self, changed: Mapping[str, frozenset[DeviceId]], gpu: str) -> frozenset[DeviceId]:
         return changed.get(gpu, self.cards[gpu].present)
 
-    def _written(self, changed: Mapping[str, frozenset[DeviceId]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
+    def _written(
+        self, changed: Mapping[str, frozenset[DeviceId]]
+    ) -> tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...]:
         names = dict.fromkeys(self.cards[gpu].node for gpu in self.cards if gpu in changed)
-        wanted: dict[NodeName, list[Wanted]] = {name: [] for name in names}
+        wanted: dict[NodeName, list[DesiredDevices]] = {name: [] for name in names}
         for gpu, card in self.cards.items():
             devices = self._now(changed, gpu)
             if card.node in wanted and devices:

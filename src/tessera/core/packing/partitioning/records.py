@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.cluster.snapshot import Node, NodeName, Running
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.packing.plan import Waiting
@@ -61,7 +61,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     wanted: Mapping[DeviceId, float] = {}
     """Since when a device is wanted."""
     served: frozenset[DeviceId] = frozenset()
-    """Wanted devices that a pod has had since they became wanted."""
+    """DesiredDevices devices that a pod has had since they became wanted."""
     left_alone: Mapping[str, float] = {}
     """Until when a GPU that did not get what was wanted of it is left alone."""
     planned_s: float = -math.inf
@@ -83,7 +83,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be written."""
 
-    wanted: tuple[tuple[NodeName, tuple[Wanted, ...]], ...] = ()
+    wanted: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
     """All that is wanted of each node where that changes."""
     told: tuple[Told, ...] = ()
     waiting: tuple[Waiting, ...] | None = None

@@ -24,11 +24,11 @@ from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.allocators import (
-    Handover,
-    as_keys,
+    OfferPlan,
     by_name,
     claimed_keys,
-    handover,
+    devices_one_by_one,
+    plan_offer,
     restricted,
     still_needed,
     with_former,
@@ -40,7 +40,7 @@ from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
-__all__ = ["Handovers", "ObservedNode"]
+__all__ = ["DeviceOffers", "ObservedNode"]
 
 _SCHEDULER_S = 0.5
 """How long the scheduler may take to see that a node has fewer devices."""
@@ -58,7 +58,7 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     node: Object
 
 
-class Handovers:
+class DeviceOffers:
     """Keeps `status.offered` and what is advertised in step.
 
     Args:
@@ -90,13 +90,13 @@ class Handovers:
         self._last = NodeOffer(resources=())
         """What was advertised last."""
 
-    async def before(self, seen: ObservedNode) -> tuple[NodeOffer, Handover]:
+    async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what changes hands, with everything written down that must be before.
 
         What cannot be written down is not advertised, until the next seen.
         """
         if self._gpunode.absent:
-            return seen.offered, Handover(advertise=by_name(seen.offered))
+            return seen.offered, OfferPlan(advertise=by_name(seen.offered))
         offered = with_former(seen.offered, self._last, await self._bound_for(seen))
         desired = by_name(offered)
         taken = self._taken(seen, desired, claims=())
@@ -105,11 +105,11 @@ class Handovers:
                 await self._commit(seen, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
                 self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
-        plan = handover(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
-    async def after(self, seen: ObservedNode, plan: Handover) -> frozenset[DeviceId]:
+    async def after(self, seen: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
         """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
 
         Raises:
@@ -120,7 +120,7 @@ class Handovers:
             return frozenset()
         known = devices_of_ids(await self._kubelet.allocatable(), seen.inventory)
         desired, held = by_name(self._last), self._gate.by_name
-        return handover(desired, self._gpunode.offered(), held, frozenset(), known).release
+        return plan_offer(desired, self._gpunode.offered(), held, frozenset(), known).release
 
     async def release(self, seen: ObservedNode, keys: frozenset[DeviceId]) -> None:
         """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
@@ -132,7 +132,9 @@ class Handovers:
 
         """
         state = await self._gpunode.fresh(seen.node)
-        await self._gpunode.write_offered(as_keys(state.offered) - (keys - self._gate.by_name), state.version)
+        await self._gpunode.write_offered(
+            devices_one_by_one(state.offered) - (keys - self._gate.by_name), state.version
+        )
 
     # To the kubelet
 
@@ -145,9 +147,9 @@ class Handovers:
         for _ in range(_TRIES):
             state = await self._gpunode.fresh(seen.node)
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
-            committed = as_keys(state.offered) | lost
+            committed = devices_one_by_one(state.offered) | lost
             taken = self._taken(seen, desired, state.claims)
-            add = handover(desired, committed, self._gate.by_name, taken, None).add
+            add = plan_offer(desired, committed, self._gate.by_name, taken, None).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):

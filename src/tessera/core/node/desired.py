@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import GpuModel
@@ -17,7 +17,7 @@ from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, is_legal
 from tessera.core.node.layouts import Target, User, exact
 
-__all__ = ["chosen_devices", "fixed", "targets"]
+__all__ = ["fixed", "offered_devices", "targets"]
 
 
 def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -27,36 +27,40 @@ def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     )
 
 
-def chosen_devices(
-    gpus: Iterable[Gpu], wanted: Iterable[Wanted], held: Iterable[DeviceId], assigned: Iterable[DeviceId]
+def offered_devices(
+    gpus: Iterable[Gpu], desired: Iterable[DesiredDevices], held: Iterable[DeviceId], assigned: Iterable[DeviceId]
 ) -> Mapping[str, frozenset[DeviceId]]:
-    """Return by UUID the devices to offer of each GPU left to Tessera: those that exist and are wanted or held.
+    """Return by UUID the devices to offer of each GPU left to Tessera: those that exist and are desired or held.
 
-    A wanted device is kept back while it overlaps another that a pod holds or was assigned.
+    A desired device is kept back while it overlaps another that a pod holds or was assigned.
 
     Args:
         gpus: with the sharing in force and the layout that exists.
-        wanted: `spec.wanted` of the GPUNode.
+        desired: `spec.wanted` of the GPUNode.
         held: devices that pods got by name, by the kubelet's record.
         assigned: what assignments name: MIG instances, made already or not, and GPUs of which pods were assigned all
             or an amount.
 
     """
-    wishes = {each.gpu: each for each in wanted}
+    by_gpu = {each.gpu: each for each in desired}
     devices = tuple(held), tuple(assigned)
     return {
-        gpu.uuid: _chosen(gpu, wishes.get(gpu.uuid, Wanted(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in devices))
+        gpu.uuid: _chosen(
+            gpu, by_gpu.get(gpu.uuid, DesiredDevices(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in devices)
+        )
         for gpu in gpus
         if gpu.sharing.undecided
     }
 
 
-def _chosen(gpu: Gpu, wish: Wanted, held: frozenset[DeviceId], assigned: frozenset[DeviceId]) -> frozenset[DeviceId]:
+def _chosen(
+    gpu: Gpu, desired: DesiredDevices, held: frozenset[DeviceId], assigned: frozenset[DeviceId]
+) -> frozenset[DeviceId]:
     whole, layout = DeviceId(gpu.uuid), gpu.sharing.layout
     there = frozenset((whole,) if layout is None else (DeviceId(gpu.uuid, each) for each in layout))
     return frozenset(
         each
-        for each in there & held.union(wish.devices)
+        for each in there & held.union(desired.devices)
         if each in held or (each not in assigned and _can_be_beside(gpu.model, each, held | assigned))
     )
 
@@ -71,7 +75,7 @@ def _can_be_beside(model: GpuModel, device: DeviceId, others: frozenset[DeviceId
 def targets(
     gpus: Iterable[Gpu],
     inventory: Inventory,
-    wanted: Iterable[Wanted],
+    desired: Iterable[DesiredDevices],
     users: Iterable[User],
     assigned: Iterable[DeviceId],
 ) -> tuple[Target, ...]:
@@ -82,19 +86,19 @@ def targets(
     Args:
         gpus: with the sharing in force.
         inventory: what the driver shows.
-        wanted: `spec.wanted` of the GPUNode.
+        desired: `spec.wanted` of the GPUNode.
         users: who uses GPUs and instances, by the kubelet's record and the processes on them.
-        assigned: as in `chosen_devices`.
+        assigned: as in `offered_devices`.
 
     """
     facts = {each.uuid: each for each in inventory.gpus}
-    wishes = {each.gpu: each for each in wanted}
+    by_gpu = {each.gpu: each for each in desired}
     everybody, devices = {user.device for user in users}, tuple(assigned)
     found = (
         _target(
             gpu,
             facts[gpu.uuid],
-            wishes.get(gpu.uuid, Wanted(gpu=gpu.uuid)),
+            by_gpu.get(gpu.uuid, DesiredDevices(gpu=gpu.uuid)),
             _on(gpu.uuid, everybody),
             _on(gpu.uuid, devices),
         )
@@ -105,27 +109,27 @@ def targets(
 
 
 def _target(
-    gpu: Gpu, facts: GpuFacts, wish: Wanted, used: frozenset[DeviceId], assigned: frozenset[DeviceId]
+    gpu: Gpu, facts: GpuFacts, desired: DesiredDevices, used: frozenset[DeviceId], assigned: frozenset[DeviceId]
 ) -> Target | None:
     if facts.lost or facts.mig is None:
         return None
     whole = DeviceId(gpu.uuid)
-    if whole in assigned or (wish.whole and not assigned):
+    if whole in assigned or (desired.whole and not assigned):
         idle = not used and not _placed(assigned)
         return exact(facts, None) if idle and facts.layout is not None else None
     if not gpu.sharing.cuttable or (facts.layout is None and used):
         return None
     there = tuple(each.placement for each in facts.instances)
     keep = tuple(each for each in there if whole in used or DeviceId(gpu.uuid, each) in used)
-    goal = _goal(facts, wish, keep, _placed(assigned))
+    goal = _goal(facts, desired, keep, _placed(assigned))
     return exact(facts, goal) if set(goal).difference(there) else None
 
 
-def _goal(facts: GpuFacts, wish: Wanted, keep: Layout, assigned: Layout) -> Layout:
+def _goal(facts: GpuFacts, desired: DesiredDevices, keep: Layout, assigned: Layout) -> Layout:
     """Return what is kept, and of the rest in order of claim what fits beside it."""
     there = tuple(each.placement for each in facts.instances)
     goal = keep
-    for each in (*(each for each in there if each in assigned), *assigned, *wish.instances, *there):
+    for each in (*(each for each in there if each in assigned), *assigned, *desired.instances, *there):
         if each not in goal and is_legal(facts.model, (*goal, each)):
             goal = (*goal, each)
     return tuple(sorted(goal))
