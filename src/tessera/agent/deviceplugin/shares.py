@@ -8,7 +8,7 @@ requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -403,8 +403,12 @@ class ShareAllocator:
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange."""
+    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange.
 
+    Its fields are those of the file, and so are those of what it consists of; files without a version are read too.
+    """
+
+    version: Literal[1] = 1
     answers: tuple[Answer, ...] = ()
     exchanges: tuple[Correction, ...] = ()
 
