@@ -69,10 +69,12 @@ class NodePods:
         shares: dict[tuple[str, str], list[Share]] = {}
         for request in (each for each in self._requests() if not each.initial):
             shares.setdefault((request.key.namespace, request.key.pod), []).extend(request.shares)
-        return tuple(
-            PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=_qos(objects[name]), shares=tuple(own))
-            for name, own in shares.items()
-        )
+        found = []
+        for name, own in shares.items():
+            said = (objects[name].get("status") or {}).get("qosClass")
+            qos: Qos = said if said in {"Guaranteed", "Burstable"} else "BestEffort"
+            found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, shares=tuple(own)))
+        return tuple(found)
 
     def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that assignments name, made already or not; a GPU for an amount or all of it."""
@@ -119,8 +121,3 @@ class NodePods:
             found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
             wanted="all pods of this node; a kubelet that has just started has not read them yet",
         )
-
-
-def _qos(pod: Object) -> Qos:
-    found = (pod.get("status") or {}).get("qosClass")
-    return found if found in {"Guaranteed", "Burstable"} else "BestEffort"

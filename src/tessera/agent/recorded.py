@@ -87,7 +87,8 @@ class Recorder:
         held, devices = await self._view.held(), await self._devices() if named else {}
         for name in dict.fromkeys((*named, *waiting)):
             text = self._text(pods[name], held, devices, share_unit_mib) if name in named else None
-            new = {} if text is None or self._says(pods[name], text) else {ASSIGNMENT: text}
+            said = annotations_of(pods[name]).get(ASSIGNMENT) == text and is_signed(pods[name], self._trust.keys)
+            new = {} if text is None or said else {ASSIGNMENT: text}
             if name in waiting:
                 new |= allocated(pods[name], held, now_ns=self._now_ns())
             elif text is not None and not new:
@@ -114,9 +115,6 @@ class Recorder:
             else:
                 if text is not None:
                     await self._write(pod, {ASSIGNMENT: text})
-
-    def _says(self, pod: Object, text: str) -> bool:
-        return annotations_of(pod).get(ASSIGNMENT) == text and is_signed(pod, self._trust.keys)
 
     def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
         """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""

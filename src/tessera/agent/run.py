@@ -63,7 +63,7 @@ from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies
-from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
@@ -274,7 +274,9 @@ class Agent:
                 self._record.note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
         finally:
             await self._record.report_notes()
-        await self._report()
+        if self._seen is not None:
+            await self._report_gpus(*self._seen)
+        await self._record.report_impaired(self._node(), self._impaired)
 
     async def _offer_all(self) -> bool:
         """Observe everything once, make what is offered as it should be, and return whether the kubelet knows it."""
@@ -371,17 +373,15 @@ class Agent:
 
     # Reports
 
-    async def _report(self) -> None:
-        """Report what was seen and offered last."""
-        if self._seen is not None:
-            await self._report_gpus(*self._seen)
-        await self._record.report_impaired(self._node(), self._impaired)
-
     async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
-        await self._report_health(inventory)
+        while self._changes:
+            await self._record.report(health_report(self._changes.pop(0), inventory))
         if self._settings.labels:
-            await self._label(inventory, declared.gpus, said.strategy or "mixed")
+            machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
+            labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
+            labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
+            await self._record.set_labels(labels, owned=owns)
         levels = enforcement_text(enforcements(gpus, inventory))
         handed_over = ",".join(self._list_strategies)
         noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
@@ -422,18 +422,6 @@ class Agent:
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:
         self._changes += changes
         self._ring()
-
-    async def _report_health(self, inventory: Inventory) -> None:
-        """Report devices that fell ill or got well."""
-        while self._changes:
-            await self._record.report(health_report(self._changes.pop(0), inventory))
-
-    async def _label(self, inventory: Inventory, gpus: tuple[Gpu, ...], strategy: Strategy) -> None:
-        """Describe the GPUs by labels."""
-        machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
-        labels = gpu_labels(inventory, gpus, Labelling(strategy=strategy, machine=machine))
-        labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
-        await self._record.set_labels(labels, owned=owns)
 
     # What is seen
 

@@ -205,7 +205,9 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=self._since_ns(holder))
+        # What starts again is not later than before.
+        before_ns = (each.at_ns for each in self._entries if replaces(holder, each))
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self._now_ns()))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
         while True:
@@ -239,11 +241,6 @@ class Gate:
         }
         late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
         return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}
-
-    def _since_ns(self, holder: Allocation) -> int:
-        """Return when a container was allocated its devices first: what starts again is not later than before."""
-        same = (each.at_ns for each in self._entries if replaces(holder, each))
-        return min(same, default=self._now_ns())
 
     async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
         """Return what is seen of the pods that are in the way of an allocation; nothing where none is.

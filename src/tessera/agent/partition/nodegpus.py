@@ -71,17 +71,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """For the former layout to be brought back, in all."""
 
 
-def _always(_: str) -> bool:
-    return True
-
-
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of a node: how they are changed, who uses them, and what of them is offered to pods."""
 
     driver: Driver
     held: Held
     offer: OfferLayout
-    promised: Promised = _always
+    promised: Promised = lambda _: True
     timing: Timing = Timing()
 
     def settle_s(self, gpu: str) -> float:

@@ -86,12 +86,10 @@ class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def specification(self) -> str:
         """What must be equal for requests to be interchangeable, as text: what was asked, else all but the place."""
-        parts = (self.key.resource, self.units, self.bound, self.ask or [_anywhere(share) for share in self.shares])
+        placed = ((share, None if share.start is None else 0) for share in self.shares)
+        anywhere = [msgspec.structs.replace(share, gpu=0, start=start, container="") for share, start in placed]
+        parts = (self.key.resource, self.units, self.bound, self.ask or anywhere)
         return msgspec.json.encode(parts).decode()
-
-
-def _anywhere(share: Share) -> Share:
-    return msgspec.structs.replace(share, gpu=0, start=None if share.start is None else 0, container="")
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,15 +89,11 @@ def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu
     """Return the memory in use to report: as measured where it moved by 5 % of its GPU, as before elsewhere."""
     before = {(each.gpu, each.placement): each for each in former}
     sizes_mib = {gpu.uuid: gpu.memory_mib for gpu in gpus}
-    return tuple(
-        _settled(before.get((each.gpu, each.placement)), each, sizes_mib.get(each.gpu, 0)) for each in measured
-    )
-
-
-def _settled(before: Used | None, now: Used, size_mib: int) -> Used:
-    if before is None or abs(now.memory_mib - before.memory_mib) * _PART >= size_mib:
-        return now
-    return before
+    found = []
+    for now in measured:
+        last, part_mib = before.get((now.gpu, now.placement), now), sizes_mib.get(now.gpu, 0) / _PART
+        found.append(now if abs(now.memory_mib - last.memory_mib) >= part_mib else last)
+    return tuple(found)
 
 
 def summary(state: GpuNodeState) -> Summary:

@@ -150,7 +150,8 @@ def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
         return None
     present = tuple(each.placement for each in gpu.instances)
     broken = f", incomplete: {_places(gpu.incomplete)}" if gpu.incomplete else ""
-    wanted = _numbers(target.counts) if target.layout is None else _places(target.layout)
+    numbers = ", ".join(f"{count} x {name}" for name, count in target.counts) or "no instance"
+    wanted = numbers if target.layout is None else _places(target.layout)
     return f"{_places(present)}{broken}", wanted
 
 
@@ -285,10 +286,6 @@ def _mode(*, on: bool) -> str:
 
 def _names(users: tuple[User, ...]) -> str:
     return ", ".join(dict.fromkeys(user.name for user in users))
-
-
-def _numbers(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in counts) or "no instance"
 
 
 def _places(layout: Layout) -> str:
