@@ -45,7 +45,7 @@ from tessera.api.tessera.nodereports import (
 )
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.allocators import by_name, devices_by_gpu
@@ -62,7 +62,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.node.health import HealthChange
-from tessera.core.node.liststrategies import list_strategies
+from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.errors import TesseraError, Unavailable
@@ -333,10 +333,8 @@ class Agent:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
         node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
-        if "cdi-cri" in self._list_strategies:
-            # What was read of the driver's specification is kept: that it is being written anew must not open the node.
-            node = msgspec.structs.replace(node, driver_spec=True)
-        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
+        former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
+        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
             self._list_strategies = chosen.strategies
             write = self._log.warning if chosen.fallback else self._log.info

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ending, uid_of
+from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
@@ -231,13 +231,14 @@ class Gate:
     def held_up(self) -> dict[str, tuple[str, str]]:
         """Return the pods that were refused for a minute, by UID, each with why.
 
-        Who waits for a pod that is being deleted waits for what will come by itself.
+        Who waits for a pod that is being deleted waits for what will come by itself; but not who waits for processes
+        that a pod left behind when it was gone.
         """
         find = self.view.find
         self._refused = {
             uid: each
             for uid, each in self._refused.items()
-            if not is_ending(find(uid)) and not (each.rival and is_ending(find(each.rival)))
+            if not is_ending(find(uid)) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
         }
         late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
         return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}

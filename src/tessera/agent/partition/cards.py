@@ -246,15 +246,15 @@ class Partitioner:
             facts, users = await self._one(target.gpu)
             if facts is None:
                 return "the driver does not show it"
-            due = change(facts, target, users)
-            if not isinstance(due, Cut | SetMode):
+            needed = change(facts, target, users)
+            if not isinstance(needed, Cut | SetMode):
                 if done:
                     await self.write_down(Inventory(gpus=(facts,)), (facts.uuid,))
                 return ""
             if _now() >= by_s:
                 return "not done in time"
             done.append(facts)
-            failed = await self._do(facts, due, by_s)
+            failed = await self._do(facts, needed, by_s)
             if failed:
                 return failed
         return "the driver takes every step and shows another layout"
@@ -271,11 +271,11 @@ class Partitioner:
             return "MIG is off as before"
         return f"MIG stays on, {failed or 'because the GPU is in use'}"
 
-    async def _do(self, facts: GpuFacts, due: Cut | SetMode, by_s: float) -> str:
+    async def _do(self, facts: GpuFacts, needed: Cut | SetMode, by_s: float) -> str:
         """Carry out one change; return what failed, empty where nothing did."""
-        if isinstance(due, SetMode):
-            return await self._switch(facts, due, by_s)
-        carried = await self._carry(facts, due.plan, by_s)
+        if isinstance(needed, SetMode):
+            return await self._switch(facts, needed, by_s)
+        carried = await self._carry(facts, needed.plan, by_s)
         return "" if carried.procedure.phase is RepartitionPhase.DONE else carried.ended
 
     async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
@@ -298,18 +298,18 @@ class Partitioner:
         else:
             self._to_lift.discard(gpu)
 
-    async def _switch(self, facts: GpuFacts, due: SetMode, by_s: float) -> str:
+    async def _switch(self, facts: GpuFacts, needed: SetMode, by_s: float) -> str:
         """Switch MIG on a GPU that nobody uses; instances that had to go come back where MIG stays on."""
-        if facts.mig is not None and facts.mig.current == due.on:
-            return await self._set_mode(facts.uuid, by_s, on=due.on)
+        if facts.mig is not None and facts.mig.current == needed.on:
+            return await self._set_mode(facts.uuid, by_s, on=needed.on)
         if not await self.gpus.offer_only(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
-        if due.clear is not None:
-            carried = await self._carry(facts, due.clear, by_s)
+        if needed.clear is not None:
+            carried = await self._carry(facts, needed.clear, by_s)
             if carried.procedure.phase is not RepartitionPhase.DONE:
                 return carried.ended
-        failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
-        return failed if due.clear is None else await self._put_back(facts, due.clear, failed)
+        failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)
+        return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
 
     async def _put_back(self, facts: GpuFacts, clear: Repartition, failed: str) -> str:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
