@@ -52,7 +52,7 @@ class AssignmentKeys:
         kube: the Kubernetes API.
         node: the node's name.
         path: where the private key is kept.
-        log: told what is made; never a private key.
+        log: where it is logged what is made; never a private key.
         wake: called when the servers' keys changed.
 
     """

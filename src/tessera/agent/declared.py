@@ -69,7 +69,7 @@ class Declarations:
         """Return what is declared now.
 
         Raises:
-            TesseraError: the driver does not tell what there is.
+            TesseraError: the driver does not answer.
 
         """
         inventory = await self._driver.inventory()

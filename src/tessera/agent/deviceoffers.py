@@ -64,9 +64,9 @@ class DeviceOffers:
     Args:
         gpunode: the node's GPUNode.
         record: the Node object.
-        kubelet: tells what the kubelet knows.
-        gate: tells what pods were allocated by name; observes the pods of this node.
-        pods: tells which devices assignments of pods name.
+        kubelet: which devices the kubelet has.
+        gate: what pods were allocated by name; observes the pods of this node.
+        pods: which devices assignments of pods name.
         log: where it is logged what could not be done.
 
     """

@@ -208,7 +208,7 @@ class Agent:
             await asyncio.sleep(self._settings.interval_s)
 
     async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
-        """Act again and again, whatever comes; ends when this agent is told to, and for no other reason."""
+        """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
         while True:
             await one_turn(act, partial(self._trouble, what=what))
             await bell.wait(self._settings.interval_s)

@@ -1,4 +1,4 @@
-"""What an agent is told when it starts: names, folders, and how often it looks."""
+"""What an agent is started with: names, folders, and how often it looks."""
 
 from pathlib import Path
 

@@ -147,10 +147,10 @@ class AssignedPods:
         return msgspec.structs.replace(before, pod=pod, why=why)
 
     async def correct(self, correction: Correction) -> None:
-        """Write the assignment that a correction tells on its pod, where it does not say so and the pod is there.
+        """Write the assignment of a correction on its pod, where it does not say so and the pod is there.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
         name = (correction.request.key.namespace, correction.request.key.pod)
@@ -173,7 +173,7 @@ class AssignedPods:
         """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
         self.assigned_requests()

@@ -329,7 +329,7 @@ class Gate:
         """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
 
         Args:
-            uses_of: returns what a container uses by the ids it holds; nothing where that cannot be told yet.
+            uses_of: returns what a container uses by the ids it holds; nothing where that is not known yet.
 
         Raises:
             Unavailable: the kubelet's record cannot be read, or this one not be written.

@@ -146,7 +146,7 @@ class Plugins:
         """Give pods that run their assignments back, where somebody has spoiled them.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
         await self._shares.repair()

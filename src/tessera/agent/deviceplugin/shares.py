@@ -1,8 +1,8 @@
 """Shares by assignment: which pod an allocation is for, and what its container gets.
 
-Where the runtime is told by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
+Where devices are injected by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
 recorded who holds the device ids: before the container is created. Otherwise `Allocate` has to guess among equal
-requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md tells why.
+requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md says why.
 """
 
 import asyncio
@@ -211,7 +211,7 @@ class ShareAllocator:
         """Give pods that run their assignments back, where somebody has spoiled them.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
         await self._pods.repair()

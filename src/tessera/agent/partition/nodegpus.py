@@ -43,7 +43,7 @@ Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
 
 OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
 """From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
-None offers all that the GPU has. Returns when the kubelet has been told. What pods hold already stays theirs."""
+None offers all that the GPU has. Returns when the kubelet has the new list. What pods hold already stays theirs."""
 
 Promised = Callable[[str], bool]
 """Whether the kubelet may still have promised a pod something of a GPU (UUID) that was withdrawn."""
@@ -60,7 +60,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 2.0
     """So long instances that were withdrawn must be seen unused where a pod may have been promised one just before."""
     poll_s: float = 1.0
-    """Between two readings of who holds what."""
+    """Between two readings of who uses what."""
     step_s: float = 60.0
     """For one instance to be made or destroyed; as the driver allows itself."""
     switch_s: float = 180.0

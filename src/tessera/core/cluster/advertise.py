@@ -98,7 +98,7 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> NodeOffer:
-    """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
+    """Return what the kubelet is offered, of GPUs shared as `gpus` say and as the driver shows them.
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
     scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
@@ -223,7 +223,7 @@ def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
 def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
     """Return why units of the memory of these GPUs cannot be offered; empty when they can.
 
-    It is told before there are any: a node of eight GPUs has a million of a MiB each.
+    It is said before there are any: a node of eight GPUs has a million of a MiB each.
     """
     count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
     cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"

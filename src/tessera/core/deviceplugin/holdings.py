@@ -1,4 +1,4 @@
-"""What the pods of a node hold: by the kubelet's record, and by their assignments where device ids say nothing."""
+"""The devices that the pods of a node use: by the kubelet's record, and by assignments where ids say nothing."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Which pod an allocation of a share belongs to, and how assignments are corrected to what the kubelet did.
 
 The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place are interchangeable until the kubelet's
-record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
+record shows who has which device ids; then the assignments are exchanged so that they say what each holder was given.
 """
 
 from collections.abc import Iterable, Mapping
@@ -119,7 +119,7 @@ def pick(
     """Return the oldest unanswered request of so many units of a resource.
 
     Raises:
-        Conflict: there is none; the text tells what there is.
+        Conflict: there is none; the text says what there is.
 
     """
     alike = [each for each in requests if each.key.resource == resource]

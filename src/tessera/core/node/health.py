@@ -1,4 +1,4 @@
-"""Which devices are well: errors that the driver reports make one unhealthy, quiet and probation make it healthy again.
+"""Which devices are healthy: an error that the driver reports makes one unhealthy, quiet and probation heal it.
 
                  error, lost                 quiet for its rest, and reached
     healthy ─────────────────► unhealthy ────────────────────────────────────► probation

@@ -1,4 +1,4 @@
-"""What an agent reports of its node: the GPUs as they are shared, what is not well, and how much memory is in use.
+"""What an agent reports of its node: the GPUs as they are shared, unhealthy devices, and how much memory is in use.
 
 And the same in a few words, for a list of nodes.
 """

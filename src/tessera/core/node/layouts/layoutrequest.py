@@ -173,7 +173,7 @@ class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition `TesseraLayoutApplied` of a node, and the event that tells of it."""
+    """The condition `TesseraLayoutApplied` of a node, and the event about it."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str

@@ -177,7 +177,7 @@ def advance(procedure: Procedure, event: Event) -> Next:
     """Return the procedure after an event, and what the shell must do now, in order.
 
     Raises:
-        Conflict: the event cannot follow what happened so far; tells the story.
+        Conflict: the event cannot follow what happened so far; says what that was.
 
     """
     handle = _HANDLERS.get((procedure.phase, type(event)))
