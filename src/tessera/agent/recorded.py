@@ -87,8 +87,9 @@ class Recorder:
         held, devices = await self._view.held(), await self._devices() if named else {}
         for name in dict.fromkeys((*named, *waiting)):
             text = self._text(pods[name], held, devices, share_unit_mib) if name in named else None
-            said = annotations_of(pods[name]).get(ASSIGNMENT) == text and is_signed(pods[name], self._trust.keys)
-            new = {} if text is None or said else {ASSIGNMENT: text}
+            said = annotations_of(pods[name]).get(ASSIGNMENT)
+            same = text is None or (said == text and is_signed(pods[name], self._trust.keys))
+            new = {} if text is None or same else {ASSIGNMENT: text}
             if name in waiting:
                 new |= allocated(pods[name], held, now_ns=self._now_ns())
             elif text is not None and not new:

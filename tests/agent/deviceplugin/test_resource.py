@@ -68,12 +68,7 @@ HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
     "an unhealthy device": (two(SLICED, options=SICK), [IDS[2]], Conflict, "an unhealthy device"),
     "more than one of MPS": (two(MPS), IDS[:2], InvalidInput, "failRequestsGreaterThanOne"),
-    "an unhealthy unit": (
-        two(MEMORY, UNITS, SICK),
-        [f"{facts(1).uuid}-_-0"],
-        Conflict,
-        "an unhealthy device",
-    ),
+    "an unhealthy unit": (two(MEMORY, UNITS, SICK), [f"{facts(1).uuid}-_-0"], Conflict, "an unhealthy device"),
 }
 
 

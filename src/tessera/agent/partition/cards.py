@@ -27,7 +27,7 @@ from tessera.core.node.layouts import (
     record,
     with_instance,
 )
-from tessera.core.node.repartition import Procedure, Repartition, RepartitionPhase, start
+from tessera.core.node.repartition import Procedure, Repartition, Stage, start
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import logger
 
@@ -276,7 +276,7 @@ class Partitioner:
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)
         carried = await self._carry(facts, needed.plan, by_s)
-        return "" if carried.procedure.phase is RepartitionPhase.DONE else carried.ended
+        return "" if carried.procedure.phase is Stage.DONE else carried.ended
 
     async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
         procedure = start(plan, facts.incomplete)
@@ -284,7 +284,7 @@ class Partitioner:
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
-        if carried.procedure.phase is RepartitionPhase.FAILED:
+        if carried.procedure.phase is Stage.FAILED:
             self._unrestored[gpu] = carried.procedure
         else:
             self._unrestored.pop(gpu, None)
@@ -306,7 +306,7 @@ class Partitioner:
             return "it could not be withdrawn from the pods"
         if needed.clear is not None:
             carried = await self._carry(facts, needed.clear, by_s)
-            if carried.procedure.phase is not RepartitionPhase.DONE:
+            if carried.procedure.phase is not Stage.DONE:
                 return carried.ended
         failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)
         return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
@@ -315,7 +315,7 @@ class Partitioner:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
         gpu = facts.uuid
         self._unrestored[gpu] = msgspec.structs.replace(
-            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=RepartitionPhase.FAILED
+            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Stage.FAILED
         )
         restored = await self._restore(gpu, _now() + self.gpus.timing.restore_s)
         if gpu in self._unrestored:

@@ -21,7 +21,7 @@ from tessera.core.node.repartition import (
     Observe,
     OfferOnly,
     Procedure,
-    RepartitionPhase,
+    Stage,
     Step,
     StepDone,
     StepFailed,
@@ -47,17 +47,17 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
         ended = _ENDED[self.procedure.phase]
-        if self.incomplete and self.procedure.phase is RepartitionPhase.RESTORED:
+        if self.incomplete and self.procedure.phase is Stage.RESTORED:
             places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
             ended = f"{ended}, and without {places}, incomplete as before"
         return "; ".join(filter(None, (self.trouble, ended)))
 
 
 _ENDED = {
-    RepartitionPhase.OBSERVED: "nothing was changed",
-    RepartitionPhase.DONE: "the layout is as asked all the same",
-    RepartitionPhase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
-    RepartitionPhase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
+    Stage.OBSERVED: "nothing was changed",
+    Stage.DONE: "the layout is as asked all the same",
+    Stage.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
+    Stage.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
 }
 
 
@@ -111,7 +111,7 @@ class _Run:
             self._note(procedure, event)
             before = procedure.phase
             procedure, instructions = advance(procedure, event)
-            if procedure.phase is RepartitionPhase.RESTORING and before is not RepartitionPhase.RESTORING:
+            if procedure.phase is Stage.RESTORING and before is not Stage.RESTORING:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
@@ -145,9 +145,7 @@ class _Run:
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
                 told = f"{what} did not end in time"
-            case LayoutObserved(layout=layout) if (
-                procedure.phase is RepartitionPhase.VERIFYING and layout != procedure.target
-            ):
+            case LayoutObserved(layout=layout) if procedure.phase is Stage.VERIFYING and layout != procedure.target:
                 told = "the driver shows another layout than was made"
         self._trouble = self._trouble or told
 
@@ -220,7 +218,7 @@ class _Run:
         return StepDone(step)
 
 
-_STEPPING = {RepartitionPhase.DESTROYING, RepartitionPhase.CREATING, RepartitionPhase.RESTORING}
+_STEPPING = {Stage.DESTROYING, Stage.CREATING, Stage.RESTORING}
 
 
 def _verb(step: Step) -> str:

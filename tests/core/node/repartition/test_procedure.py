@@ -24,7 +24,7 @@ from tessera.core.node.repartition import (
     OfferOnly,
     Procedure,
     Repartition,
-    RepartitionPhase,
+    Stage,
     StepDone,
     StepFailed,
     Taken,
@@ -39,7 +39,7 @@ from tessera.errors import Conflict
 
 H100 = model("H100-80GB")
 MIG_MODELS = tuple(each for each in CATALOGUE if each.units)
-ENDS = {RepartitionPhase.DONE, RepartitionPhase.RESTORED, RepartitionPhase.FAILED}
+ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
 
 
 def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
@@ -77,53 +77,42 @@ NEW = Create(HALVES[0])
 @pytest.mark.parametrize(
     ("events", "phase", "want"),
     [
-        pytest.param((), RepartitionPhase.OBSERVED, (), id="nothing happens before it begins"),
+        pytest.param((), Stage.OBSERVED, (), id="nothing happens before it begins"),
         pytest.param(
             (Begin(),),
-            RepartitionPhase.DRAINING,
+            Stage.DRAINING,
             (OfferOnly(ONES[3:]), AwaitUnused(ONES[:3])),
             id="what must go is withdrawn first",
         ),
-        pytest.param((Begin(), Drained()), RepartitionPhase.DESTROYING, DOOMED[:1], id="then destroyed"),
-        pytest.param(
-            (Begin(), Drained(), *done(*DOOMED[:2])), RepartitionPhase.DESTROYING, DOOMED[2:], id="one after the other"
-        ),
-        pytest.param(
-            (Begin(), Drained(), *done(*DOOMED)), RepartitionPhase.CREATING, (NEW,), id="then the new ones are made"
-        ),
-        pytest.param(
-            (Begin(), Drained(), *done(*DOOMED, NEW)), RepartitionPhase.VERIFYING, (Observe(),), id="then it looks"
-        ),
+        pytest.param((Begin(), Drained()), Stage.DESTROYING, DOOMED[:1], id="then destroyed"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED[:2])), Stage.DESTROYING, DOOMED[2:], id="one after the other"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED)), Stage.CREATING, (NEW,), id="then the new ones are made"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED, NEW)), Stage.VERIFYING, (Observe(),), id="then it looks"),
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), LayoutObserved(HALVES, HALVES[1:])),
-            RepartitionPhase.DONE,
+            Stage.DONE,
             (OfferOnly(HALVES),),
             id="and offers the target",
         ),
         pytest.param(
-            (Begin(), Taken(ONES[0])),
-            RepartitionPhase.RESTORED,
-            (OfferOnly(ONES),),
-            id="a pod was quicker: nothing has changed",
+            (Begin(), Taken(ONES[0])), Stage.RESTORED, (OfferOnly(ONES),), id="a pod was quicker: nothing has changed"
         ),
-        pytest.param(
-            (Begin(), TimedOut()), RepartitionPhase.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"
-        ),
+        pytest.param((Begin(), TimedOut()), Stage.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"),
         pytest.param(
             (Begin(), Drained(), StepFailed(DOOMED[0], "busy")),
-            RepartitionPhase.RESTORING,
+            Stage.RESTORING,
             (Observe(),),
             id="a failure: look first",
         ),
         pytest.param(
             (Begin(), Drained(), StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, ())),
-            RepartitionPhase.RESTORED,
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="a failure that changed nothing",
         ),
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), LayoutObserved(ONES[3:], ())),
-            RepartitionPhase.RESTORING,
+            Stage.RESTORING,
             (Create(ONES[0]),),
             id="the former layout is brought back",
         ),
@@ -132,67 +121,64 @@ NEW = Create(HALVES[0])
                 *(Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), LayoutObserved(ONES[2:], ())),
                 *(*done(Create(ONES[0]), Create(ONES[1])), LayoutObserved(ONES, ())),
             ),
-            RepartitionPhase.RESTORED,
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="and offered when a reading shows it",
         ),
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), LayoutObserved(ONES[3:], ())),
-            RepartitionPhase.RESTORING,
+            Stage.RESTORING,
             (Create(ONES[0]),),
             id="a step that only seemed to work",
         ),
         pytest.param(
             (Begin(), Drained(), *done(*DOOMED, NEW), TimedOut(), LayoutObserved(HALVES, HALVES[:1])),
-            RepartitionPhase.RESTORED,
+            Stage.RESTORED,
             (OfferOnly(HALVES),),
             id="restoring spares a user that appeared meanwhile",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), TimedOut()),
-            RepartitionPhase.FAILED,
-            (OfferOnly(()),),
-            id="the GPU cannot be read",
+            (Begin(), Drained(), TimedOut(), TimedOut()), Stage.FAILED, (OfferOnly(()),), id="the GPU cannot be read"
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), LayoutObserved(ONES[3:], ()), StepFailed(Create(ONES[0]), "no room")),
-            RepartitionPhase.FAILED,
+            Stage.FAILED,
             (OfferOnly(()),),
             id="restoring fails too",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), LayoutObserved(HALVES[:1] + ONES[:1], ())),
-            RepartitionPhase.FAILED,
+            Stage.FAILED,
             (OfferOnly(()),),
             id="what exists is not what this GPU can hold",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), LayoutObserved(ONES[:1], ONES[1:2])),
-            RepartitionPhase.FAILED,
+            Stage.FAILED,
             (OfferOnly(()),),
             id="a used instance is not seen",
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), TimedOut(), LayoutObserved(ONES, ())),
-            RepartitionPhase.RESTORED,
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="a later look recovers from failed",
         ),
     ],
 )
-def test_after(events: tuple[Event, ...], phase: RepartitionPhase, want: tuple[Instruction, ...]) -> None:
+def test_after(events: tuple[Event, ...], phase: Stage, want: tuple[Instruction, ...]) -> None:
     procedure, instructions = run(planned(H100, ONES, (), HALVES), *events)
     assert (procedure.phase, instructions) == (phase, want)
     assert len(procedure.story) == len(events)
 
 
 def test_without_steps_it_is_done_at_once() -> None:
-    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].phase is RepartitionPhase.DONE
+    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].phase is Stage.DONE
 
 
 def test_with_nothing_to_destroy_nothing_is_drained() -> None:
     procedure, instructions = run(planned(H100, HALVES[1:], HALVES[1:], HALVES), Begin())
-    assert (procedure.phase, instructions) == (RepartitionPhase.CREATING, (NEW,))
+    assert (procedure.phase, instructions) == (Stage.CREATING, (NEW,))
 
 
 @pytest.mark.parametrize(
@@ -234,31 +220,23 @@ def test_a_conflict_before_the_first_event_says_that_nothing_happened() -> None:
 @pytest.mark.parametrize(
     ("broken", "events", "want"),
     [
+        pytest.param((), (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])), Stage.FAILED, id="since"),
         pytest.param(
-            (), (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])), RepartitionPhase.FAILED, id="since"
-        ),
-        pytest.param(
-            ONES[:1],
-            (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])),
-            RepartitionPhase.RESTORED,
-            id="before",
+            ONES[:1], (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])), Stage.RESTORED, id="before"
         ),
         pytest.param(
             (),
             (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1]), LayoutObserved(ONES, ())),
-            RepartitionPhase.RESTORED,
+            Stage.RESTORED,
             id="no longer",
         ),
         pytest.param(
-            (),
-            (*done(*DOOMED, NEW), LayoutObserved(ONES, (), ONES[:1])),
-            RepartitionPhase.RESTORING,
-            id="not yet cleared",
+            (), (*done(*DOOMED, NEW), LayoutObserved(ONES, (), ONES[:1])), Stage.RESTORING, id="not yet cleared"
         ),
     ],
 )
 def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
-    broken: Layout, events: tuple[Event, ...], want: RepartitionPhase
+    broken: Layout, events: tuple[Event, ...], want: Stage
 ) -> None:
     procedure = msgspec.structs.replace(planned(H100, ONES, HALVES[1:], HALVES), used=(), broken=broken)
     for event in (Begin(), Drained(), *events):
@@ -270,16 +248,13 @@ def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
     ("change", "want"),
     [
         ({"used": ONES[:1]}, "a used instance is to be destroyed"),
-        ({"layout": HALVES + ONES[:1], "phase": RepartitionPhase.DESTROYING}, "the layout is not legal"),
+        ({"layout": HALVES + ONES[:1], "phase": Stage.DESTROYING}, "the layout is not legal"),
         ({"used": HALVES[:1]}, "a used instance does not exist"),
-        ({"layout": ONES[1:], "phase": RepartitionPhase.DRAINING}, "something changed before it was drained"),
-        ({"phase": RepartitionPhase.CREATING}, "something is left to destroy while creating"),
-        ({"phase": RepartitionPhase.DONE, "todo": ()}, "it is done without the target"),
-        (
-            {"phase": RepartitionPhase.RESTORED, "layout": ONES[1:], "todo": ()},
-            "it is restored without the former layout",
-        ),
-        ({"phase": RepartitionPhase.FAILED}, "it ended with steps left"),
+        ({"layout": ONES[1:], "phase": Stage.DRAINING}, "something changed before it was drained"),
+        ({"phase": Stage.CREATING}, "something is left to destroy while creating"),
+        ({"phase": Stage.DONE, "todo": ()}, "it is done without the target"),
+        ({"phase": Stage.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
+        ({"phase": Stage.FAILED}, "it ended with steps left"),
     ],
 )
 def test_a_broken_procedure_is_told(change: dict[str, object], want: str) -> None:
@@ -352,11 +327,11 @@ def test_whatever_fails_no_used_instance_is_touched_and_the_end_is_what_it_says(
     after = carry_out(procedure, machine)
     layout = tuple(sorted(machine.layout))
     assert set(procedure.used) <= machine.used <= machine.layout
-    if after.phase is RepartitionPhase.DONE:
+    if after.phase is Stage.DONE:
         assert layout == procedure.target
-    if after.phase is RepartitionPhase.RESTORED:
+    if after.phase is Stage.RESTORED:
         assert layout == restorable(procedure.model, procedure.former, after.used)
-    if after.phase is RepartitionPhase.FAILED:
+    if after.phase is Stage.FAILED:
         assert machine.offered == set(after.used)
     else:
         assert machine.offered == machine.layout
@@ -370,7 +345,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
     for number, kind in itertools.product(range(len(procedure.todo)), (2, 3, 4)):
         machine = Machine(procedure, iter([*[0] * (drains + number), kind]))
         after = carry_out(procedure, machine)
-        assert after.phase is RepartitionPhase.RESTORED
+        assert after.phase is Stage.RESTORED
         assert tuple(sorted(machine.layout)) == procedure.former
 
 
@@ -378,7 +353,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
 @given(cases())
 def test_when_nothing_fails_the_target_is_reached(procedure: Procedure) -> None:
     machine = Machine(procedure, iter(()))
-    assert carry_out(procedure, machine).phase is RepartitionPhase.DONE
+    assert carry_out(procedure, machine).phase is Stage.DONE
     assert tuple(sorted(machine.layout)) == procedure.target
 
 
@@ -398,19 +373,19 @@ def test_after_a_crash_planning_anew_reaches_the_target(procedure: Procedure, fa
     plan = plan_repartition(procedure.model, present, used, procedure.target)
     if isinstance(plan, Repartition):
         again = Machine(start(plan), iter(()))
-        assert carry_out(start(plan), again).phase is RepartitionPhase.DONE
+        assert carry_out(start(plan), again).phase is Stage.DONE
         assert tuple(sorted(again.layout)) == procedure.target
     else:
         assert not set(used) <= set(procedure.target)
 
 
-@pytest.mark.parametrize("phase", [RepartitionPhase.DONE, RepartitionPhase.RESTORED])
+@pytest.mark.parametrize("phase", [Stage.DONE, Stage.RESTORED])
 @pytest.mark.parametrize(
     "event",
     [Begin(), Drained(), Taken(ONES[0]), StepDone(NEW), StepFailed(NEW, "late"), TimedOut(), LayoutObserved(ONES, ())],
     ids=lambda event: type(event).__name__,
 )
-def test_after_a_good_end_nothing_more_is_expected(phase: RepartitionPhase, event: Event) -> None:
+def test_after_a_good_end_nothing_more_is_expected(phase: Stage, event: Event) -> None:
     procedure = msgspec.structs.replace(planned(H100, ONES, (), HALVES), phase=phase)
     with pytest.raises(Conflict, match="wanted nothing more"):
         advance(procedure, event)

@@ -32,7 +32,7 @@ __all__ = [
     "Observe",
     "OfferOnly",
     "Procedure",
-    "RepartitionPhase",
+    "Stage",
     "StepDone",
     "StepFailed",
     "Taken",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-class RepartitionPhase(enum.StrEnum):
+class Stage(enum.StrEnum):
     """Where a procedure stands."""
 
     OBSERVED = "observed"
@@ -148,7 +148,7 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     """Instances that pods hold, as last observed; never touched."""
     layout: Layout
     """What exists, as far as is known."""
-    phase: RepartitionPhase = RepartitionPhase.OBSERVED
+    phase: Stage = Stage.OBSERVED
     broken: Layout = ()
     """Instances of the former layout that were incomplete already; it is restored without them, too."""
     todo: tuple[Step, ...] = ()
@@ -191,24 +191,23 @@ def advance(procedure: Procedure, event: Event) -> Next:
 def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
     """Return what is wrong with a procedure, a sentence for each; nothing, after every legal sequence of events."""
     doomed = {step.placement for step in procedure.todo if isinstance(step, Destroy)}
-    known = procedure.phase is not RepartitionPhase.FAILED
-    untouched = procedure.phase in {RepartitionPhase.OBSERVED, RepartitionPhase.DRAINING}
+    known = procedure.phase is not Stage.FAILED
+    untouched = procedure.phase in {Stage.OBSERVED, Stage.DRAINING}
     rules = {
         "a used instance is to be destroyed": not doomed.intersection(procedure.used),
         "the layout is not legal": why_illegal(procedure.model, procedure.layout) is None,
         "a used instance does not exist": not known or set(procedure.used).issubset(procedure.layout),
         "something changed before it was drained": not untouched or procedure.layout == procedure.former,
-        "something is left to destroy while creating": procedure.phase is not RepartitionPhase.CREATING or not doomed,
-        "it is done without the target": procedure.phase is not RepartitionPhase.DONE
-        or procedure.layout == procedure.target,
-        "it is restored without the former layout": procedure.phase is not RepartitionPhase.RESTORED
+        "something is left to destroy while creating": procedure.phase is not Stage.CREATING or not doomed,
+        "it is done without the target": procedure.phase is not Stage.DONE or procedure.layout == procedure.target,
+        "it is restored without the former layout": procedure.phase is not Stage.RESTORED
         or procedure.layout == restorable(procedure.model, procedure.former, procedure.used),
         "it ended with steps left": procedure.phase not in _ENDS or not procedure.todo,
     }
     return tuple(sentence for sentence, holds in rules.items() if not holds)
 
 
-_ENDS = frozenset({RepartitionPhase.DONE, RepartitionPhase.RESTORED, RepartitionPhase.FAILED})
+_ENDS = frozenset({Stage.DONE, Stage.RESTORED, Stage.FAILED})
 
 
 def _unexpected(procedure: Procedure, event: Event) -> Conflict:
@@ -237,7 +236,7 @@ def _name(step: Step) -> str:
     return f"{type(step).__name__.lower()} {step.placement.profile} at {step.placement.start}"
 
 
-def _enter(procedure: Procedure, phase: RepartitionPhase, *instructions: Instruction) -> Next:
+def _enter(procedure: Procedure, phase: Stage, *instructions: Instruction) -> Next:
     return msgspec.structs.replace(procedure, phase=phase), instructions
 
 
@@ -245,22 +244,16 @@ def _begin(procedure: Procedure, _event: Event) -> Next:
     doomed = tuple(step.placement for step in procedure.todo if isinstance(step, Destroy))
     if doomed:
         kept = tuple(each for each in procedure.layout if each not in doomed)
-        return _enter(procedure, RepartitionPhase.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
-    return (
-        _continue(procedure)
-        if procedure.todo
-        else _enter(procedure, RepartitionPhase.DONE, OfferOnly(procedure.layout))
-    )
+        return _enter(procedure, Stage.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
+    return _continue(procedure) if procedure.todo else _enter(procedure, Stage.DONE, OfferOnly(procedure.layout))
 
 
 def _continue(procedure: Procedure, *_event: Event) -> Next:
     """Give out the next step, or look whether all of them worked."""
     if not procedure.todo:
-        return _enter(procedure, RepartitionPhase.VERIFYING, Observe())
+        return _enter(procedure, Stage.VERIFYING, Observe())
     first = procedure.todo[0]
-    return _enter(
-        procedure, RepartitionPhase.DESTROYING if isinstance(first, Destroy) else RepartitionPhase.CREATING, first
-    )
+    return _enter(procedure, Stage.DESTROYING if isinstance(first, Destroy) else Stage.CREATING, first)
 
 
 def _undrained(procedure: Procedure, event: Event) -> Next:
@@ -270,7 +263,7 @@ def _undrained(procedure: Procedure, event: Event) -> Next:
             raise _unexpected(procedure, event)
         used = tuple(sorted({*used, event.placement}))
     calm = msgspec.structs.replace(procedure, used=used, todo=())
-    return _enter(calm, RepartitionPhase.RESTORED, OfferOnly(procedure.layout))
+    return _enter(calm, Stage.RESTORED, OfferOnly(procedure.layout))
 
 
 def _step_done(procedure: Procedure, event: Event) -> Next:
@@ -279,7 +272,7 @@ def _step_done(procedure: Procedure, event: Event) -> Next:
 
 def _restored_step(procedure: Procedure, event: Event) -> Next:
     after = _take(procedure, event)
-    return _enter(after, RepartitionPhase.RESTORING, after.todo[0] if after.todo else Observe())
+    return _enter(after, Stage.RESTORING, after.todo[0] if after.todo else Observe())
 
 
 def _take(procedure: Procedure, event: Event) -> Procedure:
@@ -298,7 +291,7 @@ def _expect(procedure: Procedure, event: Event) -> None:
 
 def _break_off(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), RepartitionPhase.RESTORING, Observe())
+    return _enter(msgspec.structs.replace(procedure, todo=()), Stage.RESTORING, Observe())
 
 
 def _verify(procedure: Procedure, event: Event) -> Next:
@@ -307,7 +300,7 @@ def _verify(procedure: Procedure, event: Event) -> Next:
         # What is incomplete is cleared away before the next look.
         return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
     seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
-    return _enter(seen, RepartitionPhase.DONE, OfferOnly(procedure.target))
+    return _enter(seen, Stage.DONE, OfferOnly(procedure.target))
 
 
 def _restore(procedure: Procedure, event: Event) -> Next:
@@ -319,37 +312,33 @@ def _restore(procedure: Procedure, event: Event) -> Next:
     goal = restorable(procedure.model, procedure.former, used)
     todo = steps_between(layout, goal)
     seen = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
-    return (
-        _enter(seen, RepartitionPhase.RESTORING, todo[0])
-        if todo
-        else _enter(seen, RepartitionPhase.RESTORED, OfferOnly(layout))
-    )
+    return _enter(seen, Stage.RESTORING, todo[0]) if todo else _enter(seen, Stage.RESTORED, OfferOnly(layout))
 
 
 def _give_up(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), RepartitionPhase.FAILED, OfferOnly(procedure.used))
+    return _enter(msgspec.structs.replace(procedure, todo=()), Stage.FAILED, OfferOnly(procedure.used))
 
 
-_HANDLERS: Mapping[tuple[RepartitionPhase, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
+_HANDLERS: Mapping[tuple[Stage, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
     {
-        (RepartitionPhase.OBSERVED, Begin): _begin,
-        (RepartitionPhase.DRAINING, Drained): _continue,
-        (RepartitionPhase.DRAINING, Taken): _undrained,
-        (RepartitionPhase.DRAINING, TimedOut): _undrained,
-        (RepartitionPhase.DESTROYING, StepDone): _step_done,
-        (RepartitionPhase.DESTROYING, StepFailed): _break_off,
-        (RepartitionPhase.DESTROYING, TimedOut): _break_off,
-        (RepartitionPhase.CREATING, StepDone): _step_done,
-        (RepartitionPhase.CREATING, StepFailed): _break_off,
-        (RepartitionPhase.CREATING, TimedOut): _break_off,
-        (RepartitionPhase.VERIFYING, LayoutObserved): _verify,
-        (RepartitionPhase.VERIFYING, TimedOut): _break_off,
-        (RepartitionPhase.RESTORING, LayoutObserved): _restore,
-        (RepartitionPhase.RESTORING, StepDone): _restored_step,
-        (RepartitionPhase.RESTORING, StepFailed): _give_up,
-        (RepartitionPhase.RESTORING, TimedOut): _give_up,
-        (RepartitionPhase.FAILED, LayoutObserved): _restore,
+        (Stage.OBSERVED, Begin): _begin,
+        (Stage.DRAINING, Drained): _continue,
+        (Stage.DRAINING, Taken): _undrained,
+        (Stage.DRAINING, TimedOut): _undrained,
+        (Stage.DESTROYING, StepDone): _step_done,
+        (Stage.DESTROYING, StepFailed): _break_off,
+        (Stage.DESTROYING, TimedOut): _break_off,
+        (Stage.CREATING, StepDone): _step_done,
+        (Stage.CREATING, StepFailed): _break_off,
+        (Stage.CREATING, TimedOut): _break_off,
+        (Stage.VERIFYING, LayoutObserved): _verify,
+        (Stage.VERIFYING, TimedOut): _break_off,
+        (Stage.RESTORING, LayoutObserved): _restore,
+        (Stage.RESTORING, StepDone): _restored_step,
+        (Stage.RESTORING, StepFailed): _give_up,
+        (Stage.RESTORING, TimedOut): _give_up,
+        (Stage.FAILED, LayoutObserved): _restore,
     }
 )
 """The allowed transitions; whatever is not here raises."""
