@@ -129,14 +129,9 @@ class Agent:
         self._list_strategies: tuple[ListStrategy, ...] = ()
         """How devices were handed over last."""
         self._plugins = self._own_plugins()
-        gate = self._plugins.gate
-        self._pods = NodePods(
-            self._view.pods,
-            self._recorded,
-            self._plugins.assigned_requests,
-            lambda: gate.entries,
-            self._plugins.refresh,
-        )
+        gate, self._shares = self._plugins.gate, self._plugins.shares
+        assigned, refresh = self._shares.assigned_requests, self._shares.refresh
+        self._pods = NodePods(self._view.pods, self._recorded, assigned, lambda: gate.entries, refresh)
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
@@ -223,7 +218,7 @@ class Agent:
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
         await self._recorder.record(self._plugins.unit_mib)
-        await self._plugins.repair()
+        await self._shares.repair()
 
     # Layouts
 
@@ -271,7 +266,7 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._record.note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
+                self._record.note("conflicts", await self._conflicts.end(self._shares.unassigned, evict=evict))
         finally:
             await self._record.report_notes()
         if self._seen is not None:
@@ -296,7 +291,7 @@ class Agent:
         # 3. Plan what is offered.
         options = OfferOptions(
             unit_mib=said.unit_mib,
-            given=given(self._plugins.assigned_requests(), inventory),
+            given=given(self._shares.assigned_requests(), inventory),
             unhealthy=self._health.unhealthy,
             chosen=await self._chosen(declared),
         )
@@ -390,7 +385,7 @@ class Agent:
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
         self._keys.keep(self._gpunode.assignment_keys or ())
         state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.published)
-        self._record.note("assignments", self._plugins.refused)
+        self._record.note("assignments", self._shares.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
         revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
         if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
@@ -399,7 +394,7 @@ class Agent:
     def _sharing_gpus(self) -> int:
         """Return how many GPUs gpushare's programs shall count."""
         units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
-        requests = (request for request in self._plugins.assigned_requests() if request.key.resource == GPUSHARE_MEMORY)
+        requests = (each for each in self._shares.assigned_requests() if each.key.resource == GPUSHARE_MEMORY)
         used = (share.gpu for request in requests for share in request.shares)
         return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 

@@ -168,7 +168,7 @@ class Node:
 
     def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
         """Return the names of what is offered beside what pods were assigned."""
-        options = OfferOptions(given=given(self.plugins.assigned_requests(), self.inventory))
+        options = OfferOptions(given=given(self.plugins.shares.assigned_requests(), self.inventory))
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(
@@ -526,7 +526,7 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     with pytest.raises(Unavailable, match="no container with these device ids"):
-        await node.plugins._shares.pre_start(NEED, ("GPU-x-_-0",))
+        await node.plugins.shares.pre_start(NEED, ("GPU-x-_-0",))
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,7 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     for number in range(2):
         node.assign(f"p{number}", 2, share(number, 2048))
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    await node.plugins._shares.tidy()
+    await node.plugins.shares.tidy()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
@@ -621,7 +621,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
-    assert given(node.plugins.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
+    assert given(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 
@@ -706,7 +706,7 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     await node.run("p", NEED, 2)
     node.assign("q", 2, share(0, 2048))
     await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
-    desk = node.plugins._shares  # its task looks every half minute
+    desk = node.plugins.shares  # its task looks every half minute
     await desk.tidy()
     assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
     assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
@@ -727,7 +727,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
     node.kubelet.remove("default", "p")
     for _ in range(3):
-        await node.plugins._shares.tidy()  # its task looks every half minute
+        await node.plugins.shares.tidy()  # its task looks every half minute
     assert node.spec(got)
 
 
@@ -996,12 +996,12 @@ async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assi
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
     with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
         await node.kubelet.create("default", "stray", "main")
-    assert node.plugins.unassigned == {"uid-stray": "default/stray"}
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
     assert node.spec(await node.run("p", NEED, 2))
     node.end("stray")
     await node.plugins.gate.view.refresh()
-    await node.plugins._shares.tidy()
-    assert node.plugins.unassigned == {}
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
@@ -1030,7 +1030,7 @@ async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
         await node.kubelet.create("default", "p", "main")
-    assert list(node.plugins.unassigned.values()) == (["default/p"] if known else [])
+    assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
 
 
 async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(

@@ -57,7 +57,7 @@ async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
     for name in ("shares.json", "allocations.json"):
         shutil.copy(STATE / name, tmp_path)
     plugins = started(tmp_path)
-    assert [request.shares for request in plugins.assigned_requests()] == [(amount(1, memory_mib=2048),)]
+    assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(1, memory_mib=2048),)]
     slice_ = Use(gpu="GPU-00000001", placement=Placement(0, 1, "1g.5gb"))
     memory = Use(gpu="GPU-00000001", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
     assert plugins.gate.entries == (
@@ -79,5 +79,5 @@ async def test_a_file_of_a_later_version_is_left_and_said(tmp_path: Path) -> Non
     (tmp_path / "shares.json").write_bytes(msgspec.json.encode(content))
     with capture_logs() as logs:
         plugins = started(tmp_path)
-    assert [request.shares for request in plugins.assigned_requests()] == [(amount(0, memory_mib=2048),)]
+    assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(0, memory_mib=2048),)]
     assert logs[0]["event"] == "answers_forgotten"

@@ -25,7 +25,7 @@ from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shar
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant
-from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
@@ -111,45 +111,13 @@ class Plugins:
         """Whether the record has what pods were allocated before there was one."""
         self._folder = CdiFolder(paths.cdi)
         self.gate = Gate(view, self._capacity, log, file=paths.allocations)
-        self._shares = ShareAllocator(self.gate, self, assigned, self._folder, log, memory=paths.memory)
+        self.shares = ShareAllocator(self.gate, self, assigned, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """Why assignments of pods do not count, a sentence each."""
-        return self._shares.refused
-
-    @property
-    def unassigned(self) -> Mapping[str, str]:
-        """Pods with units and without an assignment that counts, by UID: no container of theirs is ever started."""
-        return self._shares.unassigned
-
-    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
-        """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
-        return self._shares.assigned_requests()
-
-    async def refresh(self) -> None:
-        """Let `assigned_requests` and the pods in view be what the API server has now.
-
-        Raises:
-            TesseraError: the API server does not answer.
-
-        """
-        await self._shares.refresh()
-
-    async def repair(self) -> None:
-        """Give pods that run their assignments back, where somebody has spoiled them.
-
-        Raises:
-            TesseraError: the API server does not take it.
-
-        """
-        await self._shares.repair()
 
     @property
     def unit_mib(self) -> int:
@@ -159,7 +127,7 @@ class Plugins:
     def count_in(self, unit_mib: int) -> None:
         """Count the resources that are amounts of memory in units of so many MiB."""
         self._unit_mib = unit_mib
-        self._shares.count_in(unit_mib)
+        self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
         """Take into the record, once, what pods were allocated before there was one; nothing is offered before.
@@ -198,7 +166,7 @@ class Plugins:
             dev_root=options.driver_root,
         )
         self._see(inventory)
-        self._shares.injection, self._shares.driver = self._injection, self._driver
+        self.shares.injection, self.shares.driver = self._injection, self._driver
         if self._injection.cdi:
             self._write_devices()
         await self.adopt(inventory)
@@ -228,12 +196,12 @@ class Plugins:
 
     async def _tidy(self) -> None:
         await self.gate.tidy(self._uses_of)
-        await self._shares.tidy()
+        await self.shares.tidy()
 
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
         if held.resource in SHARE_RESOURCES:
-            request = next((each for each in self.assigned_requests() if each.key == held.key), None)
+            request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
             return () if request is None else self.uses(request.shares)
         return uses_of_ids(held.device_ids, self._inventory)
 
@@ -241,7 +209,7 @@ class Plugins:
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        return OfferedResource(resource, self._give, self.gate, self._shares, policy=policy)
+        return OfferedResource(resource, self._give, self.gate, self.shares, policy=policy)
 
     def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
         gpus = {facts.uuid: facts for facts in self._inventory.gpus}
