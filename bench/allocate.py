@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import Keys, key_id
@@ -132,6 +132,15 @@ async def nothing(*_: object) -> Any:
     raise AssertionError
 
 
+class Unchanged:
+    """GPUs that no pod here needs a change of."""
+
+    create_instance = disable_mig = staticmethod(nothing)
+
+    async def enforce(self, _: tuple[Share, ...]) -> None:
+        """Enforce nothing."""
+
+
 class Times(NamedTuple):
     """Milliseconds of calls, sorted."""
 
@@ -150,8 +159,8 @@ class Bench:
         self.kubelet = kubelet
         self.pods: dict[str, dict[str, Any]] = {}
         view = NodeView(self.pods.values, self.relist, DeviceCheckpoint(kubelet.plugins), record, proc=root / "proc")
-        outside = Outside(view=view, correct=nothing, instance=nothing, whole=nothing, trust=Trusted())
-        self.plugins = Plugins(paths(kubelet, root), outside, logger())
+        assigned = AssignedPods(view.pods, nothing, Trusted())
+        self.plugins = Plugins(paths(kubelet, root), view, assigned, Unchanged(), logger())
         self.inventory = inventory(case.gpus)
         gpus = (
             Gpu(index=each.index, model=each.model, memory_mib=each.memory_mib, sharing=case.sharing, uuid=each.uuid)

@@ -39,17 +39,17 @@ def test_the_key_is_made_once_and_kept_for_root_alone(tmp_path: Path) -> None:
         first = keys_at(path)
         first.open(())
         again = keys_at(path)
-        again.open(first.told)
+        again.open(first.published)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert first.told == again.told
+    assert first.published == again.published
     assert path.read_text() not in json.dumps(logs, default=str)
 
 
 def test_a_state_folder_that_was_lost_voids_nothing(tmp_path: Path) -> None:
     first, second = keys_at(tmp_path / "one"), keys_at(tmp_path / "two")
     first.open(())
-    second.open(first.told)
-    assert second.told == (second.told[0], *first.told)
+    second.open(first.published)
+    assert second.published == (second.published[0], *first.published)
     pod: Object = {"metadata": {"uid": "u", "annotations": {}}, "spec": {"nodeName": "n1"}}
     pod["metadata"]["annotations"] = first.sealed(pod, {ASSIGNMENT: "[]"})
     assert is_signed(pod, second.keys)
@@ -59,7 +59,7 @@ def test_a_state_folder_that_was_lost_voids_nothing(tmp_path: Path) -> None:
 def test_no_more_former_keys_are_told_than_the_object_takes(tmp_path: Path) -> None:
     keys = keys_at(tmp_path / "key")
     keys.open(tuple(str(number) for number in range(20)))
-    assert len(keys.told) == 8
+    assert len(keys.published) == 8
 
 
 @pytest.mark.parametrize("content", [b"", b"no base64", base64.b64encode(b"short"), b"\xff"])

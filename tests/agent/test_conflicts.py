@@ -12,7 +12,7 @@ from tessera.agent.conflicts import Conflicts
 from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
-from tessera.core.deviceplugin.allocations import Allocation, Sharer, Use
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Conflict
 from tessera.log import logger
@@ -99,7 +99,7 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     for name in ("first", "second"):
         await node.pod(name)
         node.view.has.append(Held(namespace="ml", pod=name, container="main", resource=NEED, device_ids=("unit-1",)))
-    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", sharer=Sharer.MEMORY),))
+    await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
     assert len(node.gate.entries) == 2
     assert await node.conflicts.end({}, evict=True) == ()
 

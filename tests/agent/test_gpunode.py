@@ -24,8 +24,9 @@ from tessera.clients.kube import (
     Object,
     Selection,
 )
-from tessera.core.cluster.gpunodestate import GpuNodeState, Used, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Used
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
@@ -128,7 +129,7 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
     kube = Counting()
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        wanted = Wanted(gpu=facts(0).uuid, instances=HALF)
+        wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
         await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
         await until(link, Asked(wanted=(wanted,), generation=2))
         await link.report(STATE, NODE, generation=2)
@@ -149,7 +150,7 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
 
 async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() -> None:
     kube = MemoryKube()
-    wanted = Wanted(gpu=facts(0).uuid, instances=HALF)
+    wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
         await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
@@ -208,10 +209,10 @@ async def test_an_agent_reports_its_gpus(machine: Machine) -> None:
         for _ in range(500):
             found = await machine.kube.get(GPU_NODES, "n1")
             state = read_gpu_node(found) if found else state
-            if state.sick:
+            if state.unhealthy:
                 break
             await asyncio.sleep(0.02)
-        assert [(each.gpu, "79" in each.reason) for each in state.sick] == [(first.uuid, True)]
+        assert [(each.gpu, "79" in each.reason) for each in state.unhealthy] == [(first.uuid, True)]
         assert [gpu.uuid for gpu in state.gpus] == [first.uuid, second.uuid]
         assert {each.gpu for each in state.used} == {first.uuid, second.uuid}
         node = await machine.kube.get(NODES, "n1")
@@ -241,9 +242,9 @@ async def test_a_status_is_never_without_the_keys_of_an_agent_that_signs() -> No
     """One without is that of an agent that does not sign, and then servers take every assignment at its word."""
     kube = MemoryKube()
     link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
-    await link.tell_keys(("key",))
+    await link.publish_keys(("key",))
     state = await link.fresh({})
-    await link.write_offered(frozenset({"GPU-0"}), state.version)
+    await link.write_offered(frozenset({DeviceId("GPU-0")}), state.version)
     found = await kube.get(GPU_NODES, "n1")
     assert found is not None
     assert found["status"]["assignmentKeys"] == ["key"]

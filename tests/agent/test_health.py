@@ -8,10 +8,11 @@ import pytest
 from tessera.agent.health import HealthWatch
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.cluster.advertise import OfferOptions, offer
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.health import Change, Phase, Policy
+from tessera.core.node.health import HealthChange, HealthPhase, HealthPolicy
 from tessera.core.node.nodesharing import Entry, NodeSharing, effective
 from tessera.errors import Unavailable
 
@@ -26,18 +27,18 @@ class Rig:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.driver = MemoryDriver.of("A100-40GB", "T4")
-        self.changes: list[Change] = []
+        self.changes: list[HealthChange] = []
         self.changed = asyncio.Event()
         self.a100 = self.t4 = ""
-        policy = Policy(rest_s=10, probation_s=5)
+        policy = HealthPolicy(rest_s=10, probation_s=5)
         self.watch = HealthWatch(self.driver, policy, on_change=self._note, clock=lambda: self.now_s)
 
-    def _note(self, changes: tuple[Change, ...]) -> None:
+    def _note(self, changes: tuple[HealthChange, ...]) -> None:
         self.changes += changes
         self.changed.set()
 
     async def look(self) -> None:
-        self.watch.look(await self.driver.inventory())
+        self.watch.observe(await self.driver.inventory())
 
     async def until_changed(self) -> None:
         async with asyncio.timeout(20):
@@ -77,7 +78,11 @@ async def test_an_error_of_an_instance_marks_it_alone_until_it_is_well_again(rig
     assert waits == [10.0, 6.0, 0.0, 4.0, 0.0]
     assert rig.watch.unhealthy == frozenset()
     assert rig.watch.wait_s is None
-    assert [change.after for change in rig.changes] == [Phase.UNHEALTHY, Phase.PROBATION, Phase.HEALTHY]
+    assert [change.after for change in rig.changes] == [
+        HealthPhase.UNHEALTHY,
+        HealthPhase.PROBATION,
+        HealthPhase.HEALTHY,
+    ]
 
 
 @pytest.mark.anyio
@@ -86,7 +91,7 @@ async def test_an_application_error_and_a_new_configuration_mark_nothing(rig: Ri
     rig.driver.report(GpuEvent(gpu=rig.a100))
     rig.driver.report(GpuEvent(gpu=rig.t4, xid=48))
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
 
 
 @pytest.mark.anyio
@@ -104,7 +109,7 @@ async def test_a_storm_of_application_errors_reads_nothing(rig: Rig) -> None:
 async def test_a_lost_gpu_is_marked_and_comes_back(rig: Rig) -> None:
     rig.driver.lose(rig.t4)
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     rig.driver.find(rig.t4)
     for rig.now_s in (10.0, 15.0):
         await rig.look()
@@ -116,7 +121,7 @@ async def test_a_gpu_lost_without_a_word_is_noticed_by_looking(rig: Rig) -> None
     inventory = await rig.driver.inventory()
     rig.driver.lose(rig.t4)
     await rig.look()
-    assert rig.watch.unhealthy == {rig.t4}
+    assert rig.watch.unhealthy == {DeviceId(rig.t4)}
     assert inventory.gpus[1].uuid == rig.t4
 
 
@@ -134,7 +139,7 @@ async def test_without_an_inventory_a_strange_instance_stands_for_its_gpu(rig: R
     rig.driver.fail("inventory", SILENT)
     rig.driver.report(GpuEvent(gpu=rig.a100, xid=BAD, gpu_instance=77))
     await rig.until_changed()
-    assert rig.watch.unhealthy == {rig.a100}
+    assert rig.watch.unhealthy == {DeviceId(rig.a100)}
 
 
 @pytest.mark.anyio
@@ -170,8 +175,8 @@ async def test_an_error_withdraws_every_share_of_what_it_is_about_and_nothing_el
     )
     gpus = effective(inventory, NodeSharing(entries=shared))
     offered = offer(gpus, inventory, OfferOptions(unhealthy=rig.watch.unhealthy))
-    sick = [
+    unhealthy = [
         each.id.partition("::")[0] for resource in offered.resources for each in resource.devices if not each.healthy
     ]
-    assert {"MIG small": sick.count(small.uuid), "MIG large": sick.count(large.uuid)} == want, case
-    assert rig.t4 not in sick, case
+    assert {"MIG small": unhealthy.count(small.uuid), "MIG large": unhealthy.count(large.uuid)} == want, case
+    assert rig.t4 not in unhealthy, case

@@ -10,7 +10,7 @@ from builders.kubeobjects import amount
 from harness.agentmachine import Machine
 from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
-from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, Placement, placements_of
 from tessera.errors import Conflict
@@ -46,7 +46,7 @@ class Scheduled:
             {"metadata": {"name": "n1"}, "spec": {"policy": {"name": "all", "document": AUTO}}},
         )
 
-    async def want(self, *wanted: Wanted) -> None:
+    async def want(self, *wanted: DesiredDevices) -> None:
         await self.machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field(wanted)}})
 
     async def object(self) -> Object:
@@ -89,13 +89,13 @@ async def test_wanted_devices_are_cut_and_offered(scheduled: Scheduled) -> None:
     async with scheduled.machine.agent():
         await kubelet.until_allocatable(UNITS, ALL_UNITS)
         assert (kubelet.capacity("nvidia.com/gpu"), kubelet.capacity("nvidia.com/mig-1g.5gb")) == (0, 0)
-        await scheduled.want(Wanted(gpu=first, instances=SMALL[:2]), Wanted(gpu=second, whole=True))
+        await scheduled.want(DesiredDevices(gpu=first, instances=SMALL[:2]), DesiredDevices(gpu=second, whole=True))
         await kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 2)
         await kubelet.until_allocatable("nvidia.com/gpu", 1)
         assert await scheduled.layouts() == [SMALL[:2], None]
         await scheduled.machine.pod("p", {"nvidia.com/mig-1g.5gb": 1})
         uuid = (await scheduled.machine.start("p", "nvidia.com/mig-1g.5gb"))["NVIDIA_VISIBLE_DEVICES"]
-        await scheduled.want(Wanted(gpu=first, instances=HALVES))
+        await scheduled.want(DesiredDevices(gpu=first, instances=HALVES))
         await kubelet.until_allocatable("nvidia.com/mig-3g.20gb", 1)
         await kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 1)
         await kubelet.until_allocatable("nvidia.com/gpu", 0)
@@ -107,9 +107,9 @@ async def test_wanted_devices_are_cut_and_offered(scheduled: Scheduled) -> None:
 async def test_mig_is_switched_off_for_a_wanted_whole_gpu(scheduled: Scheduled) -> None:
     kubelet, (first, _) = scheduled.machine.kubelet, scheduled.uuids
     async with scheduled.machine.agent():
-        await scheduled.want(Wanted(gpu=first, instances=SMALL))
+        await scheduled.want(DesiredDevices(gpu=first, instances=SMALL))
         await kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 7)
-        await scheduled.want(Wanted(gpu=first, whole=True))
+        await scheduled.want(DesiredDevices(gpu=first, whole=True))
         await kubelet.until_allocatable("nvidia.com/gpu", 1)
         assert await scheduled.layouts() == [None, None]
 
@@ -118,7 +118,7 @@ async def test_an_assigned_instance_is_cut_where_mig_is_off_or_others_are_in_the
     machine, (first, _) = scheduled.machine, scheduled.uuids
     async with machine.agent():
         await machine.kubelet.until_allocatable(UNITS, ALL_UNITS)
-        await scheduled.want(Wanted(gpu=first, instances=SMALL))
+        await scheduled.want(DesiredDevices(gpu=first, instances=SMALL))
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 7)
         for number, gpu in enumerate((0, 1)):
             await machine.pod(f"p{number}", {UNITS: 10}, (amount(gpu, HALVES[1], memory_mib=10240, container="c"),))
@@ -133,7 +133,7 @@ async def test_an_assigned_instance_is_cut_where_mig_is_off_or_others_are_in_the
 async def test_mig_is_switched_off_for_an_amount_of_the_gpu(scheduled: Scheduled) -> None:
     machine, (first, _) = scheduled.machine, scheduled.uuids
     async with machine.agent():
-        await scheduled.want(Wanted(gpu=first, instances=SMALL[:1]))
+        await scheduled.want(DesiredDevices(gpu=first, instances=SMALL[:1]))
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 1)
         await scheduled.want()
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 0)
@@ -146,7 +146,7 @@ async def test_mig_is_switched_off_for_an_amount_of_the_gpu(scheduled: Scheduled
 async def test_what_others_use_is_refused_clearly_and_granted_once_they_are_gone(scheduled: Scheduled) -> None:
     machine, (first, _) = scheduled.machine, scheduled.uuids
     async with machine.agent():
-        await scheduled.want(Wanted(gpu=first, instances=SMALL[:1]))
+        await scheduled.want(DesiredDevices(gpu=first, instances=SMALL[:1]))
         await machine.kubelet.until_allocatable("nvidia.com/mig-1g.5gb", 1)
         await machine.pod("user", {"nvidia.com/mig-1g.5gb": 1})
         await machine.start("user", "nvidia.com/mig-1g.5gb")
@@ -171,7 +171,7 @@ async def test_a_label_takes_the_gpus_out_of_tessera_s_hands(scheduled: Schedule
         await machine.kubelet.until_allocatable("nvidia.com/mig-3g.20gb", 4)
         await machine.kubelet.until_allocatable(UNITS, 0)
         await machine.pod("p", {UNITS: 4}, (amount(0, container="c"),))
-        await scheduled.want(Wanted(gpu=first, whole=True), Wanted(gpu=second, instances=SMALL))
+        await scheduled.want(DesiredDevices(gpu=first, whole=True), DesiredDevices(gpu=second, instances=SMALL))
         await scheduled.until_acted_on()
         await machine.until_looked()
         assert await scheduled.layouts() == [HALVES, HALVES]

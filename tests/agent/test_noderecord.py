@@ -101,15 +101,15 @@ async def test_the_condition_is_taken_away_alone(kube: MemoryKube, record: NodeR
 
 async def test_what_is_not_in_force_is_a_condition_that_goes_with_it(kube: MemoryKube, record: NodeRecord) -> None:
     overridden = (Impairment(kind="Overridden", subject="label a=b", by="GPUPolicy c", message="label a=b: no effect"),)
-    assert not await record.tell_impaired({}, ())
+    assert not await record.report_impaired({}, ())
     await record.set_condition("True", APPLIED)
-    assert await record.tell_impaired(await node_of(kube), overridden)
-    assert not await record.tell_impaired(await node_of(kube), overridden)
+    assert await record.report_impaired(await node_of(kube), overridden)
+    assert not await record.report_impaired(await node_of(kube), overridden)
     _, layout, ours = (await node_of(kube))["status"]["conditions"]
     assert (layout["type"], ours["type"]) == (CONDITION, "TesseraConfigurationApplied")
     assert (ours["status"], ours["reason"], ours["message"]) == ("False", "Overridden", "label a=b: no effect")
-    assert await record.tell_impaired(await node_of(kube), ())
-    assert not await record.tell_impaired(await node_of(kube), ())
+    assert await record.report_impaired(await node_of(kube), ())
+    assert not await record.report_impaired(await node_of(kube), ())
     assert [each["type"] for each in (await node_of(kube))["status"]["conditions"]] == ["Ready", CONDITION]
 
 

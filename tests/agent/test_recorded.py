@@ -12,7 +12,7 @@ from builders.cards import at
 from builders.gpunodes import facts, shared
 from builders.signed import Trusting
 from harness.agentmachine import Machine
-from tessera.agent.recorded import Recorder, World
+from tessera.agent.recorded import Recorder
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
 from tessera.core.cluster.byname import shares_by_id
@@ -53,29 +53,25 @@ class Node:
 
     def __init__(self) -> None:
         self.kube = MemoryKube()
-        self.held: list[Held] = []
+        self.allocated: list[Held] = []
         self.asked = 0
         self.recorder = Recorder(
             self.kube,
-            World(
-                pods=self.pods,
-                held=self.record,
-                devices=self.devices,
-                share_unit_mib=lambda: 1024,
-                trust=Trusting("n1"),
-                now_ns=lambda: 7,
-            ),
+            self,
+            self.devices,
+            Trusting("n1"),
             logger(),
+            now_ns=lambda: 7,
         )
         self.seen: tuple[Object, ...] = ()
 
     def pods(self) -> tuple[Object, ...]:
         return self.seen
 
-    async def record(self) -> tuple[Held, ...]:
+    async def held(self) -> tuple[Held, ...]:
         await asyncio.sleep(0)
         self.asked += 1
-        return tuple(self.held)
+        return tuple(self.allocated)
 
     async def devices(self) -> Mapping[str, Share]:
         await asyncio.sleep(0)
@@ -85,14 +81,14 @@ class Node:
         await self.kube.create(PODS, each)
         name = each["metadata"]["name"]
         if ids:
-            self.held.append(
+            self.allocated.append(
                 Held(namespace="default", pod=name, container="c", resource=SLICE, device_ids=tuple(sorted(ids)))
             )
 
     async def look(self) -> None:
         """Let the watch come, then the recorder look."""
         self.seen = (await self.kube.list(PODS)).objects
-        await self.recorder.look()
+        await self.recorder.record(1024)
 
     async def annotation(self, name: str) -> str | None:
         found = await self.kube.get(PODS, name, "default")
@@ -120,7 +116,7 @@ async def test_a_pod_that_the_kubelet_does_not_show_is_waited_for() -> None:
     await node.add(pod("late", {SLICE: 1}))
     await node.look()
     assert await node.annotation("late") is None
-    node.held = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
+    node.allocated = [Held(namespace="default", pod="late", container="c", resource=SLICE, device_ids=IDS[:1])]
     await node.look()
     assert await node.annotation("late") == write_shares((of(IDS[0]),))
 
@@ -133,7 +129,7 @@ async def test_gpushare_memory_is_told_to_be_allocated_once() -> None:
     await node.look()
     assert annotations_of((await node.kube.list(PODS)).objects[0])["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
     units = Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2"))
-    node.held = [units]
+    node.allocated = [units]
     await node.look()
     found = (await node.kube.list(PODS)).objects[0]
     want = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7", "a": "b"}
@@ -149,7 +145,7 @@ async def test_a_pod_with_memory_and_a_device_by_name_is_told_of_the_memory_firs
     both["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
     both["spec"]["containers"].append({"name": "d", "image": "none", "resources": {"limits": {SLICE: "1"}}})
     await node.add(both)
-    node.held = [
+    node.allocated = [
         Held(namespace="default", pod="p", container="c", resource="aliyun.com/gpu-mem", device_ids=("u1", "u2")),
         Held(namespace="default", pod="p", container="d", resource=SLICE, device_ids=IDS[:1]),
     ]
@@ -163,7 +159,7 @@ async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
     await node.add(pod("p", {SLICE: 1}), IDS[0])
     node.seen = (await node.kube.list(PODS)).objects
     await node.kube.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
-    await node.recorder.look()
+    await node.recorder.record(1024)
     assert await node.annotation("p") is None
     await node.look()
     assert await node.annotation("p") == write_shares((of(IDS[0]),))
@@ -199,7 +195,7 @@ async def test_an_api_that_is_silent_is_tried_again() -> None:
     node.seen = (await node.kube.list(PODS)).objects
     node.kube.stop()
     with pytest.raises(Unavailable):
-        await node.recorder.look()
+        await node.recorder.record(1024)
     node.kube.start()
     await node.look()
     assert await node.annotation("p") == write_shares((of(IDS[0]),))

@@ -24,7 +24,7 @@ from tessera.cli.inspect.watching import Screen
 from tessera.cli.livecluster import follow, observe
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, name_of
 from tessera.core.cluster.cluster import Cluster
-from tessera.core.cluster.gpunodestate import Sick, Used, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, UnhealthyDevice, Used
 from tessera.core.explain.inspection import Inspection, inspect
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput, Unavailable
@@ -43,9 +43,9 @@ CLUSTER: list[Object] = [
         *(gpu(index, layout=None if index else LAYOUT, node="gpu-a") for index in range(4)),
         driver="580.95.05",
         policy="batch",
-        sick=(Sick(gpu="GPU-gpu-a-3", reason="Xid 79"),),
+        unhealthy=(UnhealthyDevice(gpu="GPU-gpu-a-3", reason="Xid 79"),),
         used=(Used(gpu="GPU-gpu-a-0", memory_mib=3072), Used(gpu="GPU-gpu-a-1", memory_mib=19456)),
-        wanted=(Wanted(gpu="GPU-gpu-a-0", instances=(place(A100, "1g.5gb", 4),)),),
+        wanted=(DesiredDevices(gpu="GPU-gpu-a-0", instances=(place(A100, "1g.5gb", 4),)),),
     ),
     node(LONG),
     gpunode(LONG, gpu(0, "T4", SLICED, node=LONG), gpu(1, "T4", SLICED, node=LONG)),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from tessera.agent.partition import Driver, Outside, Timing
+from tessera.agent.partition import Driver, NodeGpus, Timing
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.inventory import GpuProcess, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Layout, Placement
@@ -18,7 +18,7 @@ class Death(BaseException):
 
 
 class Machine:
-    """The outside world of the partitioner around a driver.
+    """What the partitioner changes around a driver.
 
     Args:
         driver: carries out what does not fail.
@@ -42,8 +42,8 @@ class Machine:
         """Whether a pod takes a free instance just before any offer changes."""
 
     @property
-    def outside(self) -> Outside:
-        return Outside(driver=self, held=self.held, offer=self.offer, timing=TIMING)
+    def gpus(self) -> NodeGpus:
+        return NodeGpus(driver=self, held=self.held, offer=self.offer, timing=TIMING)
 
     async def _suffer(self, call: str) -> int:
         fate = 3 if call in self.hangs else 1 if call in self.refuses else self.fate()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tessera.clients.kubelet import PluginOptions, PluginServer, register, serve
 from tessera.core.cluster.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Conflict
 
@@ -49,7 +49,7 @@ class ScriptedPlugin:
         while (listed := await queue.get()) is not None:
             yield listed
 
-    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         self.asked.append(("prefer", wanted.size))
         return tuple(sorted(wanted.available))[: wanted.size]
 

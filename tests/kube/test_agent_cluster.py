@@ -15,7 +15,7 @@ from kube.pods import allocatable, create, devices, pod, run
 from tessera.api.tessera.gpunodes import claims_field, read_gpu_node, wanted_field
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, Placement, placements_of
@@ -79,7 +79,7 @@ class Left:
             "patch", "gpunode", self.node.node.name, "--type=merge", f"--patch={json.dumps({'spec': spec})}"
         )
 
-    def want(self, *wanted: Wanted) -> None:
+    def want(self, *wanted: DesiredDevices) -> None:
         self.say({"wanted": wanted_field(wanted)})
 
     def assignment(self, name: str) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def left(gpu_node: GpuNode) -> Left:
 
 def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Left) -> None:
     first, second = left.node.gpu_uuids()
-    left.want(Wanted(gpu=first, instances=SMALL), Wanted(gpu=second, whole=True))
+    left.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))
     run(left.cluster, pod("small", limits={"nvidia.com/mig-1g.5gb": 1}), pod("whole", limits={"nvidia.com/gpu": 1}))
     (told,) = left.assignment("small")
@@ -134,7 +134,7 @@ def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Lef
 
 def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
     first, _ = left.node.gpu_uuids()
-    left.want(Wanted(gpu=first, instances=SMALL))
+    left.want(DesiredDevices(gpu=first, instances=SMALL))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
     run(left.cluster, assigned("half", 16, amount(0, HALF, 16384)), assigned("hopper", 30, amount(1, HOPPER, 30720)))
     for name, want in (("half", (0, HALF)), ("hopper", (1, HOPPER))):
@@ -153,7 +153,7 @@ def test_a_slice_is_cut_for_a_need_and_goes_for_an_amount(left: Left) -> None:
 
 def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
     first, _ = left.node.gpu_uuids()
-    left.want(Wanted(gpu=first, instances=SMALL))
+    left.want(DesiredDevices(gpu=first, instances=SMALL))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2))
     one = assigned("both", 4, amount(1, None, 4096))
     more = json.loads(json.dumps(one["spec"]["containers"][0]))
@@ -168,7 +168,7 @@ def test_a_pod_with_both_is_told_all_in_the_order_it_asks(left: Left) -> None:
 
 def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -> None:
     first, second = left.node.gpu_uuids()
-    left.want(Wanted(gpu=first, instances=(HALF,)))
+    left.want(DesiredDevices(gpu=first, instances=(HALF,)))
     left.until_layouts((HALF,), None)
     state = left.state()
     assert [(gpu.index, gpu.uuid, gpu.model.name) for gpu in state.gpus] == [
@@ -176,7 +176,7 @@ def test_the_status_is_exact_and_is_not_written_again_without_need(left: Left) -
         (1, second, "H100-80GB"),
     ]
     assert all(gpu.sharing.managed for gpu in state.gpus)
-    assert (state.unit_mib, state.sick, state.policy) == (1024, (), "all")
+    assert (state.unit_mib, state.unhealthy, state.policy) == (1024, (), "all")
     assert {each.gpu for each in state.used} == {first, second}
     found = left.object()
     node = left.cluster.get("node", left.node.node.name)

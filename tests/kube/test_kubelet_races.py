@@ -17,7 +17,7 @@ from kube.pods import pod, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 from testbed.cluster import Cluster
 from testbed.node import Node
@@ -41,7 +41,7 @@ class Slow(ScriptedPlugin):
         self.goes_on.set()
         self.held: set[str] = set()
 
-    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         self.offered.append(tuple(sorted(wanted.available)))
         return (self.preferred,) if self.preferred in wanted.available else tuple(sorted(wanted.available))[:1]
 

@@ -21,7 +21,7 @@ from tessera.signing import SEED_BYTES, Signer, verify
 __all__ = ["AssignmentKeys", "Trust"]
 
 _KEPT = 8
-"""Keys that are told, the present one among them."""
+"""Keys that are published, the present one among them."""
 
 
 class Trust(Protocol):
@@ -52,7 +52,7 @@ class AssignmentKeys:
         kube: the Kubernetes API.
         node: the node's name.
         path: where the private key is kept.
-        log: told what is made; never a private key.
+        log: where it is logged what is made; never a private key.
         wake: called when the servers' keys changed.
 
     """
@@ -82,11 +82,11 @@ class AssignmentKeys:
     def _trouble(self, error: Exception) -> None:
         self._log.warning("look_again", what="assignment keys", reason=str(error))
 
-    def open(self, told: tuple[str, ...]) -> None:
+    def open(self, published: tuple[str, ...]) -> None:
         """Read the private key, or make one.
 
         Args:
-            told: the public keys that the GPUNode tells.
+            published: the public keys that the GPUNode has.
 
         Raises:
             Unavailable: it cannot be kept.
@@ -97,17 +97,17 @@ class AssignmentKeys:
         if seed is None:
             self._write(self._signer.seed)
         self._own = keys_text([self._signer.public])
-        self.keep(told)
+        self.keep(published)
 
-    def keep(self, told: tuple[str, ...]) -> None:
-        """Go on to tell the public keys that the GPUNode tells, and let what they signed count."""
-        self._own = (*self._own, *(each for each in told if each not in self._own))[:_KEPT]
+    def keep(self, published: tuple[str, ...]) -> None:
+        """Go on to publish the public keys that the GPUNode has, and let what they signed count."""
+        self._own = (*self._own, *(each for each in published if each not in self._own))[:_KEPT]
         new = Keys(public={**self._keys.public, **public_keys(self._own)}, verify=verify)
         self._keys = self._keys if new.like(self._keys) else new
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What the GPUNode shall tell: this agent's public keys, the present one first."""
+    def published(self) -> tuple[str, ...]:
+        """What the GPUNode shall have: this agent's public keys, the present one first."""
         return self._own
 
     @property

@@ -122,7 +122,9 @@ class ConfigurationFiles:
             layout_label=labels.get(MIG_CONFIG, ""),
             gpu_policy=Statement(source=f"GPUPolicy {given.name}") if given is not None else None,
             node_policy=Statement(source=f"node policy file {file}") if overrides else None,
-            unread_label=self._unread(labels.get(CONFIG_LABEL, "")),
+            unread_label=f"label {CONFIG_LABEL}={label}"
+            if (label := labels.get(CONFIG_LABEL, "")) and self._alone
+            else "",
             memory_share=labels.get(SHARE_LABEL) == "true",
             strategy=self._sources.strategy,
         )
@@ -166,9 +168,6 @@ class ConfigurationFiles:
         """Whether the sharing configuration is one file, so that no label chooses."""
         root = self._sources.sharing
         return root is not None and _is_there(root) and root.is_file()
-
-    def _unread(self, label: str) -> str:
-        return f"label {CONFIG_LABEL}={label}" if label and self._alone else ""
 
     def _chosen(self, label: str) -> tuple[str, Path | None]:
         """Return name and path of the sharing configuration; none where there is none and none is named."""

@@ -32,7 +32,7 @@ class Conflicts:
     Args:
         kube: the Kubernetes API.
         node: the node's name.
-        gate: tells what pods have.
+        gate: knows what pods have.
         log: where it is logged.
         now: the clock.
 

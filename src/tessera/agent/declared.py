@@ -13,8 +13,8 @@ from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import without_mps
+from tessera.core.node.desired import fixed
 from tessera.core.node.nodesharing import NodeSharing, effective, notes
-from tessera.core.node.wanted import fixed
 
 __all__ = ["Declarations", "Declared"]
 
@@ -65,11 +65,11 @@ class Declarations:
         self._asked = asked
         self._no_mps = no_mps
 
-    async def look(self) -> Declared:
+    async def observe(self) -> Declared:
         """Return what is declared now.
 
         Raises:
-            TesseraError: the driver does not tell what there is.
+            TesseraError: the driver does not answer.
 
         """
         inventory = await self._driver.inventory()

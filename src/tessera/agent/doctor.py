@@ -143,7 +143,7 @@ async def _inventory(driver: GpuDriver | str) -> tuple[Inventory | None, str]:
 
 
 async def _processes(driver: GpuDriver | str, gpus: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Return the processes on these GPUs, as far as the driver tells."""
+    """Return the processes on these GPUs, as far as the driver reports them."""
     if isinstance(driver, str):
         return ()
     found: list[tuple[str, int]] = []

@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.tessera.gpunodes import new_object, offered_field, read_gpu_node, status_fields
 from tessera.clients.kube import GPU_NODES, Change, Kube, Object, Selection, Store, version_of
-from tessera.core.cluster.advertise import DeviceKey
-from tessera.core.cluster.allocators import as_keys, as_wanted
-from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.allocators import devices_by_gpu, devices_one_by_one
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, Unavailable, Unsupported
 from tessera.log import Logger
 
@@ -27,7 +27,7 @@ _PATIENCE_S = 30.0
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPUNode asks of this node, at one moment."""
 
-    wanted: tuple[Wanted, ...] | None = None
+    wanted: tuple[DesiredDevices, ...] | None = None
     """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
     policy_name: str = ""
     """The GPUPolicy that applies; empty for none."""
@@ -71,9 +71,9 @@ class GpuNodeLink:
         """The object as it was stored then: the watch is late."""
         self._gone = ""
         """UID of the object that was deleted last."""
-        self._offered = frozenset[DeviceKey]()
+        self._offered = frozenset[DeviceId]()
         self._keys: tuple[str, ...] = ()
-        """The public keys that this agent tells."""
+        """The public keys that this agent publishes."""
         self._offered_in = ""
         """UID of the object that had these."""
         self._replaced = False
@@ -125,7 +125,7 @@ class GpuNodeLink:
         """Whether the cluster is known not to have the kind: then no server allocates anything of this node."""
         return self._absent
 
-    def offered(self) -> frozenset[DeviceKey]:
+    def offered(self) -> frozenset[DeviceId]:
         """Return the devices that are the kubelet's to allocate, as `status.offered` was stored last.
 
         Whoever deletes the object takes nothing back from the kubelet.
@@ -136,7 +136,7 @@ class GpuNodeLink:
         return self._offered
 
     @property
-    def lost(self) -> frozenset[DeviceKey]:
+    def lost(self) -> frozenset[DeviceId]:
         """The devices that were the kubelet's in an object that is no more, until they are written to the next one."""
         offered, found = self.offered(), self._latest()
         gone = self._replaced or found is None or _uid(found) != self._offered_in
@@ -165,7 +165,7 @@ class GpuNodeLink:
         self._replaced = bool(self.offered()) and _uid(found) != self._offered_in
         return read_gpu_node(found)
 
-    async def write_offered(self, keys: frozenset[DeviceKey], version: str) -> None:
+    async def write_offered(self, keys: frozenset[DeviceId], version: str) -> None:
         """Write which devices are the kubelet's, on the version of the object that this was decided on.
 
         Raises:
@@ -173,7 +173,7 @@ class GpuNodeLink:
             TesseraError: the API refuses or does not answer.
 
         """
-        status: dict[str, Any] = {"offered": offered_field(as_wanted(keys))}
+        status: dict[str, Any] = {"offered": offered_field(devices_by_gpu(keys))}
         if self._keys:  # a status without keys is that of an agent that does not sign
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
@@ -190,7 +190,7 @@ class GpuNodeLink:
 
     @property
     def assignment_keys(self) -> tuple[str, ...] | None:
-        """The public keys that the object tells; None where it is not known whether there is an object."""
+        """The public keys that the object has; None where it is not known whether there is an object."""
         if not self._installed:
             return None
         return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
@@ -201,8 +201,8 @@ class GpuNodeLink:
         found = (self._latest() or {}) if self._installed else {}
         return bool(found.get("status")) and not self.assignment_keys
 
-    async def tell_keys(self, keys: tuple[str, ...]) -> None:
-        """Tell public keys, where a status is told already; else they come with the first.
+    async def publish_keys(self, keys: tuple[str, ...]) -> None:
+        """Publish public keys, where a status was reported already; else they come with the first.
 
         Raises:
             TesseraError: the API refuses or does not answer; call again.
@@ -221,7 +221,7 @@ class GpuNodeLink:
         bound, and each would cross theirs.
 
         Args:
-            state: what the status shall tell.
+            state: what the status shall say.
             node: the Node object, which owns the GPUNode.
             generation: that of the spec that was acted on.
 
@@ -263,9 +263,9 @@ def _uid(found: Object) -> str:
     return str((found.get("metadata") or {}).get("uid") or "")
 
 
-def _offered(found: Object) -> frozenset[DeviceKey]:
+def _offered(found: Object) -> frozenset[DeviceId]:
     try:
-        return as_keys(read_gpu_node(found).offered)
+        return devices_one_by_one(read_gpu_node(found).offered)
     except InvalidInput:
         return frozenset()  # nothing is offered that is not written down first
 

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from time import monotonic
 
 from tessera.clients.gpu import GpuDriver
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, Inventory
 from tessera.core.node import health as core
-from tessera.core.node.health import Change, Health, Phase, Policy
+from tessera.core.node.health import Health, HealthChange, HealthPhase, HealthPolicy
 from tessera.errors import TesseraError
 from tessera.log import logger
 
 __all__ = ["HealthWatch"]
 
-_POLICY = Policy()
+_POLICY = HealthPolicy()
 
 
 class HealthWatch:
@@ -33,9 +33,9 @@ class HealthWatch:
     def __init__(
         self,
         driver: GpuDriver,
-        policy: Policy = _POLICY,
+        policy: HealthPolicy = _POLICY,
         *,
-        on_change: Callable[[tuple[Change, ...]], None],
+        on_change: Callable[[tuple[HealthChange, ...]], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._driver = driver
@@ -47,7 +47,7 @@ class HealthWatch:
         self.health = Health()
 
     @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
+    def unhealthy(self) -> frozenset[DeviceId]:
         """The GPUs and instances that are not to be offered."""
         return self.health.unhealthy
 
@@ -56,7 +56,7 @@ class HealthWatch:
         """How long until a device may get better, so that somebody looks by then; None where none may."""
         return None if self.health.wake_s is None else max(self.health.wake_s - self._clock(), 0.0)
 
-    def look(self, inventory: Inventory) -> None:
+    def observe(self, inventory: Inventory) -> None:
         """Take in what the driver shows; call it with every inventory that is read, and after `wait_s`."""
         self._last = inventory
         self._take(*core.looked(self.health, inventory, self._clock(), self._policy))
@@ -77,17 +77,17 @@ class HealthWatch:
                 self._judge(_of_the_gpu(event, self._last), self._last or Inventory(gpus=()))
             else:
                 self._judge(event, inventory)
-                self.look(inventory)
+                self.observe(inventory)
 
     def _judge(self, event: GpuEvent, inventory: Inventory) -> None:
         self._take(*core.reported(self.health, event, inventory, self._clock(), self._policy))
 
-    def _take(self, health: Health, changes: tuple[Change, ...]) -> None:
+    def _take(self, health: Health, changes: tuple[HealthChange, ...]) -> None:
         self.health = health
         for change in changes:
-            gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+            gpu, placement = change.device
             where = None if placement is None else f"{placement.profile} at {placement.start}"
-            write = logger().info if change.after is Phase.HEALTHY else logger().warning
+            write = logger().info if change.after is HealthPhase.HEALTHY else logger().warning
             write("health_changed", gpu=gpu, instance=where, phase=change.after.value, reason=change.reason)
         if changes:
             self._on_change(changes)

@@ -2,12 +2,13 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.declared import Declared
+from tessera.agent.declared import Declarations, Declared
 from tessera.agent.nodefiles import read_file
+from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.partition import (
     MIG_CONFIG,
@@ -15,10 +16,10 @@ from tessera.agent.partition import (
     Checkpoint,
     Evict,
     Follower,
+    FollowOptions,
+    NodeGpus,
     NodeLocks,
-    Outside,
     Partitioner,
-    Policy,
     RebootRecord,
     reboot,
 )
@@ -27,43 +28,26 @@ from tessera.agent.undisturbed import Undisturbed
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.api.tessera.nodereports import Report
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
+from tessera.core.node.desired import targets
 from tessera.core.node.layouts import (
     Group,
+    LayoutRequest,
     PolicyAttempt,
     Recorded,
     Target,
-    Wish,
     attempted,
     policy_targets,
     worth_trying,
 )
-from tessera.core.node.wanted import targets
 from tessera.errors import Conflict, InvalidInput
-from tessera.log import Logger
+from tessera.log import logger
 
-__all__ = ["Layouts", "World"]
+__all__ = ["Layouts"]
 
 _INSTANCE_S = 25.0
 """For a device that a pod waits for; the kubelet waits 30 s for `PreStartContainer`."""
-
-
-class World(msgspec.Struct, frozen=True, kw_only=True):
-    """What following layouts asks and tells."""
-
-    outside: Outside
-    """Driver, kubelet and plugins, for changes."""
-    record: NodeRecord
-    """The Node object."""
-    look: Callable[[], Awaitable[Declared]]
-    """Returns what is declared now."""
-    assigned: Callable[[Inventory], frozenset[DeviceKey]]
-    """Returns the devices that pods were assigned."""
-    note: Callable[[str, Iterable[str]], None]
-    """Logs what is impaired, once each time it changes."""
-    evict: Evict
 
 
 class Layouts:
@@ -71,30 +55,44 @@ class Layouts:
 
     Args:
         settings: of the agent.
-        world: what it asks and tells.
-        log: where what is ignored is logged.
+        gpus: the node's GPUs.
+        record: the Node object.
+        declarations: what is declared.
+        pods: what was assigned.
+        evict: asks that a pod be evicted.
 
     """
 
-    def __init__(self, settings: Settings, world: World, log: Logger) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        gpus: NodeGpus,
+        record: NodeRecord,
+        declarations: Declarations,
+        pods: NodePods,
+        evict: Evict,
+    ) -> None:
         self._settings = settings
-        self._world = world
-        self._log = log
+        self._gpus = gpus
+        self._record = record
+        self._declarations = declarations
+        self._pods = pods
+        self._log = logger()
         self._attempts: dict[str, PolicyAttempt] = {}
         self._undisturbed = Undisturbed()
         self._read: tuple[bytes | None, Mapping[str, tuple[Group, ...]]] = (None, {})
         """The file of configurations as it was last when it was good, and what it says."""
         checkpoint = Checkpoint(settings.paths.checkpoint)
         locks = NodeLocks(settings.paths.locks)
-        self._partitioner = Partitioner(world.outside, self._recorded(checkpoint), checkpoint.write, locks)
-        self._follower = self._following()
+        self._partitioner = Partitioner(gpus, self._recorded(checkpoint), checkpoint.write, locks)
+        self._follower = self._following(evict)
 
     async def begin(self, labels: Mapping[str, str]) -> None:
         """Bring back the layouts of before a reboot, and take up what the agent before did for the label."""
         self._check_configurations()
         loop = asyncio.get_running_loop()
-        for failed in await self._partitioner.restore(loop.time() + self._world.outside.timing.restore_s):
-            await self._world.record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
+        for failed in await self._partitioner.restore(loop.time() + self._gpus.timing.restore_s):
+            await self._record.report(Report(reason="LayoutNotRestored", message=failed, warning=True))
         self._follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
 
     async def close(self) -> None:
@@ -107,7 +105,7 @@ class Layouts:
         await self._follower.follow(name)
         if name:
             return
-        declared = await self._world.look()
+        declared = await self._declarations.observe()
         if declared.said is not None:
             await self._try("policy", policy_targets(declared.inventory, declared.said), declared.inventory)
             await self._follow_pods(declared)
@@ -132,7 +130,7 @@ class Layouts:
         cut = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
         if not cut and not self._partitioner.busy(gpu):
             return False
-        declared = await self._world.look()
+        declared = await self._declarations.observe()
         left = any(each.uuid == gpu and each.sharing.managed for each in declared.gpus)
         if cut and not left:
             raise Conflict(
@@ -150,10 +148,10 @@ class Layouts:
 
     async def _follow_pods(self, declared: Declared) -> None:
         """Cut managed GPUs for what pods were assigned and what is wanted."""
-        wanted, assigned = declared.asked.wanted or (), self._world.assigned(declared.inventory)
+        wanted, assigned = declared.asked.wanted or (), self._pods.assigned(declared.inventory)
         if not targets(declared.gpus, declared.inventory, wanted, (), assigned):
             return
-        inventory, users = await self._world.outside.look()
+        inventory, users = await self._gpus.observe()
         await self._try("wanted", targets(declared.gpus, inventory, wanted, users, assigned), inventory)
 
     async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> None:
@@ -161,18 +159,18 @@ class Layouts:
         now_s, limits = asyncio.get_running_loop().time(), self._settings.limits
         if worth_trying(goals, inventory, self._attempts.get(what), now_s=now_s):
             failures = await self._partitioner.apply(goals, now_s + limits.pending_s)
-            self._world.note(what, failures)
+            self._record.note(what, failures)
             self._attempts[what] = attempted(goals, inventory, failures, limits, began_s=now_s)
 
     # The label's layout
 
-    def _following(self) -> Follower:
+    def _following(self, evict: Evict) -> Follower:
         command = self._settings.reboot
-        policy = Policy(
+        policy = FollowOptions(
             configurations=self._configurations,
             report=self._report,
             limits=msgspec.structs.replace(self._settings.limits, may_reboot=bool(command)),
-            evict=self._world.evict if self._settings.evict else None,
+            evict=evict if self._settings.evict else None,
             reboot=functools.partial(reboot, command),
             record=RebootRecord(self._settings.paths.rebooted),
         )
@@ -190,9 +188,9 @@ class Layouts:
         try:
             self._configurations()
         except InvalidInput as error:
-            self._world.note("mig-config", (str(error),))
+            self._record.note("mig-config", (str(error),))
         else:
-            self._world.note("mig-config", ())
+            self._record.note("mig-config", ())
 
     def _configurations(self) -> Mapping[str, tuple[Group, ...]]:
         path = self._settings.mig_config
@@ -206,14 +204,14 @@ class Layouts:
             self._read = content, migparted.read(documents.one(str(path), content))
         return self._read[1]
 
-    async def _report(self, wish: Wish) -> None:
+    async def _report(self, request: LayoutRequest) -> None:
         """Tell how it stands with the label: another label, a condition, an event."""
-        record, condition = self._world.record, wish.condition
-        if wish.state is None or condition is None:
+        record, condition = self._record, request.condition
+        if request.state is None or condition is None:
             await record.set_labels({}, owned=lambda key: key == MIG_CONFIG_STATE)
             await record.remove_condition()
             return
-        report = Report(reason=condition.reason, message=condition.message, warning=wish.state.value == "failed")
+        report = Report(reason=condition.reason, message=condition.message, warning=request.state.value == "failed")
         await record.set_condition(condition.status, report)
-        await record.set_labels({MIG_CONFIG_STATE: wish.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
+        await record.set_labels({MIG_CONFIG_STATE: request.state.value}, owned=lambda key: key == MIG_CONFIG_STATE)
         await record.report(report)

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 async def one_turn(act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None]) -> None:
-    """Act, and report what went wrong; ends with an exception only when its task is told to end.
+    """Act, and report what went wrong; ends with an exception only when its task is cancelled.
 
     A defect ends no loop either: what one pod says must not take the devices of all pods of the node away.
     """

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from tessera.api.tessera.pods.dues import unshown
+from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.allocations import Allocation, uuids_of_uses
+from tessera.core.deviceplugin.allocations import Allocation
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, held_by_name, holdings
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.gpu.deviceids import DeviceId, existing_devices
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.memorycaps import PodShares, Qos
 from tessera.errors import Unavailable
@@ -26,7 +26,7 @@ class NodePods:
     Args:
         objects: returns the Pod objects as last seen.
         record: returns what containers hold, by the kubelet's record and the agent's own.
-        dues: returns what their assignments say after all exchanges, as `Plugins.dues` does.
+        requests: returns what their assignments say after all exchanges, as `Plugins.assigned_requests` does.
         allocations: returns what containers were allocated, by the agent's own record.
         refresh: lets objects and assignments be what the API server has now.
 
@@ -36,13 +36,13 @@ class NodePods:
         self,
         objects: Callable[[], Iterable[Object]],
         record: Callable[[], Awaitable[tuple[Held, ...]]],
-        dues: Callable[[], tuple[Due, ...]],
+        requests: Callable[[], tuple[AssignedRequest, ...]],
         allocations: Callable[[], tuple[Allocation, ...]] = tuple,
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._objects = objects
         self._record = record
-        self._dues = dues
+        self._requests = requests
         self._allocations = allocations
         self._refresh = refresh
         self._lacking_since_s: float | None = None
@@ -60,25 +60,27 @@ class NodePods:
     @property
     def shares(self) -> tuple[Share, ...]:
         """All shares that are assigned."""
-        return tuple(share for due in self._dues() for share in due.shares)
+        return tuple(share for request in self._requests() for share in request.shares)
 
     @property
     def by_pod(self) -> tuple[PodShares, ...]:
         """The shares of each pod that has any, with what its cgroup is named by."""
         objects = {name_of(each): each for each in self._objects()}
         shares: dict[tuple[str, str], list[Share]] = {}
-        for due in (each for each in self._dues() if not each.initial):
-            shares.setdefault((due.key.namespace, due.key.pod), []).extend(due.shares)
-        return tuple(
-            PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=_qos(objects[name]), shares=tuple(own))
-            for name, own in shares.items()
-        )
+        for request in (each for each in self._requests() if not each.initial):
+            shares.setdefault((request.key.namespace, request.key.pod), []).extend(request.shares)
+        found = []
+        for name, own in shares.items():
+            said = (objects[name].get("status") or {}).get("qosClass")
+            qos: Qos = said if said in {"Guaranteed", "Burstable"} else "BestEffort"
+            found.append(PodShares(uid=objects[name]["metadata"].get("uid", ""), qos=qos, shares=tuple(own)))
+        return tuple(found)
 
-    def assigned(self, inventory: Inventory) -> frozenset[DeviceKey]:
+    def assigned(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that assignments name, made already or not; a GPU for an amount or all of it."""
-        return assigned(self._dues(), inventory)
+        return assigned(self._requests(), inventory)
 
-    async def by_name(self, inventory: Inventory) -> frozenset[DeviceKey]:
+    async def by_name(self, inventory: Inventory) -> frozenset[DeviceId]:
         """Return the devices that pods hold and asked for by name.
 
         Raises:
@@ -94,13 +96,14 @@ class NodePods:
             Unavailable: the kubelet does not answer, or has just started and does not show a running pod yet.
 
         """
-        known = holdings(await self._trusted(), self._dues(), inventory, guess=False)
+        known = holdings(await self._trusted(), self._requests(), inventory, guess=False)
+        uuids = existing_devices(inventory)
         own = (
-            PodDevices(pod=each.pod, devices=uuids_of_uses(each.uses, inventory))
+            (each.pod, dict.fromkeys(uuids[use.device] for use in each.uses if use.device in uuids))
             for each in self._allocations()
             if each.pod
         )
-        return (*known, *own)
+        return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own))
 
     async def _trusted(self) -> tuple[Held, ...]:
         """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""
@@ -118,8 +121,3 @@ class NodePods:
             found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
             wanted="all pods of this node; a kubelet that has just started has not read them yet",
         )
-
-
-def _qos(pod: Object) -> Qos:
-    found = (pod.get("status") or {}).get("qosClass")
-    return found if found in {"Guaranteed", "Burstable"} else "BestEffort"

@@ -1,7 +1,7 @@
 """The agent's side of its Node object: labels, annotations, a condition and events, written only where they differ."""
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY
@@ -12,6 +12,17 @@ from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 
 __all__ = ["NodeRecord"]
+
+_EVENTS = {
+    "configuration": "ConfigurationImpaired",
+    "conflicts": "DeviceConflict",
+    "enforcement": "EnforcementImpaired",
+    "mig-config": "ConfigurationImpaired",
+    "plugins": "ResourceNotAdvertised",
+    "policy": "LayoutFailed",
+    "wanted": "LayoutFailed",
+}
+"""Reasons of the node's events about what is impaired."""
 
 
 class NodeRecord:
@@ -32,6 +43,8 @@ class NodeRecord:
         self._node = node
         self._log = log
         self._now = now
+        self._notes: dict[str, tuple[str, ...]] = {}
+        self._unreported: list[Report] = []
 
     async def read(self) -> Object:
         """Return the Node object.
@@ -109,7 +122,7 @@ class NodeRecord:
         await self._kube.patch(NODES, self._node, body, subresource="status")
         return True
 
-    async def tell_impaired(self, node: Object, impaired: Sequence[Impairment]) -> bool:
+    async def report_impaired(self, node: Object, impaired: Sequence[Impairment]) -> bool:
         """Let the condition `TesseraConfigurationApplied` say what is not in force; return whether it changed.
 
         Args:
@@ -179,3 +192,18 @@ class NodeRecord:
             await record_event(self._kube, self._node, report, self._now())
         except (Conflict, Unavailable) as error:
             self._log.warning("event_not_written", node=self._node, reason=str(error))
+
+    def note(self, about: str, sentences: Iterable[str]) -> None:
+        """Log what is impaired, and have the node's events say it, once each time it changes."""
+        now = tuple(sentences)
+        if self._notes.get(about, ()) == now:
+            return
+        self._notes[about] = now
+        self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
+        if now and about in _EVENTS:
+            self._unreported.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
+
+    async def report_notes(self) -> None:
+        """Record the events about what was noted since this was called last."""
+        while self._unreported:
+            await self.report(self._unreported.pop(0))

@@ -17,24 +17,21 @@ from tessera.agent.cdisupport import observe_cdi
 from tessera.agent.configuration import APPLIED, ConfigurationFiles
 from tessera.agent.conflicts import Conflicts
 from tessera.agent.declared import Declarations, Declared
-from tessera.agent.deviceplugin import Outside as PluginsOutside
+from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin import AssignedPods, Plugins
 from tessera.agent.deviceplugin import Paths as PluginPaths
-from tessera.agent.deviceplugin import Plugins
 from tessera.agent.enforcer import Enforcer
 from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
-from tessera.agent.layouts import World as LayoutWorld
 from tessera.agent.loops import Joint, defect, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
 from tessera.agent.ownpods import OwnPods
-from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
+from tessera.agent.partition import MIG_CONFIG, NodeGpus, NodeLocks
 from tessera.agent.recorded import Recorder
-from tessera.agent.recorded import World as RecorderWorld
 from tessera.agent.settings import Settings
 from tessera.agent.usedmemory import UsedMemory
 from tessera.api.nvidia.gpulabels import Labelling, gpu_labels, owns, stamped
@@ -42,7 +39,6 @@ from tessera.api.tessera.nodereports import (
     DEVICE_LIST,
     ENFORCEMENT,
     REVISION,
-    Report,
     enforcement_text,
     gpu_revision,
     health_report,
@@ -51,23 +47,24 @@ from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
-from tessera.core.cluster.allocators import as_wanted, by_name
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.cluster.allocators import by_name, devices_by_gpu
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.gpunodestate import Impairment
 from tessera.core.cluster.mps import enforcements
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import Mode
+from tessera.core.node.desired import offered_devices
 from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
-from tessera.core.node.health import Change
+from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies, read_strategies
-from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
+from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
-from tessera.core.node.wanted import Spots, chosen_devices
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import logger
 
@@ -78,19 +75,9 @@ _RELIST_S = 5.0
 """For a list of this node's pods; the kubelet waits for it."""
 _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
-_TOLD_TRIES = 5
+_OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
-_EVENTS = {
-    "configuration": "ConfigurationImpaired",
-    "conflicts": "DeviceConflict",
-    "enforcement": "EnforcementImpaired",
-    "mig-config": "ConfigurationImpaired",
-    "plugins": "ResourceNotAdvertised",
-    "policy": "LayoutFailed",
-    "wanted": "LayoutFailed",
-}
-"""Reasons of the node's events about what is impaired."""
 
 
 class Agent:
@@ -116,8 +103,7 @@ class Agent:
         self._view = self._own_view()
         self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
-        path = settings.paths.assignment_key
-        self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
+        self._keys = AssignmentKeys(kube, settings.node, settings.paths.assignment_key, self._log, wake=self._ring)
         self._used = UsedMemory(driver)
         self._enforcer = Enforcer(driver, settings.mps, settings.paths.state, self._log)
         self._declarations = Declarations(
@@ -128,7 +114,7 @@ class Agent:
             no_mps=self._enforcer.no_mps,
         )
         self._health = HealthWatch(driver, settings.health, on_change=self._judged)
-        self._changes: list[Change] = []
+        self._changes: list[HealthChange] = []
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
@@ -142,17 +128,14 @@ class Agent:
         """Looks at everything once, makes what is offered as it should be, returns whether the kubelet knows it."""
         self._list_strategies: tuple[ListStrategy, ...] = ()
         """How devices were handed over last."""
-        self._notes: dict[str, tuple[str, ...]] = {}
-        self._untold: list[Report] = []
         self._plugins = self._own_plugins()
-        gate = self._plugins.gate
-        self._pods = NodePods(
-            self._view.pods, self._recorded, self._plugins.dues, lambda: gate.entries, self._plugins.refresh
-        )
+        gate, self._shares = self._plugins.gate, self._plugins.shares
+        assigned, refresh = self._shares.assigned_requests, self._shares.refresh
+        self._pods = NodePods(self._view.pods, self._recorded, assigned, lambda: gate.entries, refresh)
         self._layouts = self._own_layouts()
-        self._recorder = self._own_recorder()
+        self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
-        self._handovers = Handovers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
+        self._device_offers = DeviceOffers(self._gpunode, self._record, self._kubelet, gate, self._pods, self._log)
 
     def _own_store(self, kind: Kind, field: str) -> Store:
         selection = _of_node(field, self._settings.node)
@@ -173,36 +156,13 @@ class Agent:
             allocations=self._settings.paths.state / "allocations.json",
             mps_root=self._settings.mps.root,
         )
-        outside = PluginsOutside(
-            view=self._view,
-            correct=self._own_pods.annotate,
-            instance=self._instance,
-            whole=self._whole,
-            enforce=self._enforce,
-            trust=self._keys,
-        )
-        return Plugins(paths, outside, self._log)
+        assigned = AssignedPods(self._view.pods, self._own_pods.annotate, self._keys)
+        return Plugins(paths, self._view, assigned, self, self._log)
 
     def _own_layouts(self) -> Layouts:
-        world = LayoutWorld(
-            outside=Outside(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised),
-            record=self._record,
-            look=self._declarations.look,
-            assigned=self._pods.assigned,
-            note=self._note,
-            evict=self._own_pods.evict,
-        )
-        return Layouts(self._settings, world, self._log)
-
-    def _own_recorder(self) -> Recorder:
-        world = RecorderWorld(
-            pods=self._view.pods,
-            held=self._view.held,
-            devices=self._devices,
-            share_unit_mib=lambda: self._plugins.unit_mib,
-            trust=self._keys,
-        )
-        return Recorder(self._kube, world, self._log)
+        gpus = NodeGpus(driver=self._driver, held=self._held, offer=self._keep, promised=self._promised)
+        evict = self._own_pods.evict
+        return Layouts(self._settings, gpus, self._record, self._declarations, self._pods, evict)
 
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
@@ -243,7 +203,7 @@ class Agent:
             await asyncio.sleep(self._settings.interval_s)
 
     async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
-        """Act again and again, whatever comes; ends when this agent is told to, and for no other reason."""
+        """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
         while True:
             await one_turn(act, partial(self._trouble, what=what))
             await bell.wait(self._settings.interval_s)
@@ -257,17 +217,19 @@ class Agent:
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
-        await self._recorder.look()
-        await self._plugins.repair()
+        await self._recorder.record(self._plugins.unit_mib)
+        await self._shares.repair()
 
     # Layouts
 
     async def _begin(self) -> None:
         """Have a key to sign with, and bring back the layouts of before a reboot."""
+        # 1. Have a key to sign with, and publish it.
         self._keys.open(self._gpunode.assignment_keys or ())
         if self._gpunode.unsigned:
-            await self._recorder.sign()
-        await self._gpunode.tell_keys(self._keys.told)
+            await self._recorder.sign(self._plugins.unit_mib)
+        await self._gpunode.publish_keys(self._keys.published)
+        # 2. Restore the layouts of before a reboot; nothing is offered before.
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
 
@@ -281,7 +243,7 @@ class Agent:
             self._kept.pop(gpu, None)
         else:
             self._kept[gpu] = layout
-        for _ in range(_TOLD_TRIES if self._begun else 0):
+        for _ in range(_OFFER_TRIES if self._begun else 0):
             if await self._offered():
                 return
         if self._begun:
@@ -291,7 +253,7 @@ class Agent:
         """Return whether the kubelet may have promised a pod something of a GPU: of what it has not let go."""
         if self._gpunode.absent:
             return True
-        return any(gpu == (key if isinstance(key, str) else key[0]) for key in self._gpunode.offered())
+        return any(gpu == device.gpu for device in self._gpunode.offered())
 
     async def _held(self) -> Iterable[tuple[str, Sequence[str]]]:
         held = await self._pods.held(await self._driver.inventory())
@@ -304,54 +266,63 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._note("conflicts", await self._conflicts.end(self._plugins.unassigned, evict=evict))
+                self._record.note("conflicts", await self._conflicts.end(self._shares.unassigned, evict=evict))
         finally:
-            while self._untold:
-                await self._record.report(self._untold.pop(0))
-        await self._report()
+            await self._record.report_notes()
+        if self._seen is not None:
+            await self._report_gpus(*self._seen)
+        await self._record.report_impaired(self._node(), self._impaired)
 
     async def _offer_all(self) -> bool:
-        """Look at everything once, make what is offered as it should be, and return whether the kubelet knows it."""
-        declared = await self._declarations.look()
+        """Observe everything once, make what is offered as it should be, and return whether the kubelet knows it."""
+        # 1. Observe what is declared for this node and what its driver shows.
+        declared = await self._declarations.observe()
         inventory, said = declared.inventory, declared.said
-        self._health.look(inventory)
-        self._note("configuration", declared.notes)
+        self._health.observe(inventory)
+        self._record.note("configuration", declared.notes)
         self._seen = None if said is None else (declared, said, declared.gpus)
         if said is None:
             self._impaired = declared.impaired
             return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
+        # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
-        self._note("enforcement", self._enforcer.problems)
+        self._record.note("enforcement", self._enforcer.problems)
+        # 3. Plan what is offered.
         options = OfferOptions(
             unit_mib=said.unit_mib,
-            given=given(self._plugins.dues(), inventory),
+            given=given(self._shares.assigned_requests(), inventory),
             unhealthy=self._health.unhealthy,
             chosen=await self._chosen(declared),
         )
         offered = offer(gpus, inventory, options)
-        self._note("offer", offered.withheld)
-        look = Look(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
-        told = await self._hand_over(look, self._plugin_options(said.plugin))
-        self._note("plugins", self._plugins.problems)
-        self._note("processes", (_BLIND,) if self._view.blind else ())
+        self._record.note("offer", offered.withheld)
+        # 4. Advertise it, one step at a time where devices change hands.
+        seen = ObservedNode(offered=offered, gpus=declared.gpus, inventory=inventory, node=self._node())
+        known = await self._hand_over(seen, self._plugin_options(said.plugin))
+        self._record.note("plugins", self._plugins.problems)
+        self._record.note("processes", (_BLIND,) if self._view.blind else ())
+        # 5. Keep what the report says.
         self._advertised = offered
         self._impaired = (*declared.impaired, *withheld_resources(offered))
         self._seen = declared, said, gpus
-        return told
+        return known
 
-    async def _hand_over(self, look: Look, options: PluginOptions) -> bool:
+    async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
-        await self._plugins.adopt(look.inventory)
-        now, plan = await self._handovers.before(look)
-        told = await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing)
-        released = await self._handovers.after(look, plan) if told else frozenset[DeviceKey]()
+        # 1. Take in what pods had before this agent kept a record, and write down what becomes the kubelet's.
+        await self._plugins.adopt(seen.inventory)
+        now, plan = await self._device_offers.before(seen)
+        # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.
+        known = await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing)
+        # 3. Refuse those that the kubelet has let go of, and only then release them to the scheduler.
+        released = await self._device_offers.after(seen, plan) if known else frozenset[DeviceId]()
         if released:
-            await self._plugins.offer(now, look.inventory, options, leaving=plan.withdrawing - released)
-            await self._handovers.release(look, released)
+            await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing - released)
+            await self._device_offers.release(seen, released)
         if plan.withdrawing - released:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
-        return told and by_name(now) <= by_name(look.offered)
+        return known and by_name(now) <= by_name(seen.offered)
 
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
@@ -361,33 +332,33 @@ class Agent:
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
             self._list_strategies = chosen.strategies
-            told = self._log.warning if chosen.fallback else self._log.info
+            write = self._log.warning if chosen.fallback else self._log.info
             reason = f"{chosen.fallback}: {chosen.advice}" if chosen.fallback else ""
-            told("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
+            write("device_list_strategy", strategies=list(chosen.strategies), reason=reason)
         return msgspec.structs.replace(plugin, list_strategies=chosen.strategies)
 
-    async def _chosen(self, declared: Declared) -> Mapping[str, Spots]:
+    async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
         wanted = declared.asked.wanted
         if wanted is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
-        return chosen_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
+        return offered_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
 
-    async def _instance(self, gpu: str, placement: Placement) -> Inventory:
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""
         await self._layouts.instance(gpu, placement)
         self._offer_bell.ring()
         return await self._driver.inventory()
 
-    async def _whole(self, gpu: str) -> Inventory:
+    async def disable_mig(self, gpu: str) -> Inventory:
         """Let MIG be off on a GPU that an assignment names, and return what the driver shows then."""
         inventory = await self._driver.inventory()
         if await self._layouts.whole(gpu, inventory):
             inventory = await self._driver.inventory()
         return inventory
 
-    async def _enforce(self, shares: tuple[Share, ...]) -> None:
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
         """Let daemons and limits of shares be in force; whole devices and time-slices need none."""
         if any(share.mode in _ENFORCED for share in shares):
             await self._offered()
@@ -395,17 +366,15 @@ class Agent:
 
     # Reports
 
-    async def _report(self) -> None:
-        """Report what was seen and offered last."""
-        if self._seen is not None:
-            await self._report_gpus(*self._seen)
-        await self._record.tell_impaired(self._node(), self._impaired)
-
     async def _report_gpus(self, declared: Declared, said: NodeSharing, gpus: tuple[Gpu, ...]) -> None:
         inventory = declared.inventory
-        await self._tell_health(inventory)
+        while self._changes:
+            await self._record.report(health_report(self._changes.pop(0), inventory))
         if self._settings.labels:
-            await self._label(inventory, declared.gpus, said.strategy or "mixed")
+            machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
+            labels = gpu_labels(inventory, declared.gpus, Labelling(strategy=said.strategy or "mixed", machine=machine))
+            labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
+            await self._record.set_labels(labels, owned=owns)
         levels = enforcement_text(enforcements(gpus, inventory))
         handed_over = ",".join(self._list_strategies)
         noted = {APPLIED: declared.generation or None, ENFORCEMENT: levels, DEVICE_LIST: handed_over or None}
@@ -415,23 +384,23 @@ class Agent:
         node = self._settings.node
         state = reported(node, declared.gpus, inventory, health, used=used, unit_mib=said.unit_mib)
         self._keys.keep(self._gpunode.assignment_keys or ())
-        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.told)
-        self._note("assignments", self._plugins.refused)
+        state = msgspec.structs.replace(state, impaired=self._impaired, assignment_keys=self._keys.published)
+        self._record.note("assignments", self._shares.refused)
         await self._gpunode.report(state, self._node(), generation=declared.asked.generation)
-        revision = gpu_revision(state, as_wanted(self._gpunode.offered()))
+        revision = gpu_revision(state, devices_by_gpu(self._gpunode.offered()))
         if labels_of(self._node()).get(REVISION) != revision:  # after the GPUNode, by which servers answer then
             await self._record.set_labels({REVISION: revision}, owned=lambda key: key == REVISION)
 
     def _sharing_gpus(self) -> int:
         """Return how many GPUs gpushare's programs shall count."""
         units = (each.devices for each in self._advertised.resources if each.name == GPUSHARE_MEMORY)
-        dues = (due for due in self._plugins.dues() if due.key.resource == GPUSHARE_MEMORY)
-        used = (share.gpu for due in dues for share in due.shares)
+        requests = (each for each in self._shares.assigned_requests() if each.key.resource == GPUSHARE_MEMORY)
+        used = (share.gpu for request in requests for share in request.shares)
         return gpus_to_count((unit.gpu_uuid for devices in units for unit in devices), used)
 
     async def _devices(self) -> Mapping[str, Share]:
         """Return what each device is, by its id."""
-        declared = await self._declarations.look()
+        declared = await self._declarations.observe()
         return shares_by_id(declared.gpus, declared.inventory)
 
     async def _listen(self) -> None:
@@ -443,21 +412,9 @@ class Agent:
                 self._trouble(error, "events")
             await asyncio.sleep(self._settings.interval_s)
 
-    def _judged(self, changes: tuple[Change, ...]) -> None:
+    def _judged(self, changes: tuple[HealthChange, ...]) -> None:
         self._changes += changes
         self._ring()
-
-    async def _tell_health(self, inventory: Inventory) -> None:
-        """Report devices that fell ill or got well."""
-        while self._changes:
-            await self._record.report(health_report(self._changes.pop(0), inventory))
-
-    async def _label(self, inventory: Inventory, gpus: tuple[Gpu, ...], strategy: Strategy) -> None:
-        """Describe the GPUs by labels."""
-        machine = await asyncio.to_thread(first_line, self._settings.paths.machine)
-        labels = gpu_labels(inventory, gpus, Labelling(strategy=strategy, machine=machine))
-        labels = stamped(labels, labels_of(self._node()), now_s=int(time.time()))
-        await self._record.set_labels(labels, owned=owns)
 
     # What is seen
 
@@ -478,16 +435,6 @@ class Agent:
 
     def _node(self) -> Object:
         return self._node_store.objects.get(("", self._settings.node), {})
-
-    def _note(self, about: str, sentences: Iterable[str]) -> None:
-        """Log what is impaired, and have the node's events say it, once each time it changes."""
-        now = tuple(sentences)
-        if self._notes.get(about, ()) == now:
-            return
-        self._notes[about] = now
-        self._log.warning("impaired" if now else "unimpaired", what=about, reason=list(now))
-        if now and about in _EVENTS:
-            self._untold.append(Report(reason=_EVENTS[about], message="; ".join(now), warning=True))
 
 
 def _of_node(field: str, node: str) -> Selection:

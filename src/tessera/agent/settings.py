@@ -1,4 +1,4 @@
-"""What an agent is told when it starts: names, folders, and how often it looks."""
+"""What an agent is started with: names, folders, and how often it looks."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, RUNTIME_CONFIG
 from tessera.agent.configuration import Sources
 from tessera.agent.sharing import MpsSettings
-from tessera.core.node.health import Policy
+from tessera.core.node.health import HealthPolicy
 from tessera.core.node.layouts import Limits
 from tessera.core.node.nodesharing import ListStrategy
 
@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How devices are handed over where no file says; empty for what suits the node."""
     mps: MpsSettings = MpsSettings()
     limits: Limits = Limits()
-    health: Policy = Policy()
+    health: HealthPolicy = HealthPolicy()
     """How errors that the driver reports are judged."""
     labels: bool = True
     """Whether the node's GPUs are described by labels; not where GPU Feature Discovery does so."""

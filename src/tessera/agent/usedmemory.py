@@ -32,7 +32,7 @@ class UsedMemory:
         self._used: tuple[Used, ...] = ()
 
     async def read(self, gpus: Iterable[Gpu], inventory: Inventory) -> tuple[Used, ...]:
-        """Return the memory in use; small changes are left out, and what the driver does not tell is as before."""
+        """Return the memory in use; small changes are left out, and what the driver does not report is as before."""
         now_s = asyncio.get_running_loop().time()
         if self._measured_s is None or now_s - self._measured_s >= self._every_s:
             self._measured_s = now_s

@@ -18,7 +18,7 @@ from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import Seconds, kubeconfig_option, log_options
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
-from tessera.core.node.health import Policy, Xids
+from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import Limits
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
@@ -117,7 +117,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         evict=given["evict"],
         reboot=_program(given["reboot_command"]),
         labels=given["gpu_labels"],
-        health=Policy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
+        health=HealthPolicy(xids=Xids.of(given["disable_healthchecks"], given["enable_healthchecks"])),
     )
 
 

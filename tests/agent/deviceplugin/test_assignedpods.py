@@ -7,8 +7,8 @@ import pytest
 from builders.kubeobjects import amount, pod
 from builders.signed import SERVER, STRANGER, Trusting, keys, signed
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
+from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.dues import read_dues
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import Object
 from tessera.core.deviceplugin.matching import Correction
@@ -34,7 +34,7 @@ class Node:
         return None
 
     def gpus(self) -> list[int]:
-        return [share.gpu for due in self.assigned.dues() for share in due.shares]
+        return [share.gpu for request in self.assigned.assigned_requests() for share in request.shares]
 
 
 def spoiled(each: Object, **instead: str) -> Object:
@@ -66,20 +66,20 @@ def test_another_pod_one_that_does_not_run_and_one_that_was_never_seen_hold_noth
 
 async def test_what_is_corrected_is_what_was_granted_never_what_somebody_wrote_meanwhile() -> None:
     node = Node()
-    (due,) = node.assigned.dues()
+    (request,) = node.assigned.assigned_requests()
     node.pods = [spoiled(HONEST)]
-    await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    await node.assigned.correct(Correction(request=request, shares=(amount(1),)))
     assert is_signed({**HONEST, "metadata": {**HONEST["metadata"], "annotations": node.written}}, node.trust.keys)
     assert node.gpus() == [1]
 
 
 async def test_the_same_text_without_signature_is_written_again() -> None:
     node = Node()
-    (due,) = node.assigned.dues()
-    await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
+    (request,) = node.assigned.assigned_requests()
+    await node.assigned.correct(Correction(request=request, shares=(amount(0),)))
     assert node.written == {}
     node.pods = [pod("p", NEED, amount(0))]
-    await node.assigned.correct(Correction(due=due, shares=(amount(0),)))
+    await node.assigned.correct(Correction(request=request, shares=(amount(0),)))
     assert "tessera.dev/assignment-signature" in node.written
 
 
@@ -87,17 +87,17 @@ async def test_nothing_is_signed_for_a_pod_that_was_never_granted_anything() -> 
     node = Node()
     node.pods = [spoiled(HONEST)]
     assert node.gpus() == []
-    (due,) = read_dues((HONEST,)).dues
+    (request,) = read_assigned_requests((HONEST,)).requests
     with pytest.raises(InvalidInput):
-        await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+        await node.assigned.correct(Correction(request=request, shares=(amount(1),)))
     assert node.written == {}
 
 
 async def test_nothing_is_signed_for_the_next_pod_of_a_name() -> None:
     node = Node()
-    (due,) = node.assigned.dues()
+    (request,) = node.assigned.assigned_requests()
     node.pods = [signed(pod("p", NEED, amount(0), metadata={"uid": "another"}))]
-    await node.assigned.correct(Correction(due=due, shares=(amount(1),)))
+    await node.assigned.correct(Correction(request=request, shares=(amount(1),)))
     assert node.written == {}
 
 

@@ -17,7 +17,7 @@ from builders.gpunodes import facts, sevenths, shared
 from builders.nodeviews import of_the_host
 from builders.signed import Trusting, signed
 from judges.grants import shares_of
-from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kube import Listing
@@ -26,6 +26,7 @@ from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.holdings import given
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -85,14 +86,8 @@ class Node:
             dev=self.root / "dev",
         )
         view = NodeView(self.seen, self.relist, DeviceCheckpoint(self.kubelet.plugins), self.record, proc=self.proc)
-        outside = Outside(
-            view=view,
-            correct=self.correct,
-            instance=self.instance,
-            whole=self.whole,
-            trust=self.trust,
-        )
-        return Plugins(paths, outside, logger())
+        assigned = AssignedPods(view.pods, self.correct, self.trust)
+        return Plugins(paths, view, assigned, self, logger())
 
     def seen(self) -> Iterable[dict[str, Any]]:
         """Return the pods to the agent."""
@@ -144,7 +139,10 @@ class Node:
             self.watched[name] = pod
         self.late = (self.late or [])[count:]
 
-    async def whole(self, gpu: str) -> Inventory:
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Enforce nothing."""
+
+    async def disable_mig(self, gpu: str) -> Inventory:
         """Switch MIG off."""
         await asyncio.sleep(0)
         self.inventory = Inventory(
@@ -152,7 +150,7 @@ class Node:
         )
         return self.inventory
 
-    async def instance(self, gpu: str, placement: Placement) -> Inventory:
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         self.cut.append((gpu, placement))
         if not self.able:
             return self.inventory
@@ -171,7 +169,7 @@ class Node:
 
     def offers(self, *pairs: tuple[GpuFacts, Sharing]) -> list[str]:
         """Return the names of what is offered beside what pods were assigned."""
-        options = OfferOptions(given=given(self.plugins.dues(), self.inventory))
+        options = OfferOptions(given=given(self.plugins.shares.assigned_requests(), self.inventory))
         return [resource.name for resource in self.offered(*pairs, options=options).resources]
 
     async def offer(
@@ -353,7 +351,7 @@ async def test_replicas_are_spread(node: Node) -> None:
 async def test_health_and_devices_that_come_and_go(node: Node) -> None:
     pairs = (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE)
     await node.offer(*pairs)
-    await node.offer(*pairs, options=OfferOptions(unhealthy=frozenset({facts(0).uuid})))
+    await node.offer(*pairs, options=OfferOptions(unhealthy=frozenset({DeviceId(facts(0).uuid)})))
     assert (node.kubelet.capacity(GPU), node.kubelet.allocatable(GPU)) == (2, 1)
     await node.offer(*pairs)
     await node.offer(pairs[0])
@@ -527,7 +525,7 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     with pytest.raises(Unavailable, match="no container with these device ids"):
-        await node.plugins._shares.pre_start(NEED, ("GPU-x-_-0",))
+        await node.plugins.shares.pre_start(NEED, ("GPU-x-_-0",))
 
 
 @pytest.mark.parametrize(
@@ -562,7 +560,7 @@ async def test_tidying_mends_what_the_agent_did_not_live_to_write(node: Node) ->
     for number in range(2):
         node.assign(f"p{number}", 2, share(number, 2048))
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    await node.plugins._shares.tidy()
+    await node.plugins.shares.tidy()
     assert [node.assigned(name)[0]["gpu"] for name in ("p0", "p1")] == [1, 0]
 
 
@@ -622,7 +620,7 @@ async def test_an_instance_is_cut_before_its_container_is_created(node: Node) ->
     assert "/dev/nvidia-caps/nvidia-cap39" in [each["path"] for each in edits["deviceNodes"]]
     await node.kubelet.create("default", "p", "main")
     assert len(node.cut) == 1
-    assert given(node.plugins.dues(), node.inventory) == {(gpu.uuid, place)}
+    assert given(node.plugins.shares.assigned_requests(), node.inventory) == {(gpu.uuid, place)}
     assert sorted(node.offers((node.inventory.gpus[0], Sharing(layout=(place,))))) == ["aliyun.com/gpu-mem", NEED]
 
 
@@ -707,7 +705,7 @@ async def test_what_no_container_needs_is_removed(node: Node) -> None:
     await node.run("p", NEED, 2)
     node.assign("q", 2, share(0, 2048))
     await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 2),)))
-    desk = node.plugins._shares  # its task looks every half minute
+    desk = node.plugins.shares  # its task looks every half minute
     await desk.tidy()
     assert {path.name for path in node.cdi.iterdir()} >= {"nvidia.json", "tessera.dev-gpu.json"}
     assert len(list(node.cdi.glob("tessera.dev-share-*"))) == 1
@@ -728,7 +726,7 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     node.watched["default", "p"] = {**node.pods["default", "p"], "status": {"phase": "Running"}}
     node.kubelet.remove("default", "p")
     for _ in range(3):
-        await node.plugins._shares.tidy()  # its task looks every half minute
+        await node.plugins.shares.tidy()  # its task looks every half minute
     assert node.spec(got)
 
 
@@ -869,7 +867,7 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
     node.ask("p")
     await node.kubelet.admit("default", "p", Container(name="main", limits=((GPU, 1),)))
     node.end("p")
-    assert node.plugins.gate.by_name == {facts(0).uuid}
+    assert node.plugins.gate.by_name == {DeviceId(facts(0).uuid)}
     monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
     await node.plugins.gate.tidy(node.plugins._uses_of)
     assert node.plugins.gate.by_name == frozenset()
@@ -997,12 +995,12 @@ async def test_a_pod_that_named_its_node_takes_nothing_from_those_that_were_assi
     await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
     with pytest.raises(Conflict, match="not scheduled by tessera-scheduler"):
         await node.kubelet.create("default", "stray", "main")
-    assert node.plugins.unassigned == {"uid-stray": "default/stray"}
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
     assert node.spec(await node.run("p", NEED, 2))
     node.end("stray")
     await node.plugins.gate.view.refresh()
-    await node.plugins._shares.tidy()
-    assert node.plugins.unassigned == {}
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 2), (1, 2), (2, 1)])
@@ -1031,7 +1029,7 @@ async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *
     await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
     with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
         await node.kubelet.create("default", "p", "main")
-    assert list(node.plugins.unassigned.values()) == (["default/p"] if known else [])
+    assert list(node.plugins.shares.unassigned.values()) == (["default/p"] if known else [])
 
 
 async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
@@ -1088,10 +1086,10 @@ async def test_where_no_processes_can_be_seen_a_pod_has_its_device_until_the_api
     node.ask("q")
     with pytest.raises(Conflict, match="used by pod default/p"):
         await node.kubelet.admit("default", "q", Container(name="main", limits=((GPU, 1),)))
-    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}
     del node.watched["default", "p"]
     node.plugins.gate.release()
-    assert node.plugins.gate.by_name == {facts(0, "T4").uuid}, "the watch may be late"
+    assert node.plugins.gate.by_name == {DeviceId(facts(0, "T4").uuid)}, "the watch may be late"
     del node.pods["default", "p"]
     node.version += 1
     await node.plugins.gate.tidy(node.plugins._uses_of)

@@ -9,7 +9,8 @@ from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Policy, Wanted
+from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 MPS = Sharing(modes=(Mode.MPS,), replicas=(("", 2),))
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
-SICK = OfferOptions(unhealthy=frozenset({facts(1).uuid}))
+SICK = OfferOptions(unhealthy=frozenset({DeviceId(facts(1).uuid)}))
 GPU, UNITS = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
 
@@ -47,7 +48,10 @@ def two(sharing: Sharing, name: str = GPU, options: OfferOptions | None = None) 
 
 
 def plugin(
-    resource: Resource, shares: Shares | None = None, policy: Policy = "distributed", view: SaidPods | None = None
+    resource: Resource,
+    shares: Shares | None = None,
+    policy: AllocationPolicy = "distributed",
+    view: SaidPods | None = None,
 ) -> OfferedResource:
     gate = Gate(view or SaidPods(), dict, logger())
     return OfferedResource(resource, give, gate, shares or Shares(), policy=policy)
@@ -98,18 +102,18 @@ async def test_devices_pass_the_gate_and_units_are_asked_of_the_shares() -> None
 async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_already() -> None:
     each = plugin(two(SLICED))
     left = offered((facts(0, "T4"), SLICED))[GPU]
-    each.update(left, leaving=frozenset({facts(1).uuid}))
+    each.update(left, leaving=frozenset({DeviceId(facts(1).uuid)}))
     assert each.resource.devices == left.devices
-    assert each.offers(frozenset({facts(1).uuid}))
+    assert each.offers(frozenset({DeviceId(facts(1).uuid)}))
     assert dict((await each.allocate((IDS[2],))).env) == {"IDS": IDS[2]}
     each.update(left)
-    assert not each.offers(frozenset({facts(1).uuid}))
+    assert not each.offers(frozenset({DeviceId(facts(1).uuid)}))
     with pytest.raises(InvalidInput, match="one of the 2 ids"):
         await each.allocate((IDS[3],))
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:
-    wanted = Wanted(available=tuple(IDS), size=2)
+    wanted = PreferenceRequest(available=tuple(IDS), size=2)
     assert await plugin(two(SLICED)).prefer(wanted) == (IDS[0], IDS[2])
     assert await plugin(two(SLICED), policy="packed").prefer(wanted) == (IDS[0], IDS[1])
     each = plugin(two(SLICED))

@@ -42,7 +42,7 @@ def apply(machine: Machine, *targets: Target, by_s: float = 200) -> tuple[tuple[
     """Return what failed, and the layouts afterwards."""
 
     async def once() -> tuple[tuple[str, ...], dict[str, Layout | None]]:
-        failures = await Partitioner(machine.outside).apply(targets, by_s)
+        failures = await Partitioner(machine.gpus).apply(targets, by_s)
         return failures, await machine.layouts()
 
     return run(once())
@@ -232,7 +232,7 @@ def test_mig_is_not_switched_on_a_gpu_that_came_into_use() -> None:
     machine = machine_of(card())
 
     async def come() -> tuple[str, ...]:
-        apply = asyncio.create_task(Partitioner(machine.outside).apply((TWO,), 200))
+        apply = asyncio.create_task(Partitioner(machine.gpus).apply((TWO,), 200))
         await asyncio.sleep(1)
         driver_of(machine).start_process("GPU-0", 77)
         return await apply
@@ -246,7 +246,7 @@ def test_what_is_not_known_to_be_unused_is_not_destroyed() -> None:
     machine = machine_of(card(layout=SEVEN))
 
     async def silence() -> tuple[str, ...]:
-        apply = asyncio.create_task(Partitioner(machine.outside).apply((TWO,), 200))
+        apply = asyncio.create_task(Partitioner(machine.gpus).apply((TWO,), 200))
         await asyncio.sleep(1.5)
         machine.hangs.add("held")
         return await apply
@@ -261,7 +261,7 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
     driver = driver_of(machine)
     for _ in range(3):
         driver.fail("create_instance", FAULT)
-    partitioner = Partitioner(machine.outside)
+    partitioner = Partitioner(machine.gpus)
 
     async def attempt() -> None:
         machine.pods = {}
@@ -282,7 +282,7 @@ def test_what_could_not_be_restored_is_restored_later_and_offered_only_then() ->
 
 def test_a_gpu_that_another_process_changes_is_waited_for_and_left_alone(tmp_path: Path) -> None:
     machine = machine_of(card(layout=SEVEN), card(index=1, layout=SEVEN))
-    partitioner, other = Partitioner(machine.outside, across=NodeLocks(tmp_path)), NodeLocks(tmp_path)
+    partitioner, other = Partitioner(machine.gpus, across=NodeLocks(tmp_path)), NodeLocks(tmp_path)
     targets = (TWO, msgspec.structs.replace(TWO, gpu="GPU-1", index=1))
 
     async def attempt() -> None:
@@ -307,7 +307,7 @@ def test_what_could_not_be_restored_waits_for_the_process_that_changes_the_gpu(t
     machine = machine_of(card(layout=SEVEN))
     for _ in range(3):
         driver_of(machine).fail("create_instance", FAULT)
-    partitioner = Partitioner(machine.outside, across=NodeLocks(tmp_path))
+    partitioner = Partitioner(machine.gpus, across=NodeLocks(tmp_path))
 
     async def attempt() -> None:
         assert await partitioner.apply((TWO,), 200)
@@ -326,7 +326,7 @@ def test_where_there_can_be_no_lock_it_goes_on_and_says_so_once(tmp_path: Path) 
     (tmp_path / "file").touch()
     configure()
     machine = machine_of(card(layout=SEVEN))
-    partitioner = Partitioner(machine.outside, across=NodeLocks(tmp_path / "file"))
+    partitioner = Partitioner(machine.gpus, across=NodeLocks(tmp_path / "file"))
 
     async def attempt() -> None:
         with capture_logs() as logs:
@@ -342,7 +342,7 @@ def test_what_could_not_be_put_back_is_forgotten_once_mig_is_off() -> None:
     driver = driver_of(machine)
     driver.fail("set_mig", FAULT)
     driver.fail("create_instance", FAULT)
-    partitioner = Partitioner(machine.outside)
+    partitioner = Partitioner(machine.gpus)
 
     async def attempt() -> None:
         (failed,) = await partitioner.apply((OFF,), 200)
@@ -362,7 +362,7 @@ def test_one_instance_is_added_where_unused_ones_stand_in_its_way() -> None:
     (place,) = at(A100, ("2g.10gb", 2))
 
     async def add() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         await partitioner.add("GPU-0", place, 200)
         await partitioner.add("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": tuple(sorted((*SEVEN[:2], place, *SEVEN[4:])))}
@@ -379,7 +379,7 @@ def test_mig_is_switched_on_for_one_more_instance() -> None:
     machine.pods = {"ns/a": ("GPU-1", None)}
 
     async def add() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         await partitioner.add("GPU-0", HALVES[1], 20)
         assert await machine.layouts() == {"GPU-0": HALVES[1:], "GPU-1": None}
         with pytest.raises(Conflict, match="switching MIG on needs a GPU that nobody uses; it is in use by pod ns/a"):
@@ -398,7 +398,7 @@ def test_mig_is_switched_off_for_those_who_use_the_whole_gpu() -> None:
     machine.pods = {"ns/a": ("GPU-1", HALVES[0])}
 
     async def free() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         for _ in range(2):
             await partitioner.free("GPU-0", 100)
             assert await machine.layouts() == {"GPU-0": None, "GPU-1": HALVES, "GPU-2": None}
@@ -431,7 +431,7 @@ class Undone(Machine):
 
 def test_what_others_undo_meanwhile_is_told() -> None:
     async def act() -> None:
-        partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).outside)
+        partitioner = Partitioner(Undone(MemoryDriver((card(layout=HALVES[:1]),))).gpus)
         with pytest.raises(Conflict, match="another layout than was made"):
             await partitioner.add("GPU-0", HALVES[1], 100)
         with pytest.raises(Conflict, match="another layout than was made"):
@@ -445,7 +445,7 @@ def test_an_instance_is_waited_for_no_longer_than_asked() -> None:
     machine.hangs.add("destroy_instance")
 
     async def add() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         change = asyncio.create_task(partitioner.apply((TWO,), 200))
         await asyncio.sleep(1)
         with pytest.raises(Unavailable, match="a change of its layout under way"):
@@ -463,7 +463,7 @@ def test_beside_media_engines_only_what_is_used_stays() -> None:
     machine = machine_of(card(gpu.name, layout=present))
 
     async def add() -> None:
-        await Partitioner(machine.outside).add("GPU-0", place, 200)
+        await Partitioner(machine.gpus).add("GPU-0", place, 200)
         assert await machine.layouts() == {"GPU-0": (place,)}
 
     run(add())
@@ -480,16 +480,16 @@ def test_what_a_reboot_took_comes_back_at_its_places_before_anything_is_offered(
     async def reboot() -> None:
         machine = machine_of(card(layout=()), card(index=1), card(index=2, layout=HALVES))
         target = exact(card(), layout)
-        first = Partitioner(machine.outside, remember=remember)
+        first = Partitioner(machine.gpus, remember=remember)
         assert await first.apply((target, msgspec.structs.replace(target, gpu="GPU-1", index=1)), 200) == ()
         assert [each.placements for each in written[-1]] == [layout, layout]
         driver_of(machine).reset("GPU-0")
         driver_of(machine).reset("GPU-1")
         await driver_of(machine).set_mig("GPU-1", enabled=False)
-        second = Partitioner(machine.outside, written[-1], remember)
+        second = Partitioner(machine.gpus, written[-1], remember)
         assert await second.restore(200) == ()
         assert await machine.layouts() == {"GPU-0": layout, "GPU-1": layout, "GPU-2": HALVES}
-        again = Partitioner(machine.outside, (*written[-1], Recorded(uuid="GPU-9", model="A30", mig=True)), remember)
+        again = Partitioner(machine.gpus, (*written[-1], Recorded(uuid="GPU-9", model="A30", mig=True)), remember)
         assert await again.restore(200) == ("recorded GPU GPU-9 (A30) is not there; its record is kept",)
 
     run(reboot())
@@ -502,7 +502,7 @@ def test_a_layout_that_cannot_be_written_down_is_in_force_all_the_same() -> None
 
     async def attempt() -> None:
         machine = machine_of(card(layout=()))
-        partitioner = Partitioner(machine.outside, remember=refuse)
+        partitioner = Partitioner(machine.gpus, remember=refuse)
         assert await partitioner.apply((TWO,), 200) == ()
         assert await machine.layouts() == {"GPU-0": HALVES}
 
@@ -584,7 +584,7 @@ def test_what_cannot_be_cleared_away_is_made_anew_by_the_next_change() -> None:
     driver_of(machine).fail("destroy_instance", FAULT)
 
     async def come() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         (failed,) = await partitioner.apply((TWO,), 200)
         assert failed.startswith("GPU 0: destroying 1g.5gb at 0 failed: a fault")
         assert (await machine.driver.inventory()).gpus[0].incomplete == SEVEN[:1]
@@ -620,7 +620,7 @@ def test_the_former_layout_is_not_in_force_while_an_instance_is_incomplete() -> 
     driver_of(machine).fail("destroy_instance", FAULT)
 
     async def come() -> None:
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         failures = await partitioner.apply((TWO,), 200)
         assert failures == (f"GPU 0: destroying 1g.5gb at 0 failed: a fault{UNRESTORED}",)
         assert machine.offered == {"GPU-0": ()}

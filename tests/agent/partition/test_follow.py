@@ -10,12 +10,12 @@ import pytest
 from builders.cards import at, card
 from harness.machines import Machine
 from harness.virtualtime import run
-from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
+from tessera.agent.partition import Follower, FollowOptions, Partitioner, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement
-from tessera.core.node.layouts import Group, Limits, Recorded, State, Wish
+from tessera.core.node.layouts import Group, LayoutRequest, Limits, Recorded, State
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import configure
 
@@ -45,8 +45,8 @@ class Scene:
         self.budget = 0
         self.deaf = False
         self.file: Mapping[str, tuple[Group, ...]] | InvalidInput = {}
-        self.partitioner = Partitioner(self.machine.outside, remember=self.remember)
-        self.policy = Policy(
+        self.partitioner = Partitioner(self.machine.gpus, remember=self.remember)
+        self.policy = FollowOptions(
             configurations=self.configurations,
             report=self.report,
             limits=limits,
@@ -61,16 +61,16 @@ class Scene:
             raise self.file
         return self.file
 
-    async def report(self, wish: Wish) -> None:
+    async def report(self, request: LayoutRequest) -> None:
         await asyncio.sleep(0)
         if self.deaf:
             raise Unavailable("the API", found="no answer", wanted="an answer")
-        if wish.state is State.REBOOTING:
+        if request.state is State.REBOOTING:
             self.machine.pods |= self.quick
             self.quick = {}
             self.machine.refuses |= {self.deafens} - {""}
-        said = wish.condition
-        self.told.append((wish.state, said.reason if said else ""))
+        said = request.condition
+        self.told.append((request.state, said.reason if said else ""))
 
     async def remember(self, recorded: tuple[Recorded, ...]) -> None:
         await asyncio.sleep(0)
@@ -176,7 +176,7 @@ def test_a_label_that_means_nothing_fails_and_changes_nothing(
         it.file = file
         await it.follow(name, 100)
         assert it.told == [FAILED]
-        assert it.follower.wish.reason.startswith(want)
+        assert it.follower.request.reason.startswith(want)
         assert await it.layout() == HALVES
         it.file = {name: (Group(enabled=False),)}
         await it.follow(name, 10)
@@ -194,7 +194,7 @@ def test_used_instances_stay_and_are_offered_no_more_until_the_deadline() -> Non
         assert it.offers() == ()
         await it.follow("all-3g.20gb", 100)
         assert it.told == [BLOCKED, HELD]
-        assert "pod ns/p0 on 1g.5gb at 0, pod ns/p1 on 1g.5gb at 1" in it.follower.wish.reason
+        assert "pod ns/p0 on 1g.5gb at 0, pod ns/p1 on 1g.5gb at 1" in it.follower.request.reason
         assert it.offers() is None
         assert await it.layout() == SEVEN
         it.machine.pods.clear()
@@ -255,8 +255,8 @@ def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_i
         it.budget = 99
         await it.follow("all-3g.20gb", 200)
         assert it.told == [BLOCKED, BLOCKED, HELD]
-        assert "pod ns/go is not evicted: a PodDisruptionBudget that forbids it" in it.follower.wish.reason
-        assert "process 77 on 1g.5gb at 4" in it.follower.wish.reason
+        assert "pod ns/go is not evicted: a PodDisruptionBudget that forbids it" in it.follower.request.reason
+        assert "process 77 on 1g.5gb at 4" in it.follower.request.reason
         assert await it.layout() == SEVEN
 
     run(scene())
@@ -268,7 +268,7 @@ def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
         it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", wanted="none"))
         await it.follow("all-3g.20gb", 10)
         assert it.told == [PENDING, FAILED]
-        assert it.follower.wish.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: a fault")
+        assert it.follower.request.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: a fault")
         assert await it.layout() == SEVEN
         await it.follow("all-3g.20gb", 30)
         assert it.told == [PENDING, FAILED, PENDING, DONE]
@@ -309,7 +309,7 @@ def test_a_gpu_that_needs_a_reset_fails_with_what_to_do() -> None:
         it.driver.hold_mode_changes("GPU-0")
         await it.follow("all-3g.20gb", 100)
         assert it.told == [PENDING, FAILED]
-        assert it.follower.wish.reason.startswith(
+        assert it.follower.request.reason.startswith(
             "GPU 0: MIG is switched on with the next reset: drain the node and reboot"
         )
         it.driver.reset("GPU-0")
@@ -360,7 +360,7 @@ def test_a_reboot_that_does_not_help_is_not_tried_again_by_any_agent(tmp_path: P
         it = rebooting_scene(tmp_path)
         await it.follow("all-3g.20gb", 1020)
         assert (it.told, it.reboots) == ([PENDING, REBOOTING, FAILED], 1)
-        assert it.follower.wish.reason.startswith("the reboot did not help; GPU 0: MIG is switched on")
+        assert it.follower.request.reason.startswith("the reboot did not help; GPU 0: MIG is switched on")
         assert it.offers() is None
         for _ in range(2):
             it.follower = Follower(it.partitioner, it.policy)
@@ -417,7 +417,7 @@ def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str,
             it.machine.refuses.add("offer")
         await it.follow("all-3g.20gb")
         assert it.told == [REBOOTING, FAILED if trouble == "command" else HELD]
-        assert it.follower.wish.reason.startswith(want.format(tmp_path / "rebooted"))
+        assert it.follower.request.reason.startswith(want.format(tmp_path / "rebooted"))
         assert it.reboots == (trouble == "command")
         it.machine.refuses.clear()
         it.reboot_works = True
@@ -433,7 +433,7 @@ def test_nothing_is_rebooted_while_driver_or_kubelet_do_not_answer(tmp_path: Pat
         it.deafens = "held"
         await it.follow("all-3g.20gb")
         assert (it.told, it.reboots) == ([REBOOTING, HELD], 0)
-        assert "it is not known who uses the GPUs" in it.follower.wish.reason
+        assert "it is not known who uses the GPUs" in it.follower.request.reason
 
     run(scene())
 

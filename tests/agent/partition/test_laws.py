@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from builders.cards import at, card
 from harness.machines import Death, Machine
 from harness.virtualtime import run
-from tessera.agent.partition import Follower, Partitioner, Policy, RebootRecord
+from tessera.agent.partition import Follower, FollowOptions, Partitioner, RebootRecord
 from tessera.clients.gpu import MemoryDriver
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, Limits, State, Target, Wish, differences, exact
+from tessera.core.node.layouts import Cause, Group, LayoutRequest, Limits, State, Target, differences, exact
 from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 from tessera.log import configure
@@ -82,7 +82,7 @@ def test_after_one_fault_the_gpu_has_the_target_or_the_former_layout(
 
     async def attempt() -> None:
         machine = machine_of(situation, [*[0] * number, kind])
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         failures = await partitioner.apply((target,), 120.0)
         await partitioner.settle(now() + 120)
         assert now() < 120 + SLACK_S
@@ -105,7 +105,7 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
 ) -> None:
     async def attempt() -> None:
         machine = machine_of(situation, fate)
-        partitioner = Partitioner(machine.outside)
+        partitioner = Partitioner(machine.gpus)
         await partitioner.apply((target_of(situation, places=places),), 120.0)
         assert now() < 120 + SLACK_S
         machine.fate = lambda: 0
@@ -118,15 +118,15 @@ def test_after_many_faults_nothing_used_is_gone_and_all_is_offered_again(
     run(attempt())
 
 
-def follower_of(machine: Machine, target: Target, told: list[Wish]) -> Follower:
+def follower_of(machine: Machine, target: Target, told: list[LayoutRequest]) -> Follower:
     group = Group(enabled=target.mig, instances=target.counts)
 
-    async def report(wish: Wish) -> None:
+    async def report(request: LayoutRequest) -> None:
         await asyncio.sleep(0)
-        told.append(wish)
+        told.append(request)
 
-    policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
-    return Follower(Partitioner(machine.outside), policy)
+    policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
+    return Follower(Partitioner(machine.gpus), policy)
 
 
 @settings(max_examples=150)
@@ -137,8 +137,8 @@ def test_the_label_ends_in_success_or_failed_though_the_agent_dies_again_and_aga
     """It may die at any call, before or after the deed; the next agent knows nothing and goes on from what it sees."""
     target = target_of(situation, places=False)
 
-    async def life(machine: Machine, seconds: float) -> list[Wish]:
-        told: list[Wish] = []
+    async def life(machine: Machine, seconds: float) -> list[LayoutRequest]:
+        told: list[LayoutRequest] = []
         follower = follower_of(machine, target, told)
         machine.offered.clear()
         end_s = now() + seconds
@@ -192,13 +192,13 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
             driver.reboot()
             raise Death
 
-    async def report(wish: Wish) -> None:
+    async def report(request: LayoutRequest) -> None:
         await asyncio.sleep(0)
-        labels.append(wish.state or "")
+        labels.append(request.state or "")
 
-    async def life(policy: Policy, end_s: float) -> None:
+    async def life(policy: FollowOptions, end_s: float) -> None:
         machine.offered.clear()
-        follower = Follower(Partitioner(machine.outside), policy)
+        follower = Follower(Partitioner(machine.gpus), policy)
         follower.resume("mine", labels[-1])
         while now() < end_s:
             await follower.follow("mine")
@@ -206,7 +206,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
 
     async def lifetimes(folder: Path) -> None:
         driver.hold_mode_changes("GPU-0")
-        policy = Policy(
+        policy = FollowOptions(
             configurations=lambda: {"mine": (group,)},
             report=report,
             limits=msgspec.structs.replace(LIMITS, may_reboot=True, rebooting_s=300),
@@ -234,26 +234,26 @@ def test_no_state_but_success_and_failed_is_told_for_long(situation: Situation, 
     """The faults come again and again, for half an hour."""
 
     async def half_an_hour() -> None:
-        told: list[tuple[float, Wish]] = []
+        told: list[tuple[float, LayoutRequest]] = []
 
-        async def report(wish: Wish) -> None:
+        async def report(request: LayoutRequest) -> None:
             await asyncio.sleep(0)
-            told.append((now(), wish))
+            told.append((now(), request))
 
         target = target_of(situation, places=False)
         group = Group(enabled=target.mig, instances=target.counts)
-        policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
+        policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=LIMITS)
         machine = machine_of(situation, itertools.cycle(fate))
-        follower = Follower(Partitioner(machine.outside), policy)
+        follower = Follower(Partitioner(machine.gpus), policy)
         while now() < 1800:
             await follower.follow("mine")
             await asyncio.sleep(5)
         since = None
-        for moment, wish in [*told, (now(), None)]:
-            if since is not None and (wish is None or wish.state is not State.PENDING):
+        for moment, request in [*told, (now(), None)]:
+            if since is not None and (request is None or request.state is not State.PENDING):
                 assert moment - since < LIMITS.pending_s + SLACK_S
                 since = None
-            if wish is not None and wish.state is State.PENDING and since is None:
+            if request is not None and request.state is State.PENDING and since is None:
                 since = moment
 
     run(half_an_hour())

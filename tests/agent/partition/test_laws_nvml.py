@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.machines import TIMING, Machine
-from tessera.agent.partition import Follower, Outside, Partitioner, Policy, Timing
+from tessera.agent.partition import Follower, FollowOptions, NodeGpus, Partitioner, Timing
 from tessera.clients.gpu import NvmlDriver
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Layout, all_layouts, counts_of
-from tessera.core.node.layouts import Cause, Group, Limits, State, Wish
+from tessera.core.node.layouts import Cause, Group, LayoutRequest, Limits, State
 from tessera.log import configure
 from tessera.sim.nvmlsim import Machine as Simulated
 from tessera.sim.nvmlsim import create_state, library
@@ -41,8 +41,8 @@ class Instant(Machine):
     """The machine, with a kubelet that is quick enough to be waited for."""
 
     @property
-    def outside(self) -> Outside:
-        return msgspec.structs.replace(super().outside, timing=AT_ONCE)
+    def gpus(self) -> NodeGpus:
+        return msgspec.structs.replace(super().gpus, timing=AT_ONCE)
 
 
 @pytest.fixture(scope="module")
@@ -111,22 +111,22 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
     asyncio.run(scene())
 
 
-async def follow(machine: Machine, wanted: Layout | None) -> list[Wish]:
+async def follow(machine: Machine, wanted: Layout | None) -> list[LayoutRequest]:
     """Follow a label until its state has ended, and a little longer."""
-    told: list[Wish] = []
+    told: list[LayoutRequest] = []
 
-    async def report(wish: Wish) -> None:
+    async def report(request: LayoutRequest) -> None:
         await asyncio.sleep(0)
-        told.append(wish)
+        told.append(request)
 
     group = Group(enabled=wanted is not None, instances=() if wanted is None else counts_of(A100, wanted))
     limits = msgspec.structs.replace(LIMITS, pending_s=0.3)
-    policy = Policy(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
-    follower = Follower(Partitioner(machine.outside), policy)
+    policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
+    follower = Follower(Partitioner(machine.gpus), policy)
     async with asyncio.timeout(30):
         for _ in range(3):
             await follower.follow("mine")
-        while follower.wish.state is State.PENDING:
+        while follower.request.state is State.PENDING:
             await follower.follow("mine")
             await asyncio.sleep(0.01)
     return told

@@ -7,7 +7,7 @@ import pytest
 from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, place, pod, share
 from tessera.api import documents
 from tessera.api.tessera import fleets
-from tessera.core.cluster.gpunodestate import Claim, Sick, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, UnhealthyDevice
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.plan import plan
@@ -75,8 +75,8 @@ def test_a_claim_of_a_pod_that_is_bound_or_gone_counts_for_nothing() -> None:
 
 
 def test_what_is_sick_is_given_to_nobody_new() -> None:
-    sick = (Sick(gpu="GPU-a-0", reason="Xid 79"),)
-    objects = (node(), gpunode("a", gpu(0), gpu(1), sick=sick), pod("old", NEED, share(0, 4096)))
+    sick = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+    objects = (node(), gpunode("a", gpu(0), gpu(1), unhealthy=sick), pod("old", NEED, share(0, 4096)))
     got = read(*objects, *(pod(f"new-{number}", NEED, node=None) for number in range(20)))
     assert held(got) == {"ns/old": [0]}
     placed = plan(got).assignments
@@ -84,7 +84,7 @@ def test_what_is_sick_is_given_to_nobody_new() -> None:
 
 
 def test_a_wish_alone_holds_nothing() -> None:
-    wanted = (Wanted(gpu="GPU-a-0", instances=LAYOUT),)
+    wanted = (DesiredDevices(gpu="GPU-a-0", instances=LAYOUT),)
     got = read(
         node(), gpunode("a", gpu(0), wanted=wanted), pod("p", {"nvidia.com/mig-1g.5gb": "1"}, cut(0, "1g.5gb", 6))
     )

@@ -17,13 +17,14 @@ from tessera.api.tessera.nodereports import (
     health_report,
     impairment_report,
 )
-from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Enforcement, Level
 from tessera.core.cluster.snapshot import NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.health import Change, Phase
+from tessera.core.node.health import HealthChange, HealthPhase
 
 NOON = dt.datetime(2026, 11, 21, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 APPLIED = Report(reason="LayoutApplied", message="GPU 0: 7 x 1g.5gb")
@@ -87,23 +88,27 @@ def test_an_event_about_a_pod_lies_in_its_namespace() -> None:
 
 def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_nothing_else() -> None:
     state = GpuNodeState(name=NodeName("n1"), gpus=(shared(facts(0)),))
-    slices = (Wanted(gpu=facts(0).uuid, instances=(Placement(0, 1, "1g.5gb"),)),)
+    slices = (DesiredDevices(gpu=facts(0).uuid, instances=(Placement(0, 1, "1g.5gb"),)),)
     first = gpu_revision(state, ())
     assert first == gpu_revision(state, ())
     assert first == gpu_revision(msgspec.structs.replace(state, used=(Used(gpu=facts(0).uuid, memory_mib=9),)), ())
-    sick = msgspec.structs.replace(state, sick=(Sick(gpu=facts(0).uuid, reason="Xid 79"),))
+    sick = msgspec.structs.replace(state, unhealthy=(UnhealthyDevice(gpu=facts(0).uuid, reason="Xid 79"),))
     assert len({first, gpu_revision(state, slices), gpu_revision(sick, ())}) == 3
 
 
 def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:
     gpu = facts(1)
-    change = Change(
-        key=(gpu.uuid, Placement(0, 1, "1g.5gb")), before=Phase.HEALTHY, after=Phase.UNHEALTHY, reason="Xid 79"
+    change = HealthChange(
+        device=DeviceId(gpu.uuid, Placement(0, 1, "1g.5gb")),
+        before=HealthPhase.HEALTHY,
+        after=HealthPhase.UNHEALTHY,
+        reason="Xid 79",
     )
     got = health_report(change, Inventory(gpus=(facts(0), gpu)))
     assert (got.reason, got.warning) == ("DeviceUnhealthy", True)
     assert got.message == f"GPU 1 ({gpu.uuid}), 1g.5gb at 0: unhealthy, Xid 79"
     well = health_report(
-        Change(key="GPU-x", before=Phase.UNHEALTHY, after=Phase.HEALTHY, reason="back"), Inventory(gpus=())
+        HealthChange(device=DeviceId("GPU-x"), before=HealthPhase.UNHEALTHY, after=HealthPhase.HEALTHY, reason="back"),
+        Inventory(gpus=()),
     )
     assert (well.reason, well.warning, well.message) == ("DeviceHealthy", False, "GPU ? (GPU-x): healthy, back")

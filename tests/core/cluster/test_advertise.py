@@ -5,7 +5,8 @@ import pytest
 
 from builders.cards import at
 from builders.gpunodes import facts, offered, sevenths, shared
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, OfferOptions, offer
+from tessera.core.cluster.advertise import SHARE_RESOURCES, OfferOptions, offer
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import CATALOGUE, model
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, maximal_counts
@@ -120,18 +121,18 @@ def test_how_ids_are_written() -> None:
 
 
 # sentence: (what is unhealthy, how many of the seven instances and of the T4's two replicas are)
-SICK: dict[str, tuple[frozenset[DeviceKey], int, int]] = {
+UNHEALTHY: dict[str, tuple[frozenset[DeviceId], int, int]] = {
     "nothing": (frozenset(), 0, 0),
-    "a GPU with all its instances": (frozenset({facts(0).uuid}), 7, 0),
-    "a GPU with all its replicas": (frozenset({facts(1).uuid}), 0, 2),
-    "one instance": (frozenset({(facts(0).uuid, SEVEN[2])}), 1, 0),
-    "an instance of a GPU that is not here": (frozenset({("GPU-x", SEVEN[2])}), 0, 0),
+    "a GPU with all its instances": (frozenset({DeviceId(facts(0).uuid)}), 7, 0),
+    "a GPU with all its replicas": (frozenset({DeviceId(facts(1).uuid)}), 0, 2),
+    "one instance": (frozenset({DeviceId(facts(0).uuid, SEVEN[2])}), 1, 0),
+    "an instance of a GPU that is not here": (frozenset({DeviceId("GPU-x", SEVEN[2])}), 0, 0),
 }
 
 
-@pytest.mark.parametrize("case", SICK)
+@pytest.mark.parametrize("case", UNHEALTHY)
 def test_health(case: str) -> None:
-    unhealthy, *want = SICK[case]
+    unhealthy, *want = UNHEALTHY[case]
     twice = msgspec.structs.replace(SLICED, replicas=(("", 2),))
     pairs = (facts(0, layout=SEVEN), cut(SEVEN)), (facts(1, "T4"), twice)
     found = offered(*pairs, options=OfferOptions(unhealthy=unhealthy))
@@ -146,7 +147,7 @@ def test_a_lost_gpu_stays_on_the_list_as_unhealthy() -> None:
 
 
 def test_units_of_a_sick_gpu_are_unhealthy() -> None:
-    options = OfferOptions(unhealthy=frozenset({facts(0).uuid}), unit_mib=512)
+    options = OfferOptions(unhealthy=frozenset({DeviceId(facts(0).uuid)}), unit_mib=512)
     units = offered((facts(0), MEMORY), (facts(1, "T4"), MEMORY), options=options)["aliyun.com/gpu-mem"].devices
     assert {device.healthy for device in units if device.gpu_uuid == facts(0).uuid} == {False}
     assert sum(device.healthy for device in units) == T4_MIB // 512
@@ -238,7 +239,7 @@ def test_units_take_the_weakest_mode_that_can_be_enforced() -> None:
 def test_an_instance_that_a_pod_holds_by_assignment_is_not_offered_again() -> None:
     sharing = Sharing(layout=SEVEN[:2])
     gpu = facts(0, layout=SEVEN[:2])
-    options = OfferOptions(given=frozenset({(gpu.uuid, SEVEN[0])}))
+    options = OfferOptions(given=frozenset({DeviceId(gpu.uuid, SEVEN[0])}))
     found = offer([shared(gpu, sharing)], Inventory(gpus=(gpu,)), options)
     sizes = {resource.name: len(resource.devices) for resource in found.resources}
     assert sizes == {"nvidia.com/mig-1g.5gb": 1} | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024)
@@ -281,7 +282,8 @@ CHOSEN: dict[str, tuple[tuple[GpuFacts, Sharing], dict[str, frozenset[Placement 
 @pytest.mark.parametrize("case", CHOSEN)
 def test_of_managed_gpus_only_what_is_chosen_is_offered(case: str) -> None:
     pair, chosen, want = CHOSEN[case]
-    found = offered(pair, options=OfferOptions(chosen=chosen))
+    by_gpu = {uuid: frozenset(DeviceId(uuid, each) for each in places) for uuid, places in chosen.items()}
+    found = offered(pair, options=OfferOptions(chosen=by_gpu))
     sizes = {name: len(resource.devices) for name, resource in found.items()}
     assert sizes == want | dict.fromkeys(SHARE_RESOURCES, A100_MIB // 1024)
 

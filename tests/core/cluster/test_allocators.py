@@ -1,4 +1,4 @@
-"""One allocator for a device at a time: what is whose, and that a handover never gives anything twice."""
+"""One allocator for a device at a time: what is whose, and that a plan_offer never gives anything twice."""
 
 from typing import Any
 
@@ -9,24 +9,22 @@ from hypothesis import strategies as st
 
 from builders.cards import at
 from builders.gpunodes import facts, identity, sevenths, shared
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer, offer
+from tessera.core.cluster.advertise import NodeOffer, offer
 from tessera.core.cluster.advertise import OfferOptions as Options
 from tessera.core.cluster.allocators import (
-    Handover,
-    as_keys,
-    as_wanted,
+    OfferPlan,
     by_name,
     claimed_keys,
-    existing,
-    handover,
-    on_gpus,
-    overlapping,
+    devices_by_gpu,
+    devices_one_by_one,
+    plan_offer,
     restricted,
     still_needed,
     with_former,
 )
-from tessera.core.cluster.gpunodestate import Claim, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placements
@@ -38,7 +36,6 @@ FIRST, SECOND = identity("GPU", 0), identity("GPU", 1)
 SEVEN = sevenths()
 (HALF,) = at("A100-40GB", ("3g.20gb", 0))
 (OTHER,) = at("A100-40GB", ("3g.20gb", 4))
-MODELS = {FIRST: A100, SECOND: A100}
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 CUT = Sharing(modes=(Mode.MIG,), layout=SEVEN, recut=False)
 
@@ -51,49 +48,19 @@ def node_offer() -> NodeOffer:
 
 
 def test_what_is_offered_by_name() -> None:
-    assert by_name(node_offer()) == {FIRST, *((SECOND, place) for place in SEVEN)}
+    assert by_name(node_offer()) == {DeviceId(FIRST), *(DeviceId(SECOND, place) for place in SEVEN)}
 
 
 def test_an_offer_without_some_devices() -> None:
     before = node_offer()
-    kept = restricted(before, frozenset({(SECOND, SEVEN[3]), identity("GPU", 9)}))
+    kept = restricted(before, frozenset({DeviceId(SECOND, SEVEN[3]), DeviceId(identity("GPU", 9))}))
     assert {each.name: len(each.devices) for each in kept.resources} == {
         "aliyun.com/gpu-mem": 40,
         "nvidia.com/mig-1g.5gb": 1,
         "tessera.dev/gpu-memory": 40,
     }
-    assert by_name(kept) == {(SECOND, SEVEN[3])}
+    assert by_name(kept) == {DeviceId(SECOND, SEVEN[3])}
     assert restricted(before, by_name(before)) == before
-
-
-OVERLAPS: dict[str, tuple[DeviceKey, DeviceKey, bool]] = {
-    "a GPU with itself": (FIRST, FIRST, True),
-    "two GPUs": (FIRST, SECOND, False),
-    "a GPU with an instance on it": (FIRST, (FIRST, HALF), True),
-    "instances of two GPUs": ((FIRST, HALF), (SECOND, HALF), False),
-    "an instance with one in its place": ((FIRST, HALF), (FIRST, SEVEN[3]), True),
-    "an instance with its neighbour": ((FIRST, HALF), (FIRST, OTHER), False),
-    "the places of two instances without size": (
-        (FIRST, Placement(0, 0, "3g.20gb")),
-        (FIRST, Placement(3, 0, "1g.5gb")),
-        True,
-    ),
-    "an instance of a profile that the GPU does not have": ((FIRST, HALF), (FIRST, Placement(6, 0, "9g.9gb")), True),
-    "instances of a GPU that nobody knows": (("GPU-x", HALF), ("GPU-x", OTHER), False),
-    "an instance without size of a GPU that nobody knows": (
-        ("GPU-x", HALF),
-        ("GPU-x", Placement(6, 0, "1g.5gb")),
-        True,
-    ),
-    "what nobody knows, with itself": (("GPU-x", Placement(6, 0, "y")), ("GPU-x", Placement(6, 0, "y")), True),
-}
-
-
-@pytest.mark.parametrize("sentence", OVERLAPS)
-def test_overlapping(sentence: str) -> None:
-    a, b, want = OVERLAPS[sentence]
-    assert overlapping(MODELS, a, b) is want
-    assert overlapping(MODELS, b, a) is want
 
 
 def share(gpu: int, profile: str | None = None, start: int | None = None) -> Share:
@@ -119,103 +86,95 @@ def test_what_claims_name() -> None:
         Claim(uid="u", pod=PodKey("a/b"), shares=shares),
         Claim(uid="v", pod=PodKey("a/c"), shares=(share(0),)),
     )
-    assert claimed_keys(claims, gpus) == {(FIRST, OTHER), (SECOND, strange), SECOND, FIRST}
+    assert claimed_keys(claims, gpus) == {
+        DeviceId(FIRST, OTHER),
+        DeviceId(SECOND, strange),
+        DeviceId(SECOND),
+        DeviceId(FIRST),
+    }
 
 
 def test_devices_by_gpu_and_one_by_one() -> None:
     """The same devices are the same fields, in whatever order they come."""
-    keys: list[DeviceKey] = [(SECOND, HALF), FIRST, (SECOND, OTHER)]
+    keys: list[DeviceId] = [DeviceId(SECOND, HALF), DeviceId(FIRST), DeviceId(SECOND, OTHER)]
     want = tuple(
-        sorted((Wanted(gpu=FIRST, whole=True), Wanted(gpu=SECOND, instances=(HALF, OTHER))), key=lambda each: each.gpu)
+        sorted(
+            (DesiredDevices(gpu=FIRST, whole=True), DesiredDevices(gpu=SECOND, instances=(HALF, OTHER))),
+            key=lambda each: each.gpu,
+        )
     )
-    assert as_wanted(keys) == as_wanted(reversed(keys)) == want
-    assert as_keys(want) == frozenset(keys)
-    assert (as_wanted(()), as_keys(())) == ((), frozenset())
+    assert devices_by_gpu(keys) == devices_by_gpu(reversed(keys)) == want
+    assert devices_one_by_one(want) == frozenset(keys)
+    assert (devices_by_gpu(()), devices_one_by_one(())) == ((), frozenset())
 
 
 PLACES = placements(A100)
-KEYS: st.SearchStrategy[DeviceKey] = st.one_of(
-    st.sampled_from((FIRST, SECOND)), st.tuples(st.sampled_from((FIRST, SECOND)), st.sampled_from(PLACES))
-)
-SETS = st.frozensets(KEYS, max_size=8)
+DEVICES = st.builds(DeviceId, st.sampled_from((FIRST, SECOND)), st.none() | st.sampled_from(PLACES))
+SETS = st.frozensets(DEVICES, max_size=8)
 
 
 @given(SETS)
-def test_devices_written_are_read_again(keys: frozenset[DeviceKey]) -> None:
-    assert as_keys(as_wanted(keys)) == keys
-
-
-@given(KEYS, KEYS)
-def test_overlapping_is_symmetric_and_every_device_overlaps_itself(a: DeviceKey, b: DeviceKey) -> None:
-    assert overlapping(MODELS, a, b) is overlapping(MODELS, b, a)
-    assert overlapping(MODELS, a, a)
+def test_devices_written_are_read_again(keys: frozenset[DeviceId]) -> None:
+    assert devices_one_by_one(devices_by_gpu(keys)) == keys
 
 
 # sentence: desired, committed, held, taken, what the kubelet lists, and what follows
-A, B = frozenset({FIRST}), frozenset({SECOND})
-IN_A: frozenset[DeviceKey] = frozenset({(FIRST, HALF)})
-NONE: frozenset[DeviceKey] = frozenset()
+A, B = frozenset({DeviceId(FIRST)}), frozenset({DeviceId(SECOND)})
+IN_A: frozenset[DeviceId] = frozenset({DeviceId(FIRST, HALF)})
+NONE: frozenset[DeviceId] = frozenset()
 STEPS: dict[str, Any] = {
-    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, Handover(add=A)),
-    "what is written is advertised": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
-    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, Handover()),
-    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, Handover()),
-    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, Handover(advertise=A)),
-    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, Handover(withdrawing=A)),
-    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, Handover(withdrawing=A, release=A)),
-    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, Handover(withdrawing=A)),
-    "what a pod holds stays": (NONE, A, A, NONE, NONE, Handover()),
-    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, Handover(advertise=A)),
-    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, Handover(withdrawing=A)),
-    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, Handover()),
+    "what is new is written before it is advertised": (A, NONE, NONE, NONE, NONE, OfferPlan(add=A)),
+    "what is written is advertised": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
+    "what a server claims is not the kubelet's": (A, NONE, NONE, A, NONE, OfferPlan()),
+    "what a server claimed between two looks is not advertised": (A, A, NONE, A, A, OfferPlan()),
+    "what a pod holds by name is advertised whoever claims it": (A, A, A, A, A, OfferPlan(advertise=A)),
+    "what shall not be is withdrawn": (NONE, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
+    "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, OfferPlan(withdrawing=A, release=A)),
+    "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, OfferPlan(withdrawing=A)),
+    "what a pod holds stays": (NONE, A, A, NONE, NONE, OfferPlan()),
+    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
+    "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
+    "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, OfferPlan()),
     "what lies across one that goes is not advertised even if it is written": (
         IN_A,
         A | IN_A,
         NONE,
         NONE,
         A,
-        Handover(withdrawing=A),
+        OfferPlan(withdrawing=A),
     ),
-    "one goes and another comes": (B, A, NONE, NONE, NONE, Handover(add=B, withdrawing=A, release=A)),
+    "one goes and another comes": (B, A, NONE, NONE, NONE, OfferPlan(add=B, withdrawing=A, release=A)),
 }
 
 
 @pytest.mark.parametrize("sentence", STEPS)
 def test_steps(sentence: str) -> None:
     *given_, want = STEPS[sentence]
-    assert handover(*given_) == want
+    assert plan_offer(*given_) == want
 
 
 @given(SETS, SETS, SETS, SETS, st.none() | SETS)
 def test_laws(
-    desired: frozenset[DeviceKey],
-    committed: frozenset[DeviceKey],
-    held: frozenset[DeviceKey],
-    taken: frozenset[DeviceKey],
-    listed: frozenset[DeviceKey] | None,
+    desired: frozenset[DeviceId],
+    committed: frozenset[DeviceId],
+    held: frozenset[DeviceId],
+    taken: frozenset[DeviceId],
+    listed: frozenset[DeviceId] | None,
 ) -> None:
     """Whatever is so: advertised is what is written, and let go is what nobody has or shall get."""
-    made = handover(desired, committed, held, taken, listed)
+    made = plan_offer(desired, committed, held, taken, listed)
     assert made.advertise <= committed & desired
     assert made.release <= made.withdrawing <= committed
     assert not made.release & (made.advertise | desired | held | (listed or NONE))
     assert not made.add & (committed | taken)
-    assert not any(overlapping(MODELS, new, old) for new in made.add for old in committed - desired)
+    assert not any(overlap(new, old) for new in made.add for old in committed - desired)
     assert not made.advertise & taken - held
     after = (committed - made.release) | made.add
     assert made.advertise <= after
     assert held & committed <= after
-    again = handover(desired, after, held, taken, listed)
+    again = plan_offer(desired, after, held, taken, listed)
     assert made.release or not again.add, "what waited for others to go comes after them"
     assert not again.release
-
-
-def test_ids_of_the_kubelet_stand_for_devices_and_units_for_none() -> None:
-    cut = facts(0, layout=SEVEN[:2])
-    inventory = Inventory(gpus=(cut, facts(1)))
-    ids = (cut.instances[1].uuid, f"{SECOND}::2", f"{SECOND}-_-4", "GPU-gone")
-    assert on_gpus(inventory, ids) == {(FIRST, SEVEN[1]), SECOND}
-    assert existing(inventory) == {(FIRST, SEVEN[0]), (FIRST, SEVEN[1]), SECOND}
 
 
 # sentence: (devices that are to go, free ones that stay, devices that bound pods await, how many stay all the same)
@@ -230,7 +189,7 @@ BOUND: dict[str, tuple[int, int, int, int]] = {
 @pytest.mark.parametrize("sentence", BOUND)
 def test_devices_stay_for_pods_that_are_bound_already(sentence: str) -> None:
     going, free, awaited, want = BOUND[sentence]
-    leaving: dict[DeviceKey, str] = {(FIRST, place): "r" for place in SEVEN[:going]}
+    leaving: dict[DeviceId, str] = {DeviceId(FIRST, place): "r" for place in SEVEN[:going]}
     kept = still_needed(leaving, {"r": free}, {"r": awaited, "other": 9})
     assert len(kept) == want
     assert kept <= leaving.keys()
@@ -241,9 +200,9 @@ def test_what_stays_is_offered_as_before() -> None:
     inventory = Inventory(gpus=(cut, facts(1)))
     gpus = shared(cut, CUT), shared(facts(1), Sharing(modes=(Mode.WHOLE,)))
     before = offer(gpus, inventory, Options())
-    keys = frozenset[DeviceKey]({(FIRST, SEVEN[0]), SECOND})
+    keys = frozenset[DeviceId]({DeviceId(FIRST, SEVEN[0]), DeviceId(SECOND)})
     assert by_name(with_former(NodeOffer(resources=()), before, keys)) == keys
-    less = restricted(before, frozenset({(FIRST, SEVEN[1])}))
-    assert by_name(with_former(less, before, keys)) == keys | {(FIRST, SEVEN[1])}
+    less = restricted(before, frozenset({DeviceId(FIRST, SEVEN[1])}))
+    assert by_name(with_former(less, before, keys)) == keys | {DeviceId(FIRST, SEVEN[1])}
     assert with_former(before, before, keys) == before
     assert with_former(before, NodeOffer(resources=()), keys) == before

@@ -1,11 +1,11 @@
-"""What is sick serves those who hold it and nobody else."""
+"""What is unhealthy serves those who hold it and nobody else."""
 
 import pytest
 
 from builders.fleets import amount, node, plain_share, slices
 from builders.kubeobjects import cut, gpu, place, share
 from tessera.core.cluster.closing import without_new
-from tessera.core.cluster.gpunodestate import Sick
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.fit import Demand, Fleet
@@ -14,8 +14,8 @@ from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 T4 = 15360
 LAYOUT = (place("A100-40GB", "3g.20gb", 0), place("A100-40GB", "3g.20gb", 4))
 FIXED = Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, recut=False, replicas=(("3g.20gb", 2),))
-WHOLE_SICK = (Sick(gpu="GPU-a-0", reason="Xid 79"),)
-SECOND_SICK = (Sick(gpu="GPU-a-0", placement=LAYOUT[1], reason="Xid 43"),)
+WHOLE_SICK = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
+SECOND_SICK = (UnhealthyDevice(gpu="GPU-a-0", placement=LAYOUT[1], reason="Xid 43"),)
 ANY = (
     amount(1024),
     amount(1024, Isolation.DRIVER),
@@ -32,10 +32,10 @@ def replicated(start: int) -> Share:
     return cut(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
 
 
-# Keyed by a sentence: the GPU, what is sick, what is held; wanted is whether anything new is served.
-CASES: dict[str, tuple[Gpu, tuple[Sick, ...], tuple[Share, ...], bool]] = {
+# Keyed by a sentence: the GPU, what is unhealthy, what is held; wanted is whether anything new is served.
+CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool]] = {
     "a GPU that is well": (gpu(0), (), (), True),
-    "the neighbour is sick": (gpu(0), (Sick(gpu="GPU-a-1"),), (), True),
+    "the neighbour is unhealthy": (gpu(0), (UnhealthyDevice(gpu="GPU-a-1"),), (), True),
     "an empty GPU": (gpu(0), WHOLE_SICK, (), False),
     "a GPU held whole": (gpu(0), WHOLE_SICK, (share(0, 40000, Mode.WHOLE, percent=100),), False),
     "memory shares": (gpu(0), WHOLE_SICK, (share(0, 4096), share(0, 2048)), False),
@@ -63,8 +63,8 @@ CASES: dict[str, tuple[Gpu, tuple[Sick, ...], tuple[Share, ...], bool]] = {
 
 @pytest.mark.parametrize("sentence", CASES)
 def test_what_is_sick_serves_nobody_new(sentence: str) -> None:
-    given, sick, held, want = CASES[sentence]
-    closed = without_new(given, sick, held)
+    given, unhealthy, held, want = CASES[sentence]
+    closed = without_new(given, unhealthy, held)
     running = tuple(
         Running(
             pod=Pod(key=PodKey(f"ns/{number}"), need=Need()),

@@ -12,15 +12,15 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import (
     Allocation,
     Clash,
-    Sharer,
+    Exclusivity,
     Use,
     clashes,
     conflicts,
     uses_of_devices,
     uses_of_ids,
     uses_of_shares,
-    uuids_of_uses,
 )
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -34,11 +34,11 @@ def whole(gpu: str = GPU, placement: Placement | None = None) -> Use:
 
 
 def amount(memory_mib: int, gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.MEMORY, memory_mib=memory_mib)
+    return Use(gpu=gpu, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib)
 
 
 def client(gpu: str = GPU) -> Use:
-    return Use(gpu=gpu, sharer=Sharer.REPLICA)
+    return Use(gpu=gpu, exclusivity=Exclusivity.REPLICA)
 
 
 def entry(
@@ -112,7 +112,7 @@ BESIDE: dict[str, tuple[list[Allocation], Allocation, str]] = {
 @pytest.mark.parametrize("case", BESIDE)
 def test_what_may_be_allocated_beside_what(case: str) -> None:
     record, new, want = BESIDE[case]
-    found = [each.text for each in clashes(record, new, {GPU: 100}, ids=True)]
+    found = [each.text for each in clashes(record, new, {DeviceId(GPU): 100}, ids=True)]
     assert [text[: len(want)] for text in found] == ([want] if want else [])
 
 
@@ -135,7 +135,6 @@ USES = st.one_of(
 @given(USES, USES)
 def test_whoever_excludes_is_excluded(one: Use, other: Use) -> None:
     assert one.excludes(other) == other.excludes(one)
-    assert one.overlaps(other) == other.overlaps(one)
 
 
 @given(st.lists(USES, max_size=6))
@@ -145,11 +144,11 @@ def test_what_passes_one_after_the_other_is_no_conflict(uses: list[Use]) -> None
     refused: list[Allocation] = []
     for at, use in enumerate(uses):
         new = entry(f"{at}", use, at=at)
-        clash = next(clashes(record, new, {GPU: 100}, ids=True), None)
+        clash = next(clashes(record, new, {DeviceId(GPU): 100}, ids=True), None)
         (refused if clash else record).append(new)
-    assert conflicts(record, {GPU: 100}) == ()
+    assert conflicts(record, {DeviceId(GPU): 100}) == ()
     for new in refused:
-        ((later, clash),) = conflicts([*record, new], {GPU: 100})[-1:]
+        ((later, clash),) = conflicts([*record, new], {DeviceId(GPU): 100})[-1:]
         assert isinstance(clash, Clash)
         assert later.at_ns >= new.at_ns
     for a, b in itertools.combinations(record, 2):
@@ -196,10 +195,3 @@ def test_shares_name_devices_that_are_there_or_will_be() -> None:
         Use(gpu=facts(0).uuid, placement=PAIR, memory_mib=9856),
         amount(7, facts(1).uuid),
     )
-
-
-def test_uses_name_what_the_driver_shows() -> None:
-    cut = facts(0, layout=sevenths()[:1])
-    inventory = Inventory(gpus=(cut, facts(1, "T4")))
-    uses = (whole(cut.uuid, sevenths()[0]), whole(cut.uuid), whole(facts(1).uuid), client(facts(1).uuid))
-    assert uuids_of_uses(uses, inventory) == (cut.instances[0].uuid, facts(1).uuid)

@@ -9,7 +9,8 @@ from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.holdings import PodDevices, assigned, given, held_by_name, holdings, used_keys
-from tessera.core.deviceplugin.matching import Due, DueKey, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held, RequestKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
@@ -39,8 +40,8 @@ def share(index: int, profile: str | None = None, start: int | None = None) -> S
     )
 
 
-def due(pod: str, *shares: Share) -> Due:
-    return Due(key=DueKey("default", pod, "main", NEED), units=1, shares=shares)
+def request(pod: str, *shares: Share) -> AssignedRequest:
+    return AssignedRequest(key=RequestKey("default", pod, "main", NEED), units=1, shares=shares)
 
 
 def held(pod: str, resource: str, *ids: str) -> Held:
@@ -58,40 +59,47 @@ def test_a_place_is_as_asked_or_refused(facts: GpuFacts, profile: str | None, st
         place = placement_of(asked, facts)
     except InvalidInput:
         place = None
-        assert given([due("p", asked)], NODE) <= {
+        assert given([request("p", asked)], NODE) <= {
             (facts.uuid, each.placement) for each in facts.instances if each.placement.start == start
         }
     else:
         assert (place is None) == (profile is None and start is None)
     if place is not None:
         assert (place.profile, place.start) == (profile, start)
-        assert (facts.uuid, place) in given([due("p", asked)], NODE)
+        assert (facts.uuid, place) in given([request("p", asked)], NODE)
 
 
 GIVEN = {
     "nothing": ([], set()),
-    "memory of a whole GPU": ([due("p", share(0))], set()),
-    "an instance that is there": ([due("p", share(1, "3g.20gb", 4))], {("GPU-1", MADE)}),
-    "an instance that is not made yet": ([due("p", share(2, "1g.5gb", 6))], {("GPU-2", Placement(6, 1, "1g.5gb"))}),
-    "an instance that goes by another name here": ([due("p", share(1, "3g.19gb", 4))], {("GPU-1", MADE)}),
-    "an instance that cannot be, beside one that can": (
-        [due("p", share(1, "9g.1gb", 7)), due("q", share(1, "3g.20gb", 4))],
-        {("GPU-1", MADE)},
+    "memory of a whole GPU": ([request("p", share(0))], set()),
+    "an instance that is there": ([request("p", share(1, "3g.20gb", 4))], {DeviceId("GPU-1", MADE)}),
+    "an instance that is not made yet": (
+        [request("p", share(2, "1g.5gb", 6))],
+        {DeviceId("GPU-2", Placement(6, 1, "1g.5gb"))},
     ),
-    "a GPU that is not there": ([due("p", share(7, "3g.20gb", 4))], set()),
+    "an instance that goes by another name here": ([request("p", share(1, "3g.19gb", 4))], {DeviceId("GPU-1", MADE)}),
+    "an instance that cannot be, beside one that can": (
+        [request("p", share(1, "9g.1gb", 7)), request("q", share(1, "3g.20gb", 4))],
+        {DeviceId("GPU-1", MADE)},
+    ),
+    "a GPU that is not there": ([request("p", share(7, "3g.20gb", 4))], set()),
 }
 
 
 @pytest.mark.parametrize("case", GIVEN)
 def test_what_pods_were_given_by_assignment(case: str) -> None:
-    dues, want = GIVEN[case]
-    assert given(dues, NODE) == want
+    requests, want = GIVEN[case]
+    assert given(requests, NODE) == want
 
 
 def test_assignments_name_instances_and_gpus() -> None:
-    dues = [due("p", share(0), share(2, "1g.5gb", 6)), due("q", share(1, "3g.20gb", 4)), due("r", share(9))]
-    want = {"GPU-0", ("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
-    assert assigned(dues, NODE) == want
+    requests = [
+        request("p", share(0), share(2, "1g.5gb", 6)),
+        request("q", share(1, "3g.20gb", 4)),
+        request("r", share(9)),
+    ]
+    want = {DeviceId("GPU-0"), DeviceId("GPU-2", Placement(6, 1, "1g.5gb")), ("GPU-1", MADE)}
+    assert assigned(requests, NODE) == want
 
 
 def test_devices_that_pods_asked_for_by_name() -> None:
@@ -100,7 +108,7 @@ def test_devices_that_pods_asked_for_by_name() -> None:
         held("b", "nvidia.com/mig-3g.20gb", "MIG-1-1"),
         held("c", NEED, "GPU-2-_-0"),
     ]
-    assert held_by_name(record, NODE) == {"GPU-0", ("GPU-1", MADE)}
+    assert held_by_name(record, NODE) == {DeviceId("GPU-0"), DeviceId("GPU-1", MADE)}
 
 
 def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
@@ -112,9 +120,9 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
         held("d", NEED, "GPU-0-_-3"),
     ]
     record += [held("e", NEED, "GPU-0-_-4"), held("f", NEED, "GPU-0-_-5")]
-    dues = [due("b", share(1, "3g.20gb", 4)), due("c", share(1, "1g.5gb", 6)), due("nobody", share(2))]
-    dues += [due("e", share(0)), due("f", share(1))]
-    assert holdings(record, dues, NODE) == (
+    requests = [request("b", share(1, "3g.20gb", 4)), request("c", share(1, "1g.5gb", 6)), request("nobody", share(2))]
+    requests += [request("e", share(0)), request("f", share(1))]
+    assert holdings(record, requests, NODE) == (
         PodDevices(pod="default/a", devices=("GPU-0",)),
         PodDevices(pod="default/b", devices=("MIG-1-1", "MIG-1-0")),
         PodDevices(pod="default/c", devices=()),
@@ -127,7 +135,7 @@ def test_pods_hold_what_the_record_says_or_their_assignment() -> None:
 def test_an_instance_in_the_place_of_another_is_not_held() -> None:
     """It is in the way of what the pod was assigned, and may be destroyed for it."""
     record = [held("a", NEED, "GPU-0-_-0")]
-    assert holdings(record, [due("a", share(1, "1g.5gb", 4))], NODE) == (PodDevices(pod="default/a", devices=()),)
+    assert holdings(record, [request("a", share(1, "1g.5gb", 4))], NODE) == (PodDevices(pod="default/a", devices=()),)
 
 
 def test_units_without_an_assignment_are_a_guess_at_best() -> None:

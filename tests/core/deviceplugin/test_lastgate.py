@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from tessera.core.cluster.advertise import DeviceKey
-from tessera.core.deviceplugin.allocations import Allocation, Sharer, Use
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, admit, holders, release, start
+from tessera.core.gpu.deviceids import DeviceId
 
 GPU, OTHER = "GPU-0", "GPU-1"
 NAMED, UNITS = "nvidia.com/gpu", "tessera.dev/gpu-memory"
@@ -18,7 +18,7 @@ def whole(*gpus: str) -> tuple[Use, ...]:
 
 
 def amount(memory_mib: int) -> tuple[Use, ...]:
-    return (Use(gpu=GPU, sharer=Sharer.MEMORY, memory_mib=memory_mib),)
+    return (Use(gpu=GPU, exclusivity=Exclusivity.MEMORY, memory_mib=memory_mib),)
 
 
 def entry(pod: str, ids: str, uses: tuple[Use, ...] = (), container: str = "main", resource: str = NAMED) -> Allocation:
@@ -127,7 +127,7 @@ def units(
 
 def most_beside(record: Iterable[Allocation], evidence: Evidence) -> int:
     """Return the most memory that another pod may start with on a GPU of 15 GiB, in GiB."""
-    capacity: dict[DeviceKey, int] = {GPU: 15}
+    capacity = {DeviceId(GPU): 15}
     fits = (
         start(tuple(record), units("z", "z", mib), evidence, capacity, ids=False).refused is None for mib in range(16)
     )
@@ -165,7 +165,7 @@ def test_memory_of_pods_that_have_ended_is_free_whoever_came_last() -> None:
 
 
 def test_a_pod_that_asks_more_than_there_is_is_in_its_own_way() -> None:
-    verdict = start((), units("a", "x", 16), LIVES, {GPU: 15}, ids=False)
+    verdict = start((), units("a", "x", 16), LIVES, {DeviceId(GPU): 15}, ids=False)
     assert verdict.refused is not None
     assert (verdict.refused.other, verdict.wait) == (None, False)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import (
     Answer,
+    AssignedRequest,
     Correction,
-    Due,
-    DueKey,
     Held,
     Reconciled,
+    RequestKey,
     pick,
     reconcile,
     served,
@@ -40,40 +40,44 @@ def share(gpu: int, memory_mib: int = 1024, *, start: int | None = None, mode: M
     )
 
 
-def due(pod: str, units: int, *shares: Share, since: int = 0, bound: str = "", resource: str = RESOURCE) -> Due:
-    key = DueKey("default", pod, "main", resource)
-    return Due(key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, bound=bound)
+def request(
+    pod: str, units: int, *shares: Share, since: int = 0, bound: str = "", resource: str = RESOURCE
+) -> AssignedRequest:
+    key = RequestKey("default", pod, "main", resource)
+    return AssignedRequest(
+        key=key, units=units, shares=shares or (share(0, units * 1024),), since_ns=since, bound=bound
+    )
 
 
 def held(pod: str, *ids: str, resource: str = RESOURCE) -> Held:
     return Held(namespace="default", pod=pod, container="main", resource=resource, device_ids=tuple(sorted(ids)))
 
 
-def answer(to: Due, *ids: str) -> Answer:
+def answer(to: AssignedRequest, *ids: str) -> Answer:
     return Answer(ids=frozenset(ids), key=to.key, specification=to.specification, shares=to.shares)
 
 
-OLD, NEW, LARGE = due("old", 2, since=1), due("new", 2, since=2), due("large", 5, since=0)
-ENDING = msgspec.structs.replace(due("ending", 2), ending=True)
-OTHER = due("other", 2, resource="aliyun.com/gpu-mem")
+OLD, NEW, LARGE = request("old", 2, since=1), request("new", 2, since=2), request("large", 5, since=0)
+ENDING = msgspec.structs.replace(request("ending", 2), ending=True)
+OTHER = request("other", 2, resource="aliyun.com/gpu-mem")
 
-# sentence: (dues, units, the answered ones, name of the pod that is chosen)
+# sentence: (requests, units, the answered ones, name of the pod that is chosen)
 PICKS = {
     "the oldest of its size": ([NEW, LARGE, OLD], 2, [], "old"),
     "the next when that is answered": ([NEW, LARGE, OLD], 2, [OLD], "new"),
     "the only one of its size": ([NEW, LARGE, OLD], 5, [], "large"),
-    "of one age the first by name": ([due("b", 1), due("a", 1)], 1, [], "a"),
+    "of one age the first by name": ([request("b", 1), request("a", 1)], 1, [], "a"),
     "none that is being deleted": ([ENDING, NEW], 2, [], "new"),
 }
 
 
 @pytest.mark.parametrize("case", PICKS)
 def test_which_due_is_answered(case: str) -> None:
-    dues, units, answered, want = PICKS[case]
-    assert pick(dues, RESOURCE, units, frozenset(each.key for each in answered)).key.pod == want
+    requests, units, answered, want = PICKS[case]
+    assert pick(requests, RESOURCE, units, frozenset(each.key for each in answered)).key.pod == want
 
 
-# sentence: (dues, units, answered, what the error says)
+# sentence: (requests, units, answered, what the error says)
 REFUSALS = {
     "no pod has an assignment": ([], 2, [], "no pod of this node with an assignment"),
     "only to another resource": ([OTHER], 2, [], "no pod of this node with an assignment"),
@@ -90,18 +94,18 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_is_refused_and_why(case: str) -> None:
-    dues, units, answered, want = REFUSALS[case]
+    requests, units, answered, want = REFUSALS[case]
     with pytest.raises(Conflict) as error:
-        pick(dues, RESOURCE, units, frozenset(each.key for each in answered))
+        pick(requests, RESOURCE, units, frozenset(each.key for each in answered))
     assert want in str(error.value)
     assert f"{units} units of {RESOURCE}" in str(error.value)
 
 
 def test_an_answer_serves_whom_it_was_meant_for_until_somebody_holds_it() -> None:
-    dues = [OLD, NEW, LARGE]
-    assert served(dues, [], [answer(OLD, "1", "2")]) == {OLD.key}
-    assert served(dues, [held("new", "1", "2")], [answer(OLD, "1", "2")]) == {NEW.key}
-    assert served(dues, [held("stranger", "9")], []) == frozenset()
+    requests = [OLD, NEW, LARGE]
+    assert served(requests, [], [answer(OLD, "1", "2")]) == {OLD.key}
+    assert served(requests, [held("new", "1", "2")], [answer(OLD, "1", "2")]) == {NEW.key}
+    assert served(requests, [held("stranger", "9")], []) == frozenset()
 
 
 def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
@@ -110,29 +114,29 @@ def test_a_running_pod_is_served_though_the_record_does_not_show_it() -> None:
 
 
 def test_equal_dues_differ_in_gpu_and_place_alone() -> None:
-    first = due("a", 2, share(0, start=0, mode=Mode.MIG))
-    assert first.specification == due("b", 2, share(3, start=4, mode=Mode.MIG)).specification
+    first = request("a", 2, share(0, start=0, mode=Mode.MIG))
+    assert first.specification == request("b", 2, share(3, start=4, mode=Mode.MIG)).specification
     for other in (
-        due("b", 3, share(0, start=0, mode=Mode.MIG)),
-        due("b", 2, share(0, start=0, mode=Mode.MIG_MPS)),
-        due("b", 2, share(0, mode=Mode.MIG)),
-        due("b", 2, share(0, start=0, mode=Mode.MIG), bound="b"),
-        due("b", 2, share(0, start=0, mode=Mode.MIG), share(1)),
-        due("b", 2, share(0, start=0, mode=Mode.MIG), resource="aliyun.com/gpu-mem"),
+        request("b", 3, share(0, start=0, mode=Mode.MIG)),
+        request("b", 2, share(0, start=0, mode=Mode.MIG_MPS)),
+        request("b", 2, share(0, mode=Mode.MIG)),
+        request("b", 2, share(0, start=0, mode=Mode.MIG), bound="b"),
+        request("b", 2, share(0, start=0, mode=Mode.MIG), share(1)),
+        request("b", 2, share(0, start=0, mode=Mode.MIG), resource="aliyun.com/gpu-mem"),
     ):
         assert first.specification != other.specification
 
 
 def test_two_that_were_mistaken_are_exchanged() -> None:
-    one, two = due("one", 1, share(0), since=1), due("two", 1, share(1), since=2)
+    one, two = request("one", 1, share(0), since=1), request("two", 1, share(1), since=2)
     got = reconcile([one, two], [held("two", "1")], [answer(one, "1")])
     assert got == Reconciled(
-        corrections=(Correction(due=one, shares=(share(1),)), Correction(due=two, shares=(share(0),)))
+        corrections=(Correction(request=one, shares=(share(1),)), Correction(request=two, shares=(share(0),)))
     )
 
 
 def test_who_holds_its_own_keeps_it() -> None:
-    one, two = due("one", 1, share(0)), due("two", 1, share(1))
+    one, two = request("one", 1, share(0)), request("two", 1, share(1))
     assert reconcile([one, two], [held("one", "1"), held("two", "2")], [answer(one, "1"), answer(two, "2")]) == (
         Reconciled()
     )
@@ -140,17 +144,17 @@ def test_who_holds_its_own_keeps_it() -> None:
 
 
 def test_a_holder_without_answer_is_never_moved() -> None:
-    one, two, three = (due(name, 1, share(gpu)) for gpu, name in enumerate(["one", "two", "three"]))
+    one, two, three = (request(name, 1, share(gpu)) for gpu, name in enumerate(["one", "two", "three"]))
     got = reconcile([one, two, three], [held("one", "1"), held("two", "2")], [answer(three, "2")])
-    assert {each.due.key.pod: each.shares[0].gpu for each in got.corrections} == {"two": 2, "three": 1}
+    assert {each.request.key.pod: each.shares[0].gpu for each in got.corrections} == {"two": 2, "three": 1}
 
 
 def test_what_cannot_be_exchanged() -> None:
-    small, large = due("small", 1, share(0)), due("large", 1, share(1, 4096))
+    small, large = request("small", 1, share(0)), request("large", 1, share(1, 4096))
     got = reconcile([small, large], [held("small", "1")], [answer(large, "1")])
     assert got.corrections == ()
     assert [(key.pod, "another size or kind" in reason) for key, reason in got.refused] == [("small", True)]
-    gone = due("gone", 1, share(7))
+    gone = request("gone", 1, share(7))
     got = reconcile([small], [held("small", "1")], [answer(gone, "1")])
     assert [(key.pod, "no other pod has that now" in reason) for key, reason in got.refused] == [("small", True)]
 
@@ -159,28 +163,28 @@ def test_what_cannot_be_exchanged() -> None:
 def test_laws_of_matching(data: st.DataObject) -> None:
     """The kubelet admits pods in any order; whatever is guessed, the ledger says in the end what it did."""
     kinds = data.draw(st.lists(st.sampled_from([(1, 1024), (2, 2048), (2, 512)]), min_size=1, max_size=8))
-    dues = [
-        due(f"p{number}", units, share(data.draw(st.integers(0, 2)), memory_mib), since=number)
+    requests = [
+        request(f"p{number}", units, share(data.draw(st.integers(0, 2)), memory_mib), since=number)
         for number, (units, memory_mib) in enumerate(kinds)
     ]
-    admitted = data.draw(st.permutations(dues))[: data.draw(st.integers(0, len(dues)))]
+    admitted = data.draw(st.permutations(requests))[: data.draw(st.integers(0, len(requests)))]
     record: list[Held] = []
     answers: list[Answer] = []
     for number, pod in enumerate(admitted):
-        meant = pick(dues, RESOURCE, pod.units, served(dues, record, answers))
+        meant = pick(requests, RESOURCE, pod.units, served(requests, record, answers))
         assert meant.units == pod.units
         assert meant.key not in {each.key for each in record}, "nobody is served twice"
         ids = [f"{number}-{unit}" for unit in range(pod.units)]
         answers.append(answer(meant, *ids))
         record.append(held(pod.key.pod, *ids))
-        got = reconcile(dues, record, answers)
+        got = reconcile(requests, record, answers)
         refused = {key for key, _ in got.refused}
         assert all(frozenset(each.device_ids) in {a.ids for a in answers} for each in record)
-        changed = {each.due.key: each.shares for each in got.corrections}
-        after = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in dues]
-        for before, now in zip(dues, after, strict=True):
+        changed = {each.request.key: each.shares for each in got.corrections}
+        after = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in requests]
+        for before, now in zip(requests, after, strict=True):
             assert before.specification == now.specification, "only equal specifications are exchanged"
-        assert Counter(each.shares for each in dues) == Counter(each.shares for each in after), (
+        assert Counter(each.shares for each in requests) == Counter(each.shares for each in after), (
             "nothing is granted twice"
         )
         given = {frozenset(each.device_ids): each.key for each in record}
@@ -190,26 +194,26 @@ def test_laws_of_matching(data: st.DataObject) -> None:
                 assert own.shares == each.shares, "the ledger is what the kubelet did"
             else:
                 assert own.specification != each.specification or len(set(kinds)) > 1
-        dues = after
+        requests = after
         if refused:
             return
-        assert reconcile(dues, record, answers) == Reconciled(), "the second time nothing is left to do"
+        assert reconcile(requests, record, answers) == Reconciled(), "the second time nothing is left to do"
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=7), st.randoms(use_true_random=False))
 def test_among_equal_dues_nothing_is_ever_refused(gpus: list[int], rng: random.Random) -> None:
-    dues = [due(f"p{number}", 1, share(gpu), since=number) for number, gpu in enumerate(gpus)]
-    order = list(range(len(dues)))
+    requests = [request(f"p{number}", 1, share(gpu), since=number) for number, gpu in enumerate(gpus)]
+    order = list(range(len(requests)))
     rng.shuffle(order)
     record: list[Held] = []
     answers: list[Answer] = []
     for number in order:
-        meant = pick(dues, RESOURCE, 1, served(dues, record, answers))
+        meant = pick(requests, RESOURCE, 1, served(requests, record, answers))
         answers.append(answer(meant, str(number)))
         record.append(held(f"p{number}", str(number)))
-        got = reconcile(dues, record, answers)
+        got = reconcile(requests, record, answers)
         assert got.refused == ()
-        changed = {each.due.key: each.shares for each in got.corrections}
-        dues = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in dues]
+        changed = {each.request.key: each.shares for each in got.corrections}
+        requests = [msgspec.structs.replace(each, shares=changed.get(each.key, each.shares)) for each in requests]
     given_by_pod = {f"p{number}": each.shares for number, each in zip(order, answers, strict=True)}
-    assert {each.key.pod: each.shares for each in dues} == given_by_pod
+    assert {each.key.pod: each.shares for each in requests} == given_by_pod

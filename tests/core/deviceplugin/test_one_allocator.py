@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.core.cluster.advertise import DeviceKey
-from tessera.core.cluster.allocators import handover, overlapping
+from tessera.core.cluster.allocators import plan_offer
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict
+from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement
 
 A100 = model("A100-40GB")
 GPU = "GPU-0"
-SLICE: DeviceKey = (GPU, Placement(0, 1, "1g.5gb"))
-PAIR: DeviceKey = (GPU, Placement(0, 2, "2g.10gb"))
-OTHER: DeviceKey = (GPU, Placement(4, 1, "1g.5gb"))
+SLICE = DeviceId(GPU, Placement(0, 1, "1g.5gb"))
+PAIR = DeviceId(GPU, Placement(0, 2, "2g.10gb"))
+OTHER = DeviceId(GPU, Placement(4, 1, "1g.5gb"))
 MODELS = {GPU: A100}
-NOBODY = frozenset[DeviceKey]()
+NOBODY = frozenset[DeviceId]()
 
 
 class Pod(NamedTuple):
@@ -42,19 +42,19 @@ class Pod(NamedTuple):
 
     One that dies is gone for the API server and has a process left.
     """
-    device: DeviceKey | None = None
+    device: DeviceId | None = None
 
 
 Pods: TypeAlias = tuple[tuple[str, Pod], ...]
-Inserted: TypeAlias = frozenset[tuple[str, DeviceKey]]
+Inserted: TypeAlias = frozenset[tuple[str, DeviceId]]
 
 
 class Object(NamedTuple):
     """The GPUNode."""
 
-    wanted: frozenset[DeviceKey] = NOBODY
-    offered: frozenset[DeviceKey] = NOBODY
-    claims: frozenset[tuple[str, DeviceKey]] = frozenset()
+    wanted: frozenset[DeviceId] = NOBODY
+    offered: frozenset[DeviceId] = NOBODY
+    claims: frozenset[tuple[str, DeviceId]] = frozenset()
 
 
 class State(NamedTuple):
@@ -64,25 +64,25 @@ class State(NamedTuple):
     stored: Object = Object()
     seen: Object = Object()
     """The object as the agent's watch shows it."""
-    read: tuple[Object, frozenset[DeviceKey] | None] | None = None
+    read: tuple[Object, frozenset[DeviceId] | None] | None = None
     """The object as the agent read it to write on its version, and what pods had then; None after any other write."""
     server: Object | None = None
     """The object as the server verified it; None after any other write."""
-    listed: frozenset[DeviceKey] = NOBODY
+    listed: frozenset[DeviceId] = NOBODY
     """What the agent advertises."""
-    leaving: frozenset[DeviceKey] = NOBODY
+    leaving: frozenset[DeviceId] = NOBODY
     """What it has taken back and would still allocate."""
-    checked: frozenset[DeviceKey] = NOBODY
+    checked: frozenset[DeviceId] = NOBODY
     """What the kubelet has let go of and nobody had when the agent looked."""
-    letting_go: frozenset[DeviceKey] = NOBODY
+    letting_go: frozenset[DeviceId] = NOBODY
     """What it refuses by now, and has not written yet."""
-    healthy: frozenset[DeviceKey] = NOBODY
+    healthy: frozenset[DeviceId] = NOBODY
     """What the kubelet knows to be healthy."""
-    taken: frozenset[DeviceKey] = NOBODY
+    taken: frozenset[DeviceId] = NOBODY
     """The kubelet's `allocatedDevices`."""
     inserted: Inserted = frozenset()
     """The kubelet's `podDevices`."""
-    flight: tuple[str, DeviceKey, bool] | None = None
+    flight: tuple[str, DeviceId, bool] | None = None
     """The call of Allocate that is under way: pod, device, whether the agent has answered."""
     record: frozenset[Allocation] = frozenset()
     """The agent's."""
@@ -94,8 +94,8 @@ class Model(NamedTuple):
 
     pods: tuple[str, ...]
     """Those named `need` have needs, the others ask for `by_name` by name."""
-    by_name: frozenset[DeviceKey]
-    for_needs: tuple[DeviceKey, ...] = ()
+    by_name: frozenset[DeviceId]
+    for_needs: tuple[DeviceId, ...] = ()
     """The devices that serve a need."""
     changing: bool = True
     """Whether the controller wants the devices by name now and then, or they are fixed."""
@@ -114,23 +114,17 @@ class Model(NamedTuple):
 
 
 @cache
-def overlap(a: DeviceKey, b: DeviceKey) -> bool:
-    return overlapping(MODELS, a, b)
-
-
-@cache
-def entry(device: DeviceKey, name: str = "") -> Allocation:
+def entry(device: DeviceId, name: str = "") -> Allocation:
     """Return what the agent records of a device, and of its pod if that is known; a need has units of its own."""
-    assert isinstance(device, tuple)
     gpu, placement = device
     asked = ("need", (name,)) if is_need(name) else ("named", (f"{device}",))
     uses = (Use(gpu=gpu, placement=placement),)
     return Allocation(resource=asked[0], ids=asked[1], uses=uses, uid=name, pod=name, container="main" * bool(name))
 
 
-def device_of(known: Allocation) -> DeviceKey:
+def device_of(known: Allocation) -> DeviceId:
     (only,) = known.uses
-    return only.key
+    return only.device
 
 
 @cache
@@ -157,13 +151,13 @@ def seen(pods: Pods, inserted: Inserted) -> Evidence:
 
 
 @cache
-def allocated(record: frozenset[Allocation], device: DeviceKey, pods: Pods, inserted: Inserted) -> Verdict:
+def allocated(record: frozenset[Allocation], device: DeviceId, pods: Pods, inserted: Inserted) -> Verdict:
     """Return what `Allocate` is answered for a device by name."""
     return lastgate.admit(in_order(record), entry(device), seen(pods, inserted), {})
 
 
 @cache
-def started(record: frozenset[Allocation], device: DeviceKey, name: str, pods: Pods, inserted: Inserted) -> Verdict:
+def started(record: frozenset[Allocation], device: DeviceId, name: str, pods: Pods, inserted: Inserted) -> Verdict:
     """Return what `PreStartContainer` is answered."""
     return lastgate.start(in_order(record), entry(device, name), seen(pods, inserted), {}, ids=not is_need(name))
 
@@ -187,7 +181,7 @@ def store(state: State, stored: Object, model: Model, **more: object) -> State:
     return state._replace(stored=stored, **{"read": read, "server": None, **more})  # type: ignore[arg-type]
 
 
-def assigned(state: State) -> frozenset[DeviceKey]:
+def assigned(state: State) -> frozenset[DeviceId]:
     """Return what pods with needs were assigned, by the API server."""
     return frozenset(
         pod.device for name, pod in state.pods if is_need(name) and pod.device and pod.state in {"bound", "running"}
@@ -247,10 +241,10 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
         read, pods = state.read[0], state.read[1]
         others = pods | {device for _, device in read.claims}
         foreign = frozenset(each for each in desired for other in others if overlap(each, other))
-        add = handover(desired, read.offered, held, foreign, None).add
+        add = plan_offer(desired, read.offered, held, foreign, None).add
         if add:
             yield store(state, state.stored._replace(offered=read.offered | add), model, read=None)
-    plan = handover(desired, state.seen.offered & state.stored.offered, held, taken, None)
+    plan = plan_offer(desired, state.seen.offered & state.stored.offered, held, taken, None)
     if plan.advertise != state.listed:
         gone = (state.listed | state.leaving) - plan.advertise
         listed = plan.advertise
@@ -259,7 +253,7 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
         )
     # to the scheduler: what the kubelet does not know any more and nobody has is refused from now on; then, unless
     # somebody was given it in between, it is written
-    done = handover(desired, state.stored.offered, held, NOBODY, state.healthy).release - state.listed
+    done = plan_offer(desired, state.stored.offered, held, NOBODY, state.healthy).release - state.listed
     if done - state.letting_go - state.checked:
         yield state._replace(checked=done)
     if state.checked:
@@ -311,7 +305,7 @@ def allocation(state: State, model: Model) -> Iterator[State]:
         yield state._replace(flight=(name, device, True), record=record)
 
 
-def prestart(state: State, name: str, device: DeviceKey, model: Model) -> Iterator[State]:
+def prestart(state: State, name: str, device: DeviceId, model: Model) -> Iterator[State]:
     record = frozenset(lastgate.put(state.record, entry(device, name)))
     if model.gate:
         verdict = started(state.record, device, name, state.pods, state.inserted)

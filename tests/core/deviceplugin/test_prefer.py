@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders.gpunodes import facts, offered, sevenths
 from tessera.core.cluster.advertise import Resource
-from tessera.core.deviceplugin.prefer import Policy, Wanted, prefer
+from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.errors import InvalidInput
 
@@ -23,7 +23,7 @@ SLICES = offered(*((facts(i, layout=sevenths()), SEVEN) for i in range(2)))["nvi
 UNITS = offered((facts(0), MEMORY), (facts(1, "T4"), MEMORY))["aliyun.com/gpu-mem"]
 
 # sentence: (resource, positions of the available devices, of those to include, size, policy, distinct, want)
-CHOICES: dict[str, tuple[Resource, list[int], list[int], int, Policy, bool, list[int]]] = {
+CHOICES: dict[str, tuple[Resource, list[int], list[int], int, AllocationPolicy, bool, list[int]]] = {
     "distributed takes the less used GPU": (REPLICAS, [1, 2, 3, 4, 5], [], 1, "distributed", False, [3]),
     "packed takes the more used GPU": (REPLICAS, [1, 2, 3, 4, 5], [], 1, "packed", False, [1]),
     "distributed spreads two": (REPLICAS, [0, 1, 2, 3, 4, 5], [], 2, "distributed", False, [0, 3]),
@@ -62,25 +62,27 @@ CHOICES: dict[str, tuple[Resource, list[int], list[int], int, Policy, bool, list
 def test_what_is_preferred(case: str) -> None:
     resource, available, must, size, policy, distinct, want = CHOICES[case]
     ids = [device.id for device in resource.devices]
-    wanted = Wanted(available=tuple(ids[i] for i in available), must_include=tuple(ids[i] for i in must), size=size)
+    wanted = PreferenceRequest(
+        available=tuple(ids[i] for i in available), must_include=tuple(ids[i] for i in must), size=size
+    )
     assert [ids.index(each) for each in prefer(resource, wanted, policy, distinct=distinct)] == want
 
 
 def test_ids_that_are_no_longer_offered_come_last() -> None:
-    wanted = Wanted(available=("gone", REPLICAS.devices[0].id), size=2)
+    wanted = PreferenceRequest(available=("gone", REPLICAS.devices[0].id), size=2)
     assert prefer(REPLICAS, wanted) == (REPLICAS.devices[0].id, "gone")
-    assert prefer(REPLICAS, Wanted(available=("gone",), must_include=("gone",), size=1)) == ("gone",)
+    assert prefer(REPLICAS, PreferenceRequest(available=("gone",), must_include=("gone",), size=1)) == ("gone",)
 
 
 @pytest.mark.parametrize(
     ("case", "wanted"),
     [
-        ("more than are available", Wanted(available=("a", "b", "a"), size=3)),
-        ("more must be included", Wanted(available=("a", "b"), must_include=("a", "b"), size=1)),
-        ("less than none", Wanted(available=("a",), size=-1)),
+        ("more than are available", PreferenceRequest(available=("a", "b", "a"), size=3)),
+        ("more must be included", PreferenceRequest(available=("a", "b"), must_include=("a", "b"), size=1)),
+        ("less than none", PreferenceRequest(available=("a",), size=-1)),
     ],
 )
-def test_what_cannot_be_preferred(case: str, wanted: Wanted) -> None:
+def test_what_cannot_be_preferred(case: str, wanted: PreferenceRequest) -> None:
     with pytest.raises(InvalidInput, match=r"nvidia\.com/gpu") as error:
         prefer(REPLICAS, wanted)
     assert error.value.found, case
@@ -93,10 +95,10 @@ def test_laws_of_the_preferred_allocation(data: st.DataObject) -> None:
     available = data.draw(st.lists(st.sampled_from([*ids, "gone"]), unique=True))
     must = data.draw(st.lists(st.sampled_from(available), unique=True)) if available else []
     size = data.draw(st.integers(len(must), len(available)))
-    policies: list[Policy] = ["distributed", "packed"]
+    policies: list[AllocationPolicy] = ["distributed", "packed"]
     policy = data.draw(st.sampled_from(policies))
     distinct = data.draw(st.booleans())
-    wanted = Wanted(available=tuple(available), must_include=tuple(must), size=size)
+    wanted = PreferenceRequest(available=tuple(available), must_include=tuple(must), size=size)
     got = prefer(resource, wanted, policy, distinct=distinct)
     assert len(got) == len(set(got)) == size
     assert set(must) <= set(got) <= set(available)

@@ -8,7 +8,7 @@ import pytest
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, place, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.core.cluster.cluster import Phase, Record
-from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, inspect
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -98,7 +98,7 @@ def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
 
 
 def test_wanted_instances_are_drawn_where_nobody_is_in_their_way() -> None:
-    wanted = (Wanted(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
+    wanted = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
     got = first(node(), gpunode("a", gpu(0), wanted=wanted), pod("p", MIG, cut(0, "2g.10gb", 0)))
     assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "wanted"), (7, "free")]
 
@@ -131,12 +131,12 @@ def test_how_far_pods_are() -> None:
 
 def test_what_is_sick_is_told() -> None:
     sick = (
-        Sick(gpu="GPU-a-0", reason="Xid 79"),
-        Sick(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
-        Sick(gpu="GPU-a-2"),
+        UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),
+        UnhealthyDevice(gpu="GPU-a-1", placement=LAYOUT[0], reason="Xid 43"),
+        UnhealthyDevice(gpu="GPU-a-2"),
     )
     got = only(
-        node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), sick=sick), pod("w", NEED, node=None)
+        node(), gpunode("a", gpu(0), gpu(1, layout=LAYOUT), gpu(2), gpu(3), unhealthy=sick), pod("w", NEED, node=None)
     )
     assert [(each.health, each.reasons) for each in got.gpus] == [
         (Health.UNHEALTHY, ("Xid 79",)),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
+from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.cluster import Phase, Record
-from tessera.core.cluster.gpunodestate import Claim, Impairment, Sick, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_pod
@@ -227,7 +228,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["too little free GPU memory: 40 GiB requested, at most 1 GiB free on one GPU (GPU 0)"],
     ),
     "nobody could end to make room": (
-        [machine(), gpunode("a", gpu(0), sick=(Sick(gpu="GPU-a-0"),)), me({NEED: 4})],
+        [machine(), gpunode("a", gpu(0), unhealthy=(UnhealthyDevice(gpu="GPU-a-0"),)), me({NEED: 4})],
         [],
         [],
         ["no room for 4 GiB"],
@@ -246,7 +247,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "kept for others by a wish": (
         [
             machine(),
-            gpunode("a", gpu(0), wanted=(Wanted(gpu="GPU-a-0", whole=True),)),
+            gpunode("a", gpu(0), wanted=(DesiredDevices(gpu="GPU-a-0", whole=True),)),
             me({NEED: 4}),
         ],
         [],
@@ -473,11 +474,11 @@ def test_the_devices_it_holds_with_their_neighbours() -> None:
     recorded=st.lists(
         st.tuples(
             st.sampled_from(Mode),
-            st.sampled_from([0, 1, 7, 1 << 40]),
-            st.sampled_from([0, 1, 4096, 40960, 1 << 40, 1 << 62]),
+            st.sampled_from([0, 1, 7, MOST_GPUS - 1]),
+            st.sampled_from([0, 1, 4096, 40960, MOST_MIB]),
             st.sampled_from([0, 1, 60, 100]),
             st.sampled_from([None, "1g.5gb", "3g.20gb", "9g.90gb", ""]),
-            st.sampled_from([None, 0, 1, 4, 6, 1 << 40]),
+            st.sampled_from([None, 0, 1, 4, 6, MOST_UNITS]),
         ),
         max_size=5,
     ),

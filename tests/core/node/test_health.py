@@ -1,22 +1,20 @@
 """Devices fall ill by errors, rest, stand probation, and are healthy again."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.cards import at, card, node
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuEvent, Inventory
-from tessera.core.node.health import GRAVE_XIDS, Change, Health, Phase, Policy, Xids, looked, reported
+from tessera.core.node.health import GRAVE_XIDS, Health, HealthChange, HealthPhase, HealthPolicy, Xids, looked, reported
 from tessera.errors import InvalidInput
 
 SMALL, LARGE = at(model("A100-40GB"), ("1g.5gb", 0), ("3g.20gb", 4))
 NODE = node(card(layout=(SMALL, LARGE)), card("T4", index=1))
-POLICY = Policy(rest_s=10, longest_rest_s=100, probation_s=5, forgive_s=1000)
+POLICY = HealthPolicy(rest_s=10, longest_rest_s=100, probation_s=5, forgive_s=1000)
 BAD = 63
 
 
@@ -28,7 +26,7 @@ def after(event: GpuEvent, health: Health | None = None, now_s: float = 0.0, inv
     return reported(health or Health(), event, inventory, now_s, POLICY)[0]
 
 
-def look(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[Change, ...]]:
+def look(health: Health, now_s: float, inventory: Inventory = NODE) -> tuple[Health, tuple[HealthChange, ...]]:
     return looked(health, inventory, now_s, POLICY)
 
 
@@ -41,22 +39,22 @@ def without(gpu: int, inventory: Inventory = NODE) -> Inventory:
 @pytest.mark.parametrize(
     ("case", "event", "want"),
     [
-        ("an error of a GPU", error(1), {"GPU-1"}),
-        ("an error of a GPU with instances is the GPU's", error(0), {"GPU-0"}),
-        ("an error of one instance is its alone", error(0, instance=2), {("GPU-0", LARGE)}),
+        ("an error of a GPU", error(1), {DeviceId("GPU-1")}),
+        ("an error of a GPU with instances is the GPU's", error(0), {DeviceId("GPU-0")}),
+        ("an error of one instance is its alone", error(0, instance=2), {DeviceId("GPU-0", LARGE)}),
         ("an instance that is gone is nobody", error(0, instance=9), set()),
         ("an application's own error", error(1, xid=31), set()),
         ("a GPU that is not here", error(7), set()),
-        ("a GPU the driver cannot name", GpuEvent(gpu="", xid=BAD), {"GPU-0", "GPU-1"}),
-        ("a lost GPU", GpuEvent(gpu="GPU-0", lost=True), {"GPU-0"}),
+        ("a GPU the driver cannot name", GpuEvent(gpu="", xid=BAD), {DeviceId("GPU-0"), DeviceId("GPU-1")}),
+        ("a lost GPU", GpuEvent(gpu="GPU-0", lost=True), {DeviceId("GPU-0")}),
         ("another MIG configuration", GpuEvent(gpu="GPU-0"), set()),
     ],
 )
-def test_an_event_strikes_what_it_names(case: str, event: GpuEvent, want: set[DeviceKey]) -> None:
+def test_an_event_strikes_what_it_names(case: str, event: GpuEvent, want: set[DeviceId]) -> None:
     health, changes = reported(Health(), event, NODE, 0.0, POLICY)
     assert health.unhealthy == want, case
-    assert {change.key for change in changes} == want, case
-    assert all((change.before, change.after) == (Phase.HEALTHY, Phase.UNHEALTHY) for change in changes)
+    assert {change.device for change in changes} == want, case
+    assert all((change.before, change.after) == (HealthPhase.HEALTHY, HealthPhase.UNHEALTHY) for change in changes)
 
 
 def test_a_device_rests_stands_probation_and_is_healthy_again() -> None:
@@ -64,15 +62,15 @@ def test_a_device_rests_stands_probation_and_is_healthy_again() -> None:
     found = []
     for now_s in (9.9, 10.0, 14.9, 15.0, 1014.9, 1015.0):
         health, changes = look(health, now_s)
-        found.append((now_s, health.phase("GPU-1"), health.unhealthy, [change.after for change in changes]))
-    sick = frozenset({"GPU-1"})
+        found.append((now_s, health.phase(DeviceId("GPU-1")), health.unhealthy, [change.after for change in changes]))
+    unhealthy = frozenset({DeviceId("GPU-1")})
     assert found == [
-        (9.9, Phase.UNHEALTHY, sick, []),
-        (10.0, Phase.PROBATION, sick, [Phase.PROBATION]),
-        (14.9, Phase.PROBATION, sick, []),
-        (15.0, Phase.HEALTHY, frozenset(), [Phase.HEALTHY]),
-        (1014.9, Phase.HEALTHY, frozenset(), []),
-        (1015.0, Phase.HEALTHY, frozenset(), []),
+        (9.9, HealthPhase.UNHEALTHY, unhealthy, []),
+        (10.0, HealthPhase.PROBATION, unhealthy, [HealthPhase.PROBATION]),
+        (14.9, HealthPhase.PROBATION, unhealthy, []),
+        (15.0, HealthPhase.HEALTHY, frozenset(), [HealthPhase.HEALTHY]),
+        (1014.9, HealthPhase.HEALTHY, frozenset(), []),
+        (1015.0, HealthPhase.HEALTHY, frozenset(), []),
     ]
     assert health == Health()
 
@@ -101,7 +99,7 @@ def test_each_relapse_doubles_the_rest_up_to_a_limit() -> None:
 def test_an_error_during_probation_is_a_relapse() -> None:
     health, _ = look(after(error()), 10.0)
     health, changes = reported(health, error(), NODE, 12.0, POLICY)
-    assert [(change.before, change.after) for change in changes] == [(Phase.PROBATION, Phase.UNHEALTHY)]
+    assert [(change.before, change.after) for change in changes] == [(HealthPhase.PROBATION, HealthPhase.UNHEALTHY)]
     assert health.wake_s == 32.0
 
 
@@ -121,21 +119,23 @@ def test_after_a_grave_error_the_rest_is_long(xid: int) -> None:
 
 def test_a_lost_gpu_rests_from_when_it_is_reached_again() -> None:
     health, changes = look(Health(), 0.0, without(1))
-    assert [(change.key, change.reason) for change in changes] == [("GPU-1", "the driver no longer reaches it")]
+    assert [(change.device, change.reason) for change in changes] == [
+        (DeviceId("GPU-1"), "the driver no longer reaches it")
+    ]
     health, changes = look(health, 50.0, without(1))
     assert changes == ()
     health, _ = look(health, 51.0)
-    assert health.phase("GPU-1") is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
     health, _ = look(health, 60.0)
-    assert health.phase("GPU-1") is Phase.PROBATION
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.PROBATION
     health, _ = look(health, 61.0, without(1))
-    assert health.phase("GPU-1") is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-1")) is HealthPhase.UNHEALTHY
 
 
 def test_instances_of_a_lost_gpu_do_not_recover_meanwhile() -> None:
     health = after(error(0, instance=1))
     health, _ = look(health, 50.0, without(0))
-    assert health.phase(("GPU-0", SMALL)) is Phase.UNHEALTHY
+    assert health.phase(DeviceId("GPU-0", SMALL)) is HealthPhase.UNHEALTHY
 
 
 def test_what_is_gone_is_forgotten() -> None:
@@ -175,7 +175,7 @@ def test_what_is_no_xid_is_refused(text: str) -> None:
 
 # Laws: whatever happens, in whatever order
 
-KEYS: Sequence[DeviceKey] = ("GPU-0", "GPU-1", ("GPU-0", SMALL), ("GPU-0", LARGE))
+KEYS = (DeviceId("GPU-0"), DeviceId("GPU-1"), DeviceId("GPU-0", SMALL), DeviceId("GPU-0", LARGE))
 EVENTS = st.sampled_from(
     [error(0), error(1), error(1, xid=48), error(0, instance=1), error(0, instance=2), error(1, xid=13)]
 )
@@ -184,17 +184,17 @@ STEPS = st.lists(
 )
 
 
-def run(steps: list[tuple[int, GpuEvent | Inventory]]) -> tuple[Health, float, dict[DeviceKey, float]]:
+def run(steps: list[tuple[int, GpuEvent | Inventory]]) -> tuple[Health, float, dict[DeviceId, float]]:
     """Return the health after these steps, the time, and when each device had its last error."""
-    health, now_s, last = Health(), 0.0, dict[DeviceKey, float]()
+    health, now_s, last = Health(), 0.0, dict[DeviceId, float]()
     for pause_s, step in steps:
         now_s += pause_s
         if isinstance(step, GpuEvent):
             before = health
             health, changes = reported(health, step, NODE, now_s, POLICY)
-            named: dict[int | None, DeviceKey] = {None: step.gpu, 1: (step.gpu, SMALL), 2: (step.gpu, LARGE)}
+            named = dict(zip((None, 1, 2), (DeviceId(step.gpu, each) for each in (None, SMALL, LARGE)), strict=True))
             key = named[step.gpu_instance]
-            assert {change.key for change in changes} <= {key}
+            assert {change.device for change in changes} <= {key}
             assert {each: state for each, state in health.states if each != key} == {
                 each: state for each, state in before.states if each != key
             }
@@ -202,7 +202,7 @@ def run(steps: list[tuple[int, GpuEvent | Inventory]]) -> tuple[Health, float, d
                 last[key] = now_s
         else:
             health, _ = looked(health, step, now_s, POLICY)
-            last |= {facts.uuid: now_s for facts in step.gpus if facts.lost}
+            last |= {DeviceId(facts.uuid): now_s for facts in step.gpus if facts.lost}
         for each, when_s in last.items():
             if now_s < when_s + POLICY.rest_s:
                 assert each in health.unhealthy, "an error keeps a device away for its rest"

@@ -4,15 +4,21 @@ from typing import get_args
 
 import pytest
 
-from tessera.core.node.liststrategies import CdiSupport, Handover, ListStrategies, list_strategies, read_strategies
+from tessera.core.node.liststrategies import (
+    CdiSupport,
+    DeviceInjection,
+    ListStrategies,
+    list_strategies,
+    read_strategies,
+)
 from tessera.core.node.nodesharing import ListStrategy
 
 
 @pytest.mark.parametrize("strategy", get_args(ListStrategy))
 def test_what_is_fixed_when_the_pod_is_not_known_yet(strategy: ListStrategy) -> None:
-    how = Handover(strategies=(strategy,))
+    how = DeviceInjection(strategies=(strategy,))
     assert how.cdi is (not how.fixed_at_allocate) is strategy.startswith("cdi")
-    assert Handover(strategies=(strategy, "envvar")).fixed_at_allocate
+    assert DeviceInjection(strategies=(strategy, "envvar")).fixed_at_allocate
 
 
 def node(

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from builders.cards import at
 from builders.gpunodes import facts, shared
 from tessera.core.cluster.advertise import NodeOffer
-from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
+from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import AUTO, Mode, Offer, Sharing
-from tessera.core.node.health import Health, Phase, State
+from tessera.core.node.health import Health, HealthPhase, State
 from tessera.core.node.reported import Summary, reported, settled, summary, withheld_resources
 
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
@@ -22,7 +23,7 @@ GPUS = (shared(CUT), shared(WHOLE))
 SIZE_MIB = WHOLE.memory_mib
 
 
-def ill(reason: str, phase: Phase = Phase.UNHEALTHY) -> State:
+def ill(reason: str, phase: HealthPhase = HealthPhase.UNHEALTHY) -> State:
     return State(phase=phase, reason=reason, since_s=0, until_s=0)
 
 
@@ -45,25 +46,25 @@ def test_the_state_of_a_node() -> None:
     inventory = Inventory(gpus=(CUT, WHOLE), driver="580.1")
     health = Health(
         states=(
-            ((CUT.uuid, HALVES[1]), ill("XID 94")),
-            ((CUT.uuid, HALVES[0]), ill("XID 13", Phase.HEALTHY)),
-            ((CUT.uuid, at("A100-40GB", ("1g.5gb", 0))[0]), ill("XID 94")),
-            (WHOLE.uuid, ill("XID 79", Phase.PROBATION)),
+            (DeviceId(CUT.uuid, HALVES[1]), ill("XID 94")),
+            (DeviceId(CUT.uuid, HALVES[0]), ill("XID 13", HealthPhase.HEALTHY)),
+            (DeviceId(CUT.uuid, at("A100-40GB", ("1g.5gb", 0))[0]), ill("XID 94")),
+            (DeviceId(WHOLE.uuid), ill("XID 79", HealthPhase.PROBATION)),
         )
     )
     found = reported("n1", reversed(GPUS), inventory, health, used=(used(5),), unit_mib=512)
     assert (found.name, found.gpus, found.used, found.unit_mib) == ("n1", GPUS, (used(5),), 512)
     assert (found.driver, found.reported, found.version) == ("580.1", True, "")
-    assert found.sick == (
-        Sick(gpu=CUT.uuid, placement=HALVES[1], reason="XID 94"),
-        Sick(gpu=WHOLE.uuid, reason="XID 79"),
+    assert found.unhealthy == (
+        UnhealthyDevice(gpu=CUT.uuid, placement=HALVES[1], reason="XID 94"),
+        UnhealthyDevice(gpu=WHOLE.uuid, reason="XID 79"),
     )
 
 
 def test_a_gpu_that_nobody_may_use_is_given_to_nobody() -> None:
     prohibited = msgspec.structs.replace(WHOLE, compute_mode=ComputeMode.PROHIBITED)
     found = reported("n1", (), Inventory(gpus=(prohibited,)), Health(), used=(), unit_mib=1024)
-    assert found.sick == (Sick(gpu=WHOLE.uuid, reason="its compute mode is prohibited"),)
+    assert found.unhealthy == (UnhealthyDevice(gpu=WHOLE.uuid, reason="its compute mode is prohibited"),)
 
 
 # sentence: (memory reported before, measured now, and reported now)
@@ -92,13 +93,13 @@ def test_what_is_reported_is_never_far_off(measured: list[int]) -> None:
         assert settled(told, (used(memory_mib),), GPUS) == told
 
 
-def has(*sharings: Sharing, models: tuple[str, ...] = (), sick: tuple[Sick, ...] = ()) -> GpuNodeState:
+def has(*sharings: Sharing, models: tuple[str, ...] = (), unhealthy: tuple[UnhealthyDevice, ...] = ()) -> GpuNodeState:
     names = models or ("A100-40GB",) * len(sharings)
     gpus = tuple(
         Gpu(index=index, uuid=f"GPU-{index}", model=model(name), memory_mib=model(name).memory_mib, sharing=sharing)
         for index, (name, sharing) in enumerate(zip(names, sharings, strict=True))
     )
-    return GpuNodeState(name=NodeName("n1"), gpus=gpus, sick=sick)
+    return GpuNodeState(name=NodeName("n1"), gpus=gpus, unhealthy=unhealthy)
 
 
 LEFT = msgspec.structs.replace(AUTO, layout=())
@@ -123,11 +124,15 @@ TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
         has(MIXED),
         Summary(ready="1/1", models="A100-40GB", sharing="mig-mps x3 + mig", instances="2 3g.20gb"),
     ),
-    "amounts, and what is sick": (
+    "amounts, and what is unhealthy": (
         has(
             Sharing(modes=(Mode.MEMORY_SHARE,)),
             Sharing(modes=(Mode.WHOLE, Mode.MPS), recut=False),
-            sick=(Sick(gpu="GPU-1", placement=HALVES[0]), Sick(gpu="GPU-1"), Sick(gpu="GPU-7")),
+            unhealthy=(
+                UnhealthyDevice(gpu="GPU-1", placement=HALVES[0]),
+                UnhealthyDevice(gpu="GPU-1"),
+                UnhealthyDevice(gpu="GPU-7"),
+            ),
         ),
         Summary(ready="1/2", models="A100-40GB", sharing="1 memory-share, 1 whole + mps", instances=""),
     ),

@@ -3,10 +3,21 @@
 `Plugins` is the whole; its owner calls `offer` whenever GPUs, sharing or health changed and keeps one task in `run`.
 """
 
+from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate, PodsInView
-from tessera.agent.deviceplugin.plugins import Outside, Paths, Plugins
+from tessera.agent.deviceplugin.plugins import GpuChanges, Paths, Plugins
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.shares import ShareAllocator
 
-__all__ = ["CdiFolder", "Gate", "OfferedResource", "Outside", "Paths", "Plugins", "PodsInView", "ShareAllocator"]
+__all__ = [
+    "AssignedPods",
+    "CdiFolder",
+    "Gate",
+    "GpuChanges",
+    "OfferedResource",
+    "Paths",
+    "Plugins",
+    "PodsInView",
+    "ShareAllocator",
+]

@@ -7,10 +7,10 @@ import msgspec
 
 from tessera.agent.assignmentkeys import Trust
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
-from tessera.api.tessera.pods.dues import corrected, read_dues
+from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
-from tessera.core.deviceplugin.matching import Correction, Due
+from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 
 __all__ = ["AssignedPods"]
 
@@ -29,7 +29,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """What a Pod object says; objects are never changed in place, so the same object says the same."""
 
     pod: Object
-    dues: tuple[Due, ...]
+    requests: tuple[AssignedRequest, ...]
     granted: Object | None
     """The pod as it was when its assignment counted last; None where it never did."""
     why: str
@@ -64,7 +64,7 @@ class AssignedPods:
         self._written: dict[tuple[str, str], _Written] = {}
         self._read: dict[tuple[str, str], _Known] = {}
         self._objects: tuple[Object, ...] = ()
-        self._dues: tuple[Due, ...] = ()
+        self._requests: tuple[AssignedRequest, ...] = ()
 
     def count_in(self, share_unit_mib: int) -> None:
         """Read `aliyun.com/gpu-mem` in units of so many MiB."""
@@ -85,22 +85,22 @@ class AssignedPods:
                 written = None
             yield pod if written is None else written.after
 
-    def dues(self) -> tuple[Due, ...]:
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
         """Return what the pods were assigned."""
         objects, keys = tuple(self.objects()), self._trust.keys
         if keys is not self._keys:
             self._keys = keys
             self._forget()
         elif len(objects) == len(self._objects) and all(map(operator.is_, objects, self._objects)):
-            return self._dues
+            return self._requests
         read: dict[tuple[str, str], _Known] = {}
         for pod in objects:
             name = name_of(pod)
             known = self._read.get(name)
             read[name] = known if known is not None and known.pod is pod else self._known(pod, known)
         self._read, self._objects = read, objects
-        self._dues = tuple(due for known in read.values() for due in known.dues)
-        return self._dues
+        self._requests = tuple(request for known in read.values() for request in known.requests)
+        return self._requests
 
     async def refresh(self) -> None:
         """Read the keys anew where assignments do not count: a server may have published another a moment ago.
@@ -120,7 +120,7 @@ class AssignedPods:
     @property
     def refused(self) -> tuple[str, ...]:
         """Why assignments of pods do not count, a sentence each."""
-        self.dues()
+        self.assigned_requests()
         return tuple(known.why for known in self._read.values() if known.why)
 
     def _forget(self) -> None:
@@ -130,29 +130,35 @@ class AssignedPods:
             for name, known in self._read.items()
             if known.granted is not None
         }
-        self._objects, self._dues = (), ()
+        self._objects, self._requests = (), ()
 
     def _known(self, pod: Object, before: _Known | None) -> _Known:
-        found = read_dues((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
+        found = read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
         why = "; ".join(found.refused)
         running = (pod.get("status") or {}).get("phase") == "Running"
-        if found.dues or not running or before is None or before.granted is None or _uid(pod) != _uid(before.granted):
-            return _Known(pod=pod, dues=found.dues, granted=pod if found.dues else None, why=why)
+        if (
+            found.requests
+            or not running
+            or before is None
+            or before.granted is None
+            or _uid(pod) != _uid(before.granted)
+        ):
+            return _Known(pod=pod, requests=found.requests, granted=pod if found.requests else None, why=why)
         return msgspec.structs.replace(before, pod=pod, why=why)
 
     async def correct(self, correction: Correction) -> None:
-        """Write the assignment that a correction tells on its pod, where it does not say so and the pod is there.
+        """Write the assignment of a correction on its pod, where it does not say so and the pod is there.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
-        name = (correction.due.key.namespace, correction.due.key.pod)
+        name = (correction.request.key.namespace, correction.request.key.pod)
         before = next((pod for pod in self._watched() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
-        if pod is None or before is None or _uid(pod) != correction.due.uid:
+        if pod is None or before is None or _uid(pod) != correction.request.uid:
             return
-        self.dues()
+        self.assigned_requests()
         granted = self._read[name].granted or pod
         new = corrected(granted, correction, share_unit_mib=self._share_unit_mib, keys=self._keys)
         present = annotations_of(pod)
@@ -167,10 +173,10 @@ class AssignedPods:
         """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
-        self.dues()
+        self.assigned_requests()
         for known in tuple(self._read.values()):
             was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
             if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):

@@ -14,11 +14,12 @@ import msgspec
 
 from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
 from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, Verdict, named
 from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -85,7 +86,7 @@ class Gate:
     def __init__(
         self,
         view: PodsInView,
-        capacity: Callable[[], Mapping[DeviceKey, int]],
+        capacity: Callable[[], Mapping[DeviceId, int]],
         log: Logger,
         *,
         file: Path | None = None,
@@ -113,10 +114,10 @@ class Gate:
         return frozenset(name for each in self._entries if each.resource == resource for name in each.ids)
 
     @property
-    def by_name(self) -> frozenset[DeviceKey]:
+    def by_name(self) -> frozenset[DeviceId]:
         """The devices that pods were allocated by name, or are being allocated, until their last process has ended."""
         named = (each for each in self._entries if each.resource not in SHARE_RESOURCES)
-        return frozenset(use.key for each in named for use in each.uses)
+        return frozenset(use.device for each in named for use in each.uses)
 
     def is_free(self, resource: str, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""
@@ -204,7 +205,9 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        new = msgspec.structs.replace(holder, uses=uses, at_ns=self._since_ns(holder))
+        # What starts again is not later than before.
+        before_ns = (each.at_ns for each in self._entries if replaces(holder, each))
+        new = msgspec.structs.replace(holder, uses=uses, at_ns=min(before_ns, default=self._now_ns()))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
         while True:
@@ -239,11 +242,6 @@ class Gate:
         }
         late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
         return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}
-
-    def _since_ns(self, holder: Allocation) -> int:
-        """Return when a container was allocated its devices first: what starts again is not later than before."""
-        same = (each.at_ns for each in self._entries if replaces(holder, each))
-        return min(same, default=self._now_ns())
 
     async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
         """Return what is seen of the pods that are in the way of an allocation; nothing where none is.
@@ -331,7 +329,7 @@ class Gate:
         """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
 
         Args:
-            uses_of: returns what a container uses by the ids it holds; nothing where that cannot be told yet.
+            uses_of: returns what a container uses by the ids it holds; nothing where that is not known yet.
 
         Raises:
             Unavailable: the kubelet's record cannot be read, or this one not be written.

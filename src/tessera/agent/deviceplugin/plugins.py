@@ -1,12 +1,12 @@
 """All device plugins of a node: what is offered, how it is handed over, and the one task that keeps them registered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from tessera.agent.assignmentkeys import Trust
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
@@ -18,24 +18,24 @@ from tessera.agent.loops import one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
-from tessera.clients.kube import Object
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, NodeOffer, PluginDevice, Resource
+from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource
 from tessera.core.cluster.instances import placement_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Use, uses_of_ids, uses_of_shares
 from tessera.core.deviceplugin.edits import Place, ShareEdits, edits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant
+from tessera.core.deviceplugin.matching import Held
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.liststrategies import Handover
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.core.node.nodesharing import ListStrategy, PluginOptions
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
-__all__ = ["Outside", "Paths", "Plugins"]
+__all__ = ["GpuChanges", "Paths", "Plugins"]
 
 _TEND_S = 0.2
 """A kubelet that starts again must find its plugins before it looks at its pods (docs/kubelet-races.md)."""
@@ -60,25 +60,17 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """The host's device nodes, to leave out what this driver has not loaded."""
 
 
-async def _nothing(_: tuple[Share, ...]) -> None:
-    """Enforce nothing."""
+class GpuChanges(Protocol):
+    """Who changes GPUs for the containers that are about to start."""
 
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        """Make the MIG instance of a GPU exist; return what the driver shows then."""
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plugins ask and tell the rest of the agent."""
+    async def disable_mig(self, gpu: str) -> Inventory:
+        """Let MIG be off on a GPU, of which an amount or all is assigned; return what the driver shows then."""
 
-    view: PodsInView
-    """The pods of this node."""
-    correct: Callable[[Object, Mapping[str, str]], Awaitable[Object | None]]
-    """Set annotations of this very pod, by its UID, and return it as stored."""
-    instance: Callable[[str, Placement], Awaitable[Inventory]]
-    """Make the MIG instance of a GPU exist; return what the driver shows then."""
-    trust: Trust
-    """Whose assignments count, and how they are signed."""
-    whole: Callable[[str], Awaitable[Inventory]]
-    """Let MIG be off on a GPU, for those who use an amount or all of it; return what the driver shows then."""
-    enforce: Callable[[tuple[Share, ...]], Awaitable[None]] = _nothing
-    """Let what holds shares to their size be in force before a container with them starts; raises where it cannot."""
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        """Let what holds shares to their size be in force before a container with them starts; raise otherwise."""
 
 
 class Plugins:
@@ -86,17 +78,26 @@ class Plugins:
 
     Args:
         paths: where things are.
-        outside: the rest of the agent.
+        view: the pods of this node.
+        assigned: what assignments of these pods say.
+        changes: creates devices and enforces shares.
         log: where what was applied is logged.
         strategies: how devices are handed over where the node's configuration does not say.
 
     """
 
     def __init__(
-        self, paths: Paths, outside: Outside, log: Logger, *, strategies: tuple[ListStrategy, ...] = ("envvar",)
+        self,
+        paths: Paths,
+        view: PodsInView,
+        assigned: AssignedPods,
+        changes: GpuChanges,
+        log: Logger,
+        *,
+        strategies: tuple[ListStrategy, ...] = ("envvar",),
     ) -> None:
         self._paths = paths
-        self._outside = outside
+        self._changes = changes
         self._log = log
         self._strategies = strategies
         self._inventory = Inventory(gpus=())
@@ -104,52 +105,19 @@ class Plugins:
         self._place = Place()
         self._unit_mib = self._place.unit_mib
         self._driver = cdi.NOTHING
-        self._handover = Handover(strategies=strategies)
+        self._injection = DeviceInjection(strategies=strategies)
         self._complained: set[str] = set()
         self._adopted = False
         """Whether the record has what pods were allocated before there was one."""
         self._folder = CdiFolder(paths.cdi)
-        self.gate = Gate(outside.view, self._capacity, log, file=paths.allocations)
-        pods = AssignedPods(outside.view.pods, outside.correct, outside.trust)
-        self._shares = ShareAllocator(self.gate, self, pods, self._folder, log, memory=paths.memory)
+        self.gate = Gate(view, self._capacity, log, file=paths.allocations)
+        self.shares = ShareAllocator(self.gate, self, assigned, self._folder, log, memory=paths.memory)
         self._servers = PluginServers(paths.plugins, self._plugin, log)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps resources from being advertised; one sentence each."""
         return self._servers.problems
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """Why assignments of pods do not count, a sentence each."""
-        return self._shares.refused
-
-    @property
-    def unassigned(self) -> Mapping[str, str]:
-        """Pods with units and without an assignment that counts, by UID: no container of theirs is ever started."""
-        return self._shares.unassigned
-
-    def dues(self) -> tuple[Due, ...]:
-        """Return what the pods of this node were assigned, after all exchanges, also those not written yet."""
-        return self._shares.dues()
-
-    async def refresh(self) -> None:
-        """Let `dues` and the pods in view be what the API server has now.
-
-        Raises:
-            TesseraError: the API server does not answer.
-
-        """
-        await self._shares.refresh()
-
-    async def repair(self) -> None:
-        """Give pods that run their assignments back, where somebody has spoiled them.
-
-        Raises:
-            TesseraError: the API server cannot be told.
-
-        """
-        await self._shares.repair()
 
     @property
     def unit_mib(self) -> int:
@@ -159,7 +127,7 @@ class Plugins:
     def count_in(self, unit_mib: int) -> None:
         """Count the resources that are amounts of memory in units of so many MiB."""
         self._unit_mib = unit_mib
-        self._shares.count_in(unit_mib)
+        self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
         """Take into the record, once, what pods were allocated before there was one; nothing is offered before.
@@ -179,7 +147,7 @@ class Plugins:
         inventory: Inventory,
         options: PluginOptions,
         *,
-        leaving: frozenset[DeviceKey] = frozenset(),
+        leaving: frozenset[DeviceId] = frozenset(),
     ) -> bool:
         """Advertise what is offered; return whether every stream of the kubelet got its new list in time.
 
@@ -191,15 +159,15 @@ class Plugins:
 
         """
         self._options = options
-        self._handover = Handover(
+        self._injection = DeviceInjection(
             strategies=options.list_strategies or self._strategies,
             pass_device_specs=options.pass_device_specs,
             annotation_prefix=options.cdi_annotation_prefix,
             dev_root=options.driver_root,
         )
         self._see(inventory)
-        self._shares.handover, self._shares.driver = self._handover, self._driver
-        if self._handover.cdi:
+        self.shares.injection, self.shares.driver = self._injection, self._driver
+        if self._injection.cdi:
             self._write_devices()
         await self.adopt(inventory)
         policy = options.allocation_policy or "distributed"
@@ -228,20 +196,20 @@ class Plugins:
 
     async def _tidy(self) -> None:
         await self.gate.tidy(self._uses_of)
-        await self._shares.tidy()
+        await self.shares.tidy()
 
     def _uses_of(self, held: Held) -> tuple[Use, ...]:
         """Return what a container uses by the ids it holds: by its assignment, or by the devices of these names."""
         if held.resource in SHARE_RESOURCES:
-            due = next((each for each in self.dues() if each.key == held.key), None)
-            return () if due is None else self.uses(due.shares)
+            request = next((each for each in self.shares.assigned_requests() if each.key == held.key), None)
+            return () if request is None else self.uses(request.shares)
         return uses_of_ids(held.device_ids, self._inventory)
 
     # What is handed over
 
     def _plugin(self, resource: Resource) -> OfferedResource:
         policy = self._options.allocation_policy or "distributed"
-        return OfferedResource(resource, self._give, self.gate, self._shares, policy=policy)
+        return OfferedResource(resource, self._give, self.gate, self.shares, policy=policy)
 
     def _give(self, resource: Resource, devices: tuple[PluginDevice, ...]) -> Grant:
         gpus = {facts.uuid: facts for facts in self._inventory.gpus}
@@ -251,8 +219,8 @@ class Plugins:
         visible = uuids
         if self._options.id_strategy == "index":
             visible = tuple(dict.fromkeys(_index(device, gpus) for device in devices))
-        named = by_cdi(self._handover, GPU_KIND, uuids)
-        return grant(self._handover, named, visible, _naming(uuids, made))
+        named = by_cdi(self._injection, GPU_KIND, uuids)
+        return grant(self._injection, named, visible, _naming(uuids, made))
 
     def uses(self, shares: tuple[Share, ...]) -> tuple[Use, ...]:
         """Return the devices that shares name."""
@@ -265,24 +233,24 @@ class Plugins:
             facts = self._gpu(share.gpu)
             placement = placement_of(share, facts)
             if placement is None and facts.mig is not None:
-                self._see(await self._outside.whole(facts.uuid))
+                self._see(await self._changes.disable_mig(facts.uuid))
                 facts = self._gpu(share.gpu)
             elif placement is not None and placement not in {each.placement for each in facts.instances}:
-                self._see(await self._outside.instance(facts.uuid, placement))
+                self._see(await self._changes.create_instance(facts.uuid, placement))
                 facts = self._gpu(share.gpu)
             uuids[_uuid(facts, placement)] = None
-        await self._outside.enforce(shares)
+        await self._changes.enforce(shares)
         gpus = {facts.index: facts for facts in self._inventory.gpus}
         return Prepared(visible=tuple(uuids), edits=_naming(uuids, self._edits(shares, gpus)))
 
-    def _capacity(self) -> dict[DeviceKey, int]:
+    def _capacity(self) -> dict[DeviceId, int]:
         """Return the memory of each GPU and instance; an instance's is its profile's, where the driver shows less."""
-        found: dict[DeviceKey, int] = {}
+        found: dict[DeviceId, int] = {}
         for facts in self._inventory.gpus:
-            found[facts.uuid] = facts.memory_mib
+            found[DeviceId(facts.uuid)] = facts.memory_mib
             profiles = {profile.name: profile.memory_mib for profile in facts.model.profiles}
             for each in facts.instances:
-                found[facts.uuid, each.placement] = max(each.memory_mib, profiles[each.placement.profile])
+                found[DeviceId(facts.uuid, each.placement)] = max(each.memory_mib, profiles[each.placement.profile])
         return found
 
     def _gpu(self, index: int) -> GpuFacts:
@@ -311,7 +279,7 @@ class Plugins:
             if driver_spec is not None:
                 found = documents.read(str(driver_spec), read_file(driver_spec, LARGEST_SPEC))
                 self._driver = cdi.read_driver_edits(found[0]) if found else cdi.NOTHING
-            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._handover.dev_root)
+            text = cdi.write(GPU_KIND, dict(self._devices()), self._driver, dev_root=self._injection.dev_root)
             self._folder.write("gpu", text)
         except (OSError, TesseraError) as error:
             self._complain(error)

@@ -6,10 +6,11 @@ from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.clients.kubelet import PluginOptions
-from tessera.core.cluster.advertise import DeviceKey, PluginDevice, Resource
+from tessera.core.cluster.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Policy, Wanted, prefer
+from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, shown
 
 __all__ = ["OfferedResource", "Shares"]
@@ -32,7 +33,13 @@ class OfferedResource:
     """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back."""
 
     def __init__(
-        self, resource: Resource, give: GiveDevices, gate: Gate, shares: Shares, *, policy: Policy = "distributed"
+        self,
+        resource: Resource,
+        give: GiveDevices,
+        gate: Gate,
+        shares: Shares,
+        *,
+        policy: AllocationPolicy = "distributed",
     ) -> None:
         self._give = give
         self._gate = gate
@@ -43,17 +50,17 @@ class OfferedResource:
         self._version = 0
         self._ended = False
         self._changed = asyncio.Event()
-        self._policy: Policy = policy
+        self._policy: AllocationPolicy = policy
         self._leaving: dict[str, PluginDevice] = {}
         """Devices that were taken back, and that the kubelet may have chosen just before."""
         self._set(resource, frozenset())
 
-    def _set(self, resource: Resource, leaving: frozenset[DeviceKey]) -> None:
+    def _set(self, resource: Resource, leaving: frozenset[DeviceId]) -> None:
         known = {**self._leaving, **{device.id: device for device in self.resource.devices}}
         self.resource = resource
         self._devices = {device.id: device for device in resource.devices}
         gone = known.keys() - self._devices.keys()
-        self._leaving = {name: known[name] for name in gone if known[name].key in leaving}
+        self._leaving = {name: known[name] for name in gone if known[name].device in leaving}
 
     @property
     def options(self) -> PluginOptions:
@@ -66,7 +73,11 @@ class OfferedResource:
         return len(self._streams)
 
     def update(
-        self, resource: Resource, *, policy: Policy = "distributed", leaving: frozenset[DeviceKey] = frozenset()
+        self,
+        resource: Resource,
+        *,
+        policy: AllocationPolicy = "distributed",
+        leaving: frozenset[DeviceId] = frozenset(),
     ) -> None:
         """Offer other devices under the same name; streams get the whole list when anything changed.
 
@@ -80,10 +91,10 @@ class OfferedResource:
         self._version += 1
         self._wake()
 
-    def offers(self, keys: frozenset[DeviceKey]) -> bool:
+    def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is offered by name, or was and is leaving."""
         devices = (*self.resource.devices, *self._leaving.values())
-        return not self.resource.by_assignment and any(each.key in keys for each in devices)
+        return not self.resource.by_assignment and any(each.device in keys for each in devices)
 
     def end(self) -> None:
         """Take all devices back: streams get an empty list, and end."""
@@ -125,7 +136,7 @@ class OfferedResource:
             self._streams.pop(stream, None)
             self._wake()
 
-    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         """Return the ids that are preferred: on distinct GPUs, unless replicas are to be packed.
 
         None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
@@ -134,7 +145,7 @@ class OfferedResource:
         must = frozenset(wanted.must_include)
         free = tuple(each for each in wanted.available if each in must or self._is_free(each))
         size = min(wanted.size, len(must.union(free)))
-        sound = Wanted(available=free, must_include=wanted.must_include, size=size)
+        sound = PreferenceRequest(available=free, must_include=wanted.must_include, size=size)
         return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
 
     def _is_free(self, name: str) -> bool:
@@ -159,10 +170,10 @@ class OfferedResource:
                 wanted="1: more replicas of a shared GPU give a container no more of it",
                 accepted="1, or failRequestsGreaterThanOne: false in the sharing configuration",
             )
-        sick = next((device for device in devices if not device.healthy), None)
-        if sick is not None:
+        unhealthy = next((device for device in devices if not device.healthy), None)
+        if unhealthy is not None:
             raise Conflict(
-                f"device {sick.id} of {self.resource.name}", found="an unhealthy device", wanted="a healthy one"
+                f"device {unhealthy.id} of {self.resource.name}", found="an unhealthy device", wanted="a healthy one"
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)

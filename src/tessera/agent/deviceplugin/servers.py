@@ -9,8 +9,9 @@ import msgspec
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.clients.kubelet import PluginServer, register, serve
 from tessera.clients.kubelet.sockets import identity
-from tessera.core.cluster.advertise import DeviceKey, Resource
-from tessera.core.deviceplugin.prefer import Policy
+from tessera.core.cluster.advertise import Resource
+from tessera.core.deviceplugin.prefer import AllocationPolicy
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import TesseraError
 from tessera.log import Logger
 
@@ -63,8 +64,8 @@ class PluginServers:
         self,
         resources: Iterable[Resource],
         *,
-        policy: Policy,
-        leaving: frozenset[DeviceKey] = frozenset(),
+        policy: AllocationPolicy,
+        leaving: frozenset[DeviceId] = frozenset(),
         deadline_s: float = 5.0,
     ) -> bool:
         """Advertise these resources and no others; return whether all streams of the kubelet got the lists in time.

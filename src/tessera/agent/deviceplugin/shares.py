@@ -1,14 +1,14 @@
 """Shares by assignment: which pod an allocation is for, and what its container gets.
 
-Where the runtime is told by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
+Where devices are injected by CDI, `Allocate` answers a name, and its specification is written when the kubelet has
 recorded who holds the device ids: before the container is created. Otherwise `Allocate` has to guess among equal
-dues, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md tells why.
+requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-identity-at-prestart.md says why.
 """
 
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -17,24 +17,24 @@ from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
 from tessera.api.nvidia import cdi
-from tessera.api.tessera.pods.dues import unshown
+from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use
 from tessera.core.deviceplugin.edits import ShareEdits
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.handover import SHARE_KIND, by_cdi, grant, share_name
+from tessera.core.deviceplugin.injection import SHARE_KIND, by_cdi, grant, share_name
 from tessera.core.deviceplugin.matching import (
     Answer,
+    AssignedRequest,
     Correction,
-    Due,
-    DueKey,
     Held,
+    RequestKey,
     pick,
     reconcile,
     served,
 )
-from tessera.core.node.liststrategies import Handover
+from tessera.core.node.liststrategies import DeviceInjection
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
@@ -89,7 +89,7 @@ class ShareAllocator:
         *,
         memory: Path | None = None,
     ) -> None:
-        self.handover = Handover()
+        self.injection = DeviceInjection()
         self.driver = cdi.NOTHING
         self._gate = gate
         self._view = gate.view
@@ -101,7 +101,7 @@ class ShareAllocator:
         self._turn = asyncio.Lock()
         remembered = self._remembered()
         self._answers = {each.ids: each for each in remembered.answers}
-        self._exchanges = {each.due.key: each for each in remembered.exchanges}
+        self._exchanges = {each.request.key: each for each in remembered.exchanges}
         """Corrections that are decided and not written yet."""
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
@@ -115,34 +115,38 @@ class ShareAllocator:
         self._pods.count_in(share_unit_mib)
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
-        """Return what the container of some unserved due of this size gets; with CDI a name that is filled in later.
+        """Return what the container of some unserved request of this size gets; with CDI a name, filled in later.
 
         Raises:
-            Conflict: no due of this size waits here, or the ids are another pod's.
+            Conflict: no request of this size waits here, or the ids are another pod's.
             Unavailable: the kubelet's record cannot be read, or ours not be written.
 
         """
         async with self._turn:
-            due = await self._pick(resource, frozenset(ids))
-            uses = self._maker.uses(due.shares) if self.handover.fixed_at_allocate else ()
+            # 1. Choose a pod: the one that waits longest for so many units.
+            request = await self._pick(resource, frozenset(ids))
+            # 2. Record the allocation, or refuse it; with CDI which devices it is of is decided in `pre_start`.
+            uses = self._maker.uses(request.shares) if self.injection.fixed_at_allocate else ()
             await self._gate.admit(resource, ids, uses)
+            # 3. Without CDI the answer says which devices they are, so that they must exist now.
             answer = Answer(
                 ids=frozenset(ids),
-                key=due.key,
-                specification=due.specification,
-                shares=due.shares,
-                fixed=self.handover.fixed_at_allocate,
+                key=request.key,
+                specification=request.specification,
+                shares=request.shares,
+                fixed=self.injection.fixed_at_allocate,
             )
             name = share_name(resource, ids)
-            given = by_cdi(self.handover, SHARE_KIND, (name,))
-            if self.handover.fixed_at_allocate:
-                self._log.info("share_awaited", pod=str(due.key), resource=resource, call="Allocate")
-                prepared = await self._maker.prepare(due.shares)
-                given = grant(self.handover, given, prepared.visible, prepared.edits)
+            given = by_cdi(self.injection, SHARE_KIND, (name,))
+            if self.injection.fixed_at_allocate:
+                self._log.info("share_awaited", pod=str(request.key), resource=resource, call="Allocate")
+                prepared = await self._maker.prepare(request.shares)
+                given = grant(self.injection, given, prepared.visible, prepared.edits)
+            # 4. Remember for whom it was meant, until the kubelet's record shows who has it.
             self._answers[answer.ids] = answer
-            if self.handover.fixed_at_allocate:
+            if self.injection.fixed_at_allocate:
                 self._remember()
-            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(due.key), share=name)
+            self._log.info("share_allocated", resource=resource, units=len(ids), pod=str(request.key), share=name)
             return given
 
     async def pre_start(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -156,19 +160,23 @@ class ShareAllocator:
             Unavailable: the kubelet's record does not show who holds them.
 
         """
+        # 1. Find out which container has these ids, and what it is assigned.
         holder = await self._gate.holder(resource, ids)
-        due = await self._own(holder, len(ids))
+        request = await self._own(holder, len(ids))
+        # 2. Where `Allocate` said which devices they are, let the assignments say what each pod was given.
         answer = self._answers.get(frozenset(ids))
-        if self.handover.fixed_at_allocate or (answer is not None and answer.fixed):
+        if self.injection.fixed_at_allocate or (answer is not None and answer.fixed):
             async with self._turn:
-                due = await self._exchange(due, holder)
-        self._log.info("share_awaited", pod=str(due.key), resource=resource, call="PreStartContainer")
-        await self._gate.start(holder, self._maker.uses(due.shares), ids=False)
-        prepared = await self._maker.prepare(due.shares)
-        if self.handover.cdi:
+                request = await self._exchange(request, holder)
+        # 3. Record what the container is about to use; another pod that lives must not have it.
+        self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
+        await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
+        # 4. Make the devices exist, and write what the container runtime reads next.
+        prepared = await self._maker.prepare(request.shares)
+        if self.injection.cdi:
             self._specify(share_name(resource, ids), prepared)
         self._answers.pop(frozenset(ids), None)
-        self._log.info("share_ready", pod=str(due.key), resource=resource, gpus=[s.gpu for s in due.shares])
+        self._log.info("share_ready", pod=str(request.key), resource=resource, gpus=[s.gpu for s in request.shares])
 
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
@@ -196,27 +204,27 @@ class ShareAllocator:
             self._needed = needed
             if removed:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
-            if self.handover.fixed_at_allocate:
+            if self.injection.fixed_at_allocate:
                 await self._mend(held)
 
     async def repair(self) -> None:
         """Give pods that run their assignments back, where somebody has spoiled them.
 
         Raises:
-            TesseraError: the API server cannot be told.
+            TesseraError: the API server does not take it.
 
         """
         await self._pods.repair()
 
-    async def _pick(self, resource: str, ids: frozenset[str]) -> Due:
-        """Return the due to answer; an assignment that is not here yet is waited for.
+    async def _pick(self, resource: str, ids: frozenset[str]) -> AssignedRequest:
+        """Return the request to answer; an assignment that is not here yet is waited for.
 
-        The kubelet admits one pod after the other. So a due that was answered and holds nothing now may be answered
+        The kubelet admits one pod after the other. So a request that was answered and holds nothing now may be answered
         again: its first pod was refused for another reason.
         """
         held = await self._view.held()
         self._forget(held, ids)
-        if self.handover.fixed_at_allocate:
+        if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
             try:
                 await self._mend(held)
@@ -237,7 +245,7 @@ class ShareAllocator:
 
     def _disown_unassigned(self, held: tuple[Held, ...]) -> None:
         """Let pods that nothing was assigned to use nothing, though they were answered with what another was."""
-        assigned = {due.key for due in self.dues()}
+        assigned = {request.key for request in self.assigned_requests()}
         for each in held:
             if each.resource in SHARE_RESOURCES and each.key not in assigned:
                 self._gate.disown(each.resource, each.device_ids, frozenset(self.unassigned.values()))
@@ -250,12 +258,12 @@ class ShareAllocator:
         found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
         return Conflict(error.subject, found=found, wanted=error.wanted, accepted=error.accepted)
 
-    def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> Due:
-        """Return the due of this size that nobody was given yet; else one that was, and holds nothing after all."""
-        dues, answers = self.dues(), tuple(self._answers.values())
+    def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> AssignedRequest:
+        """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
+        requests, answers = self.assigned_requests(), tuple(self._answers.values())
         with contextlib.suppress(Conflict):
-            return pick(dues, resource, units, served(dues, held, answers))
-        return pick(dues, resource, units, served(dues, held, ()))
+            return pick(requests, resource, units, served(requests, held, answers))
+        return pick(requests, resource, units, served(requests, held, ()))
 
     async def refresh(self) -> None:
         """Read the pods of this node anew, and the keys where assignments do not count.
@@ -286,27 +294,29 @@ class ShareAllocator:
         if not self._answers:
             return
         known = {frozenset(each.device_ids) for each in held}
-        waiting = {due.key for due in self.dues()}
+        waiting = {request.key for request in self.assigned_requests()}
         for each in tuple(self._answers.values()):
             if each.ids & ids or (each.ids not in known and each.key not in waiting):
                 del self._answers[each.ids]
 
-    async def _own(self, holder: Allocation, units: int) -> Due:
-        """Return what a container is due."""
-        due = self._due_of(holder)
-        if due is None or due.units != units:
+    async def _own(self, holder: Allocation, units: int) -> AssignedRequest:
+        """Return the allocation that a container is assigned."""
+        request = self._request_of(holder)
+        if request is None or request.units != units:
             late_s = await self._refreshed_s()
             last_s = asyncio.get_running_loop().time() + late_s
-            while (due := self._due_of(holder)) is None or due.units != units:
+            while (request := self._request_of(holder)) is None or request.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
-                    raise self._not_assigned(holder, units, due, final=not late_s)
+                    raise self._not_assigned(holder, units, request, final=not late_s)
                 await asyncio.sleep(_AGAIN_S)
-        return due
+        return request
 
-    def _not_assigned(self, holder: Allocation, units: int, due: Due | None, *, final: bool) -> Conflict:
+    def _not_assigned(
+        self, holder: Allocation, units: int, request: AssignedRequest | None, *, final: bool
+    ) -> Conflict:
         """Return why a container has no assignment, and remember it where that is final."""
-        found = "not scheduled by tessera-scheduler" if due is None else f"an assignment to {due.units} units"
-        if final and due is not None:
+        found = "not scheduled by tessera-scheduler" if request is None else f"an assignment to {request.units} units"
+        if final and request is not None:
             self._gate.refuse(holder, f"{found}, and it asks {units}")
         elif final and self._pods.judges:
             self.unassigned[holder.uid] = holder.pod
@@ -317,30 +327,30 @@ class ShareAllocator:
             accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
         )
 
-    def _due_of(self, holder: Allocation) -> Due | None:
+    def _request_of(self, holder: Allocation) -> AssignedRequest | None:
         namespace, _, pod = holder.pod.partition("/")
-        key = DueKey(namespace, pod, holder.container, holder.resource)
-        return next((each for each in self.dues() if (each.key, each.uid) == (key, holder.uid)), None)
+        key = RequestKey(namespace, pod, holder.container, holder.resource)
+        return next((each for each in self.assigned_requests() if (each.key, each.uid) == (key, holder.uid)), None)
 
-    async def _exchange(self, due: Due, holder: Allocation) -> Due:
-        """Return the due with what its container was given in fact; assignments say so when this returns."""
+    async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
+        """Return the request with what its container was given in fact; assignments say so when this returns."""
         refused = await self._mend(await self._view.held())
-        if due.key in refused:
-            self._gate.refuse(holder, refused[due.key])
+        if request.key in refused:
+            self._gate.refuse(holder, refused[request.key])
             raise Conflict(
-                str(due.key),
-                found=refused[due.key],
+                str(request.key),
+                found=refused[request.key],
                 wanted="its own share",
                 accepted="the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods",
             )
-        return next(each for each in self.dues() if each.key == due.key)
+        return next(each for each in self.assigned_requests() if each.key == request.key)
 
-    async def _mend(self, held: tuple[Held, ...]) -> dict[DueKey, str]:
+    async def _mend(self, held: tuple[Held, ...]) -> dict[RequestKey, str]:
         """Make the assignments say what holders were given; return those for which that cannot be, and why."""
-        found = reconcile(self.dues(), held, self._answers.values())
+        found = reconcile(self.assigned_requests(), held, self._answers.values())
         for each in found.corrections:
-            self._exchanges[each.due.key] = each
-            self._log.info("assignment_exchanged", pod=str(each.due.key), gpus=[share.gpu for share in each.shares])
+            self._exchanges[each.request.key] = each
+            self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._remember()
         for key, each in tuple(self._exchanges.items()):
@@ -353,21 +363,21 @@ class ShareAllocator:
         """Why assignments of pods do not count, a sentence each."""
         return self._pods.refused
 
-    def dues(self) -> tuple[Due, ...]:
-        """Return what the pods of this node are due after all exchanges, also those that are not written yet."""
+    def assigned_requests(self) -> tuple[AssignedRequest, ...]:
+        """Return what the pods of this node are assigned after all exchanges, also those that are not written yet."""
         if not self._exchanges:
-            return self._pods.dues()
-        return tuple(map(self._exchanged, self._pods.dues()))
+            return self._pods.assigned_requests()
+        return tuple(map(self._exchanged, self._pods.assigned_requests()))
 
-    def _exchanged(self, due: Due) -> Due:
-        """Return a due as it is after an exchange that is its pod's, and not one's that had its name before."""
-        known = self._exchanges.get(due.key)
-        ours = known is not None and known.due.uid == due.uid
-        return msgspec.structs.replace(due, shares=known.shares) if known is not None and ours else due
+    def _exchanged(self, request: AssignedRequest) -> AssignedRequest:
+        """Return a request as it is after an exchange that is its pod's, and not one's that had its name before."""
+        known = self._exchanges.get(request.key)
+        ours = known is not None and known.request.uid == request.uid
+        return msgspec.structs.replace(request, shares=known.shares) if known is not None and ours else request
 
     def _specify(self, name: str, prepared: Prepared) -> None:
         edits = msgspec.structs.replace(prepared.edits, env=(("NVIDIA_VISIBLE_DEVICES", "void"), *prepared.edits.env))
-        text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.handover.dev_root)
+        text = cdi.write(SHARE_KIND, {name: edits}, self.driver, dev_root=self.injection.dev_root)
         self._folder.write(f"{_PREFIX}{name}", text)
 
     def _remembered(self) -> "_Memory":
@@ -393,8 +403,12 @@ class ShareAllocator:
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange."""
+    """What a restart of the agent must not lose: between two calls, and between two changes of one exchange.
 
+    Its fields are those of the file, and so are those of what it consists of; files without a version are read too.
+    """
+
+    version: Literal[1] = 1
     answers: tuple[Answer, ...] = ()
     exchanges: tuple[Correction, ...] = ()
 

@@ -3,9 +3,9 @@
 from tessera.agent.partition.cards import Partitioner, Remember
 from tessera.agent.partition.checkpoint import Checkpoint
 from tessera.agent.partition.evictions import Evictions
-from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, Policy
+from tessera.agent.partition.follow import MIG_CONFIG, MIG_CONFIG_STATE, Follower, FollowOptions
 from tessera.agent.partition.locks import NodeLocks
-from tessera.agent.partition.outside import Driver, Evict, Held, OfferLayout, Outside, Timing
+from tessera.agent.partition.nodegpus import Driver, Evict, Held, NodeGpus, OfferLayout, Timing
 from tessera.agent.partition.reboot import RebootRecord, reboot
 
 __all__ = [
@@ -15,13 +15,13 @@ __all__ = [
     "Driver",
     "Evict",
     "Evictions",
+    "FollowOptions",
     "Follower",
     "Held",
+    "NodeGpus",
     "NodeLocks",
     "OfferLayout",
-    "Outside",
     "Partitioner",
-    "Policy",
     "RebootRecord",
     "Remember",
     "Timing",

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.agent.partition.carry import Carried, carry_out, resume
 from tessera.agent.partition.locks import NodeLocks
-from tessera.agent.partition.outside import Outside
+from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import (
@@ -27,7 +27,7 @@ from tessera.core.node.layouts import (
     record,
     with_instance,
 )
-from tessera.core.node.repartition import Phase, Procedure, Repartition, start
+from tessera.core.node.repartition import Procedure, Repartition, Stage, start
 from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import logger
 
@@ -48,7 +48,7 @@ class Partitioner:
     """The one that changes layouts on a node; calls for one GPU wait for each other, and for other processes.
 
     Args:
-        outside: the outside world.
+        gpus: the node's GPUs.
         recorded: what was written down when the process before ended.
         remember: how it is written down; nothing is, if it is left out.
         across: locks against other processes of the node; None where the caller holds them.
@@ -57,12 +57,12 @@ class Partitioner:
 
     def __init__(
         self,
-        outside: Outside,
+        gpus: NodeGpus,
         recorded: tuple[Recorded, ...] = (),
         remember: Remember = _forget,
         across: NodeLocks | None = None,
     ) -> None:
-        self.outside = outside
+        self.gpus = gpus
         self._recorded = recorded
         self._remember = remember
         self._across = across
@@ -83,7 +83,7 @@ class Partitioner:
             TimeoutError: they do not answer in time.
 
         """
-        inventory, _ = await self.outside.look()
+        inventory, _ = await self.gpus.observe()
         targets, notes = lost_targets(self._recorded, inventory)
         return (*notes, *await self.apply(targets, by_s))
 
@@ -173,7 +173,7 @@ class Partitioner:
             yield
             return
         former = self._across.problem
-        async with self._across.hold(gpu, min(by_s, _now() + self.outside.timing.look_s)):
+        async with self._across.hold(gpu, min(by_s, _now() + self.gpus.timing.look_s)):
             if self._across.problem != former:
                 self._log.warning("layout_not_locked", gpu=gpu, reason=self._across.problem)
             yield
@@ -211,7 +211,7 @@ class Partitioner:
 
         """
         try:
-            inventory, users = await self.outside.look()
+            inventory, users = await self.gpus.observe()
         except TimeoutError as error:
             raise Unavailable("GPU driver and kubelet", found="no answer in time", wanted="an answer") from error
         facts = next((each for each in inventory.gpus if each.uuid == gpu), None)
@@ -246,15 +246,15 @@ class Partitioner:
             facts, users = await self._one(target.gpu)
             if facts is None:
                 return "the driver does not show it"
-            due = change(facts, target, users)
-            if not isinstance(due, Cut | SetMode):
+            needed = change(facts, target, users)
+            if not isinstance(needed, Cut | SetMode):
                 if done:
                     await self.write_down(Inventory(gpus=(facts,)), (facts.uuid,))
                 return ""
             if _now() >= by_s:
                 return "not done in time"
             done.append(facts)
-            failed = await self._do(facts, due, by_s)
+            failed = await self._do(facts, needed, by_s)
             if failed:
                 return failed
         return "the driver takes every step and shows another layout"
@@ -263,7 +263,7 @@ class Partitioner:
         """Switch MIG off again on a GPU that had it off, unless it has come into use; return how that went."""
         off = Target(gpu=target.gpu, index=target.index, mig=False)
         try:
-            failed = await self._rounds(off, _now() + self.outside.timing.restore_s, [])
+            failed = await self._rounds(off, _now() + self.gpus.timing.restore_s, [])
             facts, _ = await self._one(target.gpu)
         except TesseraError as error:
             failed, facts = str(error), None
@@ -271,20 +271,20 @@ class Partitioner:
             return "MIG is off as before"
         return f"MIG stays on, {failed or 'because the GPU is in use'}"
 
-    async def _do(self, facts: GpuFacts, due: Cut | SetMode, by_s: float) -> str:
+    async def _do(self, facts: GpuFacts, needed: Cut | SetMode, by_s: float) -> str:
         """Carry out one change; return what failed, empty where nothing did."""
-        if isinstance(due, SetMode):
-            return await self._switch(facts, due, by_s)
-        carried = await self._carry(facts, due.plan, by_s)
-        return "" if carried.procedure.phase is Phase.DONE else carried.ended
+        if isinstance(needed, SetMode):
+            return await self._switch(facts, needed, by_s)
+        carried = await self._carry(facts, needed.plan, by_s)
+        return "" if carried.procedure.phase is Stage.DONE else carried.ended
 
     async def _carry(self, facts: GpuFacts, plan: Repartition, by_s: float) -> Carried:
         procedure = start(plan, facts.incomplete)
-        return self._finish(facts.uuid, await carry_out(self.outside, facts.uuid, procedure, by_s))
+        return self._finish(facts.uuid, await carry_out(self.gpus, facts.uuid, procedure, by_s))
 
     def _finish(self, gpu: str, carried: Carried) -> Carried:
         """Keep a procedure that could not restore, so that it is tried again."""
-        if carried.procedure.phase is Phase.FAILED:
+        if carried.procedure.phase is Stage.FAILED:
             self._unrestored[gpu] = carried.procedure
         else:
             self._unrestored.pop(gpu, None)
@@ -293,31 +293,31 @@ class Partitioner:
 
     async def _lift(self, gpu: str) -> None:
         """Offer all of a GPU again, unless it is not known what it has."""
-        if gpu not in self._unrestored and not await self.outside.tell(gpu, None):
+        if gpu not in self._unrestored and not await self.gpus.offer_only(gpu, None):
             self._to_lift.add(gpu)
         else:
             self._to_lift.discard(gpu)
 
-    async def _switch(self, facts: GpuFacts, due: SetMode, by_s: float) -> str:
+    async def _switch(self, facts: GpuFacts, needed: SetMode, by_s: float) -> str:
         """Switch MIG on a GPU that nobody uses; instances that had to go come back where MIG stays on."""
-        if facts.mig is not None and facts.mig.current == due.on:
-            return await self._set_mode(facts.uuid, by_s, on=due.on)
-        if not await self.outside.tell(facts.uuid, ()):
+        if facts.mig is not None and facts.mig.current == needed.on:
+            return await self._set_mode(facts.uuid, by_s, on=needed.on)
+        if not await self.gpus.offer_only(facts.uuid, ()):
             return "it could not be withdrawn from the pods"
-        if due.clear is not None:
-            carried = await self._carry(facts, due.clear, by_s)
-            if carried.procedure.phase is not Phase.DONE:
+        if needed.clear is not None:
+            carried = await self._carry(facts, needed.clear, by_s)
+            if carried.procedure.phase is not Stage.DONE:
                 return carried.ended
-        failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=due.on)
-        return failed if due.clear is None else await self._put_back(facts, due.clear, failed)
+        failed = await self._vacant(facts.uuid, by_s) or await self._set_mode(facts.uuid, by_s, on=needed.on)
+        return failed if needed.clear is None else await self._put_back(facts, needed.clear, failed)
 
     async def _put_back(self, facts: GpuFacts, clear: Repartition, failed: str) -> str:
         """Make the instances that had to go where MIG is on all the same; return what failed, and how this went."""
         gpu = facts.uuid
         self._unrestored[gpu] = msgspec.structs.replace(
-            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Phase.FAILED
+            start(clear, facts.incomplete), target=(), used=(), layout=(), todo=(), phase=Stage.FAILED
         )
-        restored = await self._restore(gpu, _now() + self.outside.timing.restore_s)
+        restored = await self._restore(gpu, _now() + self.gpus.timing.restore_s)
         if gpu in self._unrestored:
             return f"{failed or 'MIG is switched with the next reset'}; {restored}"
         return "; ".join(filter(None, (failed, restored))) if failed else ""
@@ -331,7 +331,7 @@ class Partitioner:
         if facts is not None and not facts.lost and facts.layout is None:
             del self._unrestored[gpu]
             return ""
-        return self._finish(gpu, await resume(self.outside, gpu, self._unrestored[gpu], by_s)).ended
+        return self._finish(gpu, await resume(self.gpus, gpu, self._unrestored[gpu], by_s)).ended
 
     async def _vacant(self, gpu: str, by_s: float) -> str:
         """Wait until a GPU that was withdrawn has been seen unused for a while; return who uses it."""
@@ -343,16 +343,16 @@ class Partitioner:
                 return f"it is not known who uses it: {error}"
             if users:
                 return f"{users[0].name} came before MIG could be switched"
-            if _now() - calm_s >= self.outside.settle_s(gpu):
+            if _now() - calm_s >= self.gpus.settle_s(gpu):
                 return ""
-            await asyncio.sleep(self.outside.timing.poll_s)
+            await asyncio.sleep(self.gpus.timing.poll_s)
         return "not done in time"
 
     async def _set_mode(self, gpu: str, by_s: float, *, on: bool) -> str:
         what = f"switching MIG {'on' if on else 'off'}"
         try:
-            async with asyncio.timeout_at(min(_now() + self.outside.timing.switch_s, by_s)):
-                await self.outside.driver.set_mig(gpu, enabled=on)
+            async with asyncio.timeout_at(min(_now() + self.gpus.timing.switch_s, by_s)):
+                await self.gpus.driver.set_mig(gpu, enabled=on)
         except TimeoutError:
             return f"{what} did not end in time"
         except TesseraError as error:

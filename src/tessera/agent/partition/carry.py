@@ -5,7 +5,7 @@ import contextlib
 
 import msgspec
 
-from tessera.agent.partition.outside import Outside
+from tessera.agent.partition.nodegpus import NodeGpus
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Layout
 from tessera.core.node.layouts import User
@@ -17,11 +17,11 @@ from tessera.core.node.repartition import (
     Drained,
     Event,
     Instruction,
-    Look,
-    Observed,
+    LayoutObserved,
+    Observe,
     OfferOnly,
-    Phase,
     Procedure,
+    Stage,
     Step,
     StepDone,
     StepFailed,
@@ -47,25 +47,25 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> str:
         """How it ended, for people, without full stop."""
         ended = _ENDED[self.procedure.phase]
-        if self.incomplete and self.procedure.phase is Phase.RESTORED:
+        if self.incomplete and self.procedure.phase is Stage.RESTORED:
             places = ", ".join(f"{each.profile} at {each.start}" for each in self.incomplete)
             ended = f"{ended}, and without {places}, incomplete as before"
         return "; ".join(filter(None, (self.trouble, ended)))
 
 
 _ENDED = {
-    Phase.OBSERVED: "nothing was changed",
-    Phase.DONE: "the layout is as asked all the same",
-    Phase.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
-    Phase.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
+    Stage.OBSERVED: "nothing was changed",
+    Stage.DONE: "the layout is as asked all the same",
+    Stage.RESTORED: "the former layout is in force, as far as nothing used stands in its way",
+    Stage.FAILED: "the former layout could not be restored, so only what pods hold is offered until it is",
 }
 
 
-async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: float) -> Carried:
+async def carry_out(gpus: NodeGpus, gpu: str, procedure: Procedure, by_s: float) -> Carried:
     """Carry out a procedure to its end; it ends whatever fails, at the latest `Timing.restore_s` after `by_s`.
 
     Args:
-        outside: the outside world.
+        gpus: the node's GPUs.
         gpu: UUID of the GPU.
         procedure: not begun yet.
         by_s: loop time at which what is not done is given up, and the former layout restored.
@@ -73,14 +73,14 @@ async def carry_out(outside: Outside, gpu: str, procedure: Procedure, by_s: floa
     """
     begins_with_offer = any(isinstance(step, Destroy) for step in procedure.todo)
     # Otherwise what is made would be offered before it is known to stay.
-    if not begins_with_offer and not await outside.tell(gpu, procedure.layout):
+    if not begins_with_offer and not await gpus.offer_only(gpu, procedure.layout):
         return Carried(procedure=procedure, trouble="what pods are offered could not be held fast")
-    return await _Run(outside, gpu, by_s).go(procedure, Begin())
+    return await _Run(gpus, gpu, by_s).go(procedure, Begin())
 
 
-async def resume(outside: Outside, gpu: str, failed: Procedure, by_s: float) -> Carried:
+async def resume(gpus: NodeGpus, gpu: str, failed: Procedure, by_s: float) -> Carried:
     """Try once more to restore the former layout after a procedure that failed."""
-    return await _Run(outside, gpu, by_s).again(failed)
+    return await _Run(gpus, gpu, by_s).again(failed)
 
 
 def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
@@ -92,9 +92,9 @@ def used_on(users: tuple[User, ...], gpu: str, layout: Layout) -> Layout:
 class _Run:
     """One procedure on one GPU."""
 
-    def __init__(self, outside: Outside, gpu: str, by_s: float) -> None:
-        self._outside = outside
-        self._timing = outside.timing
+    def __init__(self, gpus: NodeGpus, gpu: str, by_s: float) -> None:
+        self._gpus = gpus
+        self._timing = gpus.timing
         self._gpu = gpu
         self._by_s = by_s
         self._trouble = ""
@@ -104,14 +104,14 @@ class _Run:
     async def again(self, failed: Procedure) -> Carried:
         self._restoring = True
         seen = await self.observe()
-        return await self.go(failed, seen) if isinstance(seen, Observed) else Carried(procedure=failed)
+        return await self.go(failed, seen) if isinstance(seen, LayoutObserved) else Carried(procedure=failed)
 
     async def go(self, procedure: Procedure, event: Event | None) -> Carried:
         while event is not None:
             self._note(procedure, event)
             before = procedure.phase
             procedure, instructions = advance(procedure, event)
-            if procedure.phase is Phase.RESTORING and before is not Phase.RESTORING:
+            if procedure.phase is Stage.RESTORING and before is not Stage.RESTORING:
                 self._by_s = _now() + self._timing.restore_s
                 self._restoring = True
             event = await self._follow(instructions)
@@ -123,12 +123,12 @@ class _Run:
         for instruction in instructions:
             match instruction:
                 case OfferOnly(layout=layout):
-                    told = await self._outside.tell(self._gpu, layout)
+                    told = await self._gpus.offer_only(self._gpu, layout)
                     if not told and len(instructions) > 1:
                         return TimedOut()
                 case AwaitUnused(placements=doomed):
                     event = await self._drain(doomed)
-                case Look():
+                case Observe():
                     event = await self.observe()
                 case Create() | Destroy():
                     event = await self._step(instruction)
@@ -145,7 +145,7 @@ class _Run:
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
                 told = f"{what} did not end in time"
-            case Observed(layout=layout) if procedure.phase is Phase.VERIFYING and layout != procedure.target:
+            case LayoutObserved(layout=layout) if procedure.phase is Stage.VERIFYING and layout != procedure.target:
                 told = "the driver shows another layout than was made"
         self._trouble = self._trouble or told
 
@@ -157,12 +157,12 @@ class _Run:
         if facts is None or facts.lost or facts.layout is None:
             return TimedOut()
         self._incomplete = facts.incomplete
-        return Observed(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
+        return LayoutObserved(facts.layout, used_on(users, self._gpu, facts.layout), facts.incomplete)
 
     async def _facts(self) -> tuple[GpuFacts | None, tuple[User, ...]]:
         """Return the GPU and all users; None where it cannot be seen."""
         try:
-            inventory, users = await self._outside.look()
+            inventory, users = await self._gpus.observe()
         except (TesseraError, TimeoutError):
             return None, ()
         return next((each for each in inventory.gpus if each.uuid == self._gpu), None), users
@@ -174,7 +174,7 @@ class _Run:
         for place in facts.incomplete:
             with contextlib.suppress(TesseraError, TimeoutError):
                 async with asyncio.timeout(self._timing.step_s):
-                    await self._outside.driver.destroy_instance(self._gpu, place)
+                    await self._gpus.driver.destroy_instance(self._gpu, place)
 
     async def _drain(self, doomed: Layout) -> Event:
         """Wait until instances have been seen unused for a while."""
@@ -185,7 +185,7 @@ class _Run:
             if used:
                 return Taken(used[0])
             calm_s = None if used is None else calm_s if calm_s is not None else _now()
-            if calm_s is not None and _now() - calm_s >= self._outside.settle_s(self._gpu):
+            if calm_s is not None and _now() - calm_s >= self._gpus.settle_s(self._gpu):
                 return Drained()
             if _now() >= end_s:
                 return TimedOut()
@@ -204,7 +204,7 @@ class _Run:
                 return StepFailed(step, "it is not known whether it is in use")
             if used:
                 return StepFailed(step, "it has come into use")
-        driver = self._outside.driver
+        driver = self._gpus.driver
         try:
             async with asyncio.timeout_at(min(_now() + self._timing.step_s, self._by_s)):
                 if isinstance(step, Destroy):
@@ -218,7 +218,7 @@ class _Run:
         return StepDone(step)
 
 
-_STEPPING = {Phase.DESTROYING, Phase.CREATING, Phase.RESTORING}
+_STEPPING = {Stage.DESTROYING, Stage.CREATING, Stage.RESTORING}
 
 
 def _verb(step: Step) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 
-from tessera.agent.partition.outside import Evict
+from tessera.agent.partition.nodegpus import Evict
 from tessera.core.node.layouts import User
 from tessera.errors import TesseraError
 from tessera.log import logger

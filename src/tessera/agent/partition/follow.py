@@ -7,13 +7,15 @@ import msgspec
 
 from tessera.agent.partition.cards import Partitioner
 from tessera.agent.partition.evictions import Evictions
-from tessera.agent.partition.outside import Evict
+from tessera.agent.partition.nodegpus import Evict
 from tessera.agent.partition.reboot import RebootRecord
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Attempted,
     Condition,
     Group,
+    LayoutEvent,
+    LayoutRequest,
     Limits,
     NotRebooted,
     Outlook,
@@ -21,8 +23,6 @@ from tessera.core.node.layouts import (
     State,
     Unseen,
     User,
-    Wish,
-    WishEvent,
     advance,
     outlook,
     resumed,
@@ -30,18 +30,18 @@ from tessera.core.node.layouts import (
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 
-__all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "Follower", "Policy"]
+__all__ = ["MIG_CONFIG", "MIG_CONFIG_STATE", "FollowOptions", "Follower"]
 
 MIG_CONFIG, MIG_CONFIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 """The labels that ask and answer. Source: NVIDIA/mig-parted, cmd/nvidia-mig-manager/main.go."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What following a label may do, and where it takes configurations from and reports to."""
 
     configurations: Callable[[], Mapping[str, tuple[Group, ...]]]
     """Returns the file's configurations as it is now; raises InvalidInput where it is no good."""
-    report: Callable[[Wish], Awaitable[None]]
+    report: Callable[[LayoutRequest], Awaitable[None]]
     """Sets the state label, the condition and the event; called again with each change, and until it works."""
     limits: Limits = Limits()
     evict: Evict | None = None
@@ -53,57 +53,57 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower:
-    """One node's wish; `follow` is called with each change of anything, and every few seconds."""
+    """One node's request; `follow` is called with each change of anything, and every few seconds."""
 
-    def __init__(self, partitioner: Partitioner, policy: Policy) -> None:
-        self.wish = Wish()
+    def __init__(self, partitioner: Partitioner, policy: FollowOptions) -> None:
+        self.request = LayoutRequest()
         self._partitioner = partitioner
-        self._outside = partitioner.outside
+        self._gpus = partitioner.gpus
         self._policy = policy
-        self._reported: Wish | None = None
+        self._reported: LayoutRequest | None = None
         self._rebooting = False
         self._withdrawn: set[str] = set()
-        self._evictions = Evictions(policy.evict, self._outside.timing.look_s)
+        self._evictions = Evictions(policy.evict, self._gpus.timing.look_s)
         self._log = logger()
 
     def resume(self, name: str, state: str) -> None:
         """Take up the work of the agent before: call it once, with both labels as they are when this one starts."""
         record = self._policy.record
         rebooted = record is not None and record.holds(name)
-        self.wish = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
-        self._rebooting = self.wish.state is State.REBOOTING
+        self.request = resumed(name, state, _now(), self._policy.limits, rebooted=rebooted)
+        self._rebooting = self.request.state is State.REBOOTING
 
-    async def follow(self, name: str) -> Wish:
+    async def follow(self, name: str) -> LayoutRequest:
         """Do what can be done now for the configuration of this name, and return how it stands.
 
         Args:
             name: value of the label; empty where there is none.
 
         """
-        await self._partitioner.settle(_now() + self._outside.timing.restore_s)
+        await self._partitioner.settle(_now() + self._gpus.timing.restore_s)
         seen = await self._advance(name)
-        if self.wish.acts and isinstance(seen, Seen):
+        if self.request.acts and isinstance(seen, Seen):
             failed = await self._act(seen)
             if failed:
                 await self._report()
             else:
                 await self._advance(name)
-        return self.wish
+        return self.request
 
-    async def _advance(self, name: str) -> WishEvent:
+    async def _advance(self, name: str) -> LayoutEvent:
         """Look, decide and report."""
         event, inventory = await self._look(name)
-        self.wish = advance(self.wish, event, _now(), self._policy.limits)
-        if not self.wish.acts:
+        self.request = advance(self.request, event, _now(), self._policy.limits)
+        if not self.request.acts:
             self._evictions.begin_anew()
         if isinstance(event, Seen):
             await self._withdraw(event.outlook, inventory)
-            if self.wish.state is State.SUCCESS:
+            if self.request.state is State.SUCCESS:
                 await self._partitioner.write_down(inventory, (gpu for gpu, _ in event.outlook.changes))
-        if self._policy.record and not self.wish.rebooted:
+        if self._policy.record and not self.request.rebooted:
             self._policy.record.forget()
         await self._report()
-        if self.wish.state is not State.REBOOTING:
+        if self.request.state is not State.REBOOTING:
             self._rebooting = False
         elif isinstance(event, Seen) and not self._rebooting and self._is_reported():
             self._rebooting = True
@@ -115,15 +115,15 @@ class Follower:
         tried, failed = False, await self._in_use()
         try:
             if not failed and self._policy.reboot and self._policy.record:
-                self._policy.record.write(self.wish.name)
-                self._log.warning("node_reboots", reason=self.wish.reason)
+                self._policy.record.write(self.request.name)
+                self._log.warning("node_reboots", reason=self.request.reason)
                 tried = True
                 await self._policy.reboot()
         except TesseraError as error:
             failed = f"the reboot failed: {error}"
         if failed:
             event = NotRebooted(failed, seen, tried)
-            self.wish = advance(self.wish, event, _now(), self._policy.limits)
+            self.request = advance(self.request, event, _now(), self._policy.limits)
             await self._report()
 
     async def _in_use(self) -> str:
@@ -131,22 +131,22 @@ class Follower:
         calm_s = _now()
         while True:
             try:
-                inventory, users = await self._outside.look()
+                inventory, users = await self._gpus.observe()
             except (TesseraError, TimeoutError) as error:
                 return f"it is not known who uses the GPUs: {str(error) or 'no answer in time'}"
             if users:
                 return f"{users[0].name} came before the node could be rebooted"
             if any(gpu.uuid not in self._withdrawn for gpu in inventory.gpus):
                 return "GPUs could not be withdrawn from the pods before the reboot"
-            if _now() - calm_s >= self._outside.timing.settle_s:
+            if _now() - calm_s >= self._gpus.timing.settle_s:
                 return ""
-            await asyncio.sleep(self._outside.timing.poll_s)
+            await asyncio.sleep(self._gpus.timing.poll_s)
 
-    async def _look(self, name: str) -> tuple[WishEvent, Inventory]:
+    async def _look(self, name: str) -> tuple[LayoutEvent, Inventory]:
         if not name:
-            return Seen("", Outlook(world=())), Inventory(gpus=())
+            return Seen("", Outlook(observed=())), Inventory(gpus=())
         try:
-            inventory, users = await self._outside.look()
+            inventory, users = await self._gpus.observe()
         except TimeoutError:
             return Unseen(name, "driver or kubelet do not answer in time"), Inventory(gpus=())
         except TesseraError as error:
@@ -157,7 +157,7 @@ class Follower:
         try:
             configurations = self._policy.configurations()
         except InvalidInput as error:
-            return Outlook(world=(), invalid=str(error), idle=not users)
+            return Outlook(observed=(), invalid=str(error), idle=not users)
         seen = outlook(name, configurations, inventory, users)
         refused = self._evictions.refusals(_in_the_way(seen))
         return msgspec.structs.replace(seen, notes=refused) if refused else seen
@@ -167,12 +167,12 @@ class Follower:
         await self._evictions.ask(_in_the_way(seen.outlook))
         able = {gpu for gpu, _ in seen.outlook.feasible}
         chosen = (target for target in seen.outlook.targets if target.gpu in able)
-        failures = await self._partitioner.apply(chosen, self.wish.until_s)
+        failures = await self._partitioner.apply(chosen, self.request.until_s)
         if not failures:
             return False
         event, _ = await self._look(seen.name)
-        world = event.outlook.world if isinstance(event, Seen) else ()
-        self.wish = advance(self.wish, Attempted(failures, world), _now(), self._policy.limits)
+        observed = event.outlook.observed if isinstance(event, Seen) else ()
+        self.request = advance(self.request, Attempted(failures, observed), _now(), self._policy.limits)
         return True
 
     async def _withdraw(self, seen: Outlook, inventory: Inventory) -> None:
@@ -180,32 +180,32 @@ class Follower:
 
         Before a reboot nothing at all is offered.
         """
-        waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.wish.acts else {}
-        changed = {gpu for gpu, _ in seen.feasible} if self.wish.acts else set()
-        if self.wish.state is State.REBOOTING:
+        waiting = {gpu: blocked.withdraw for gpu, blocked in seen.blocked} if self.request.acts else {}
+        changed = {gpu for gpu, _ in seen.feasible} if self.request.acts else set()
+        if self.request.state is State.REBOOTING:
             waiting = {gpu.uuid: gpu.layout or () for gpu in inventory.gpus}
         for gpu in inventory.gpus:
             if gpu.uuid in waiting:
                 kept = tuple(each for each in gpu.layout or () if each not in waiting[gpu.uuid])
-                if await self._outside.tell(gpu.uuid, kept):
+                if await self._gpus.offer_only(gpu.uuid, kept):
                     self._withdrawn.add(gpu.uuid)
         for uuid in self._withdrawn.difference(waiting, changed):
-            if await self._outside.tell(uuid, None):
+            if await self._gpus.offer_only(uuid, None):
                 self._withdrawn.discard(uuid)
 
     async def _report(self) -> None:
         if self._is_reported():
             return
         try:
-            async with asyncio.timeout(self._outside.timing.look_s):
-                await self._policy.report(self.wish)
+            async with asyncio.timeout(self._gpus.timing.look_s):
+                await self._policy.report(self.request)
         except (TesseraError, TimeoutError) as error:
             self._log.warning("layout_not_reported", reason=str(error) or "no answer in time")
             return
-        self._reported = self.wish
+        self._reported = self.request
 
     def _is_reported(self) -> bool:
-        return self._reported is not None and _told(self.wish) == _told(self._reported)
+        return self._reported is not None and _shown(self.request) == _shown(self._reported)
 
 
 def _in_the_way(seen: Outlook) -> tuple[User, ...]:
@@ -213,9 +213,9 @@ def _in_the_way(seen: Outlook) -> tuple[User, ...]:
     return tuple(user for _, blocked in seen.blocked for user in blocked.users)
 
 
-def _told(wish: Wish) -> tuple[State | None, Condition | None]:
-    """Return what others see of a wish."""
-    return wish.state, wish.condition
+def _shown(request: LayoutRequest) -> tuple[State | None, Condition | None]:
+    """Return what others see of a request."""
+    return request.state, request.condition
 
 
 def _now() -> float:

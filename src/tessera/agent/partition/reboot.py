@@ -1,4 +1,4 @@
-"""Telling the node to reboot, and remembering on disk that it was told, for a reboot ends the agent."""
+"""Reboots the node, and remembers that on disk, for a reboot ends the agent."""
 
 import os
 from pathlib import Path

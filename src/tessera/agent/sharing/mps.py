@@ -15,7 +15,7 @@ from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.node.mpsdaemon import DaemonRecord, DaemonSeen, DaemonState, Phase, Step, next_step
+from tessera.core.node.mpsdaemon import DaemonPhase, DaemonRecord, DaemonSeen, DaemonState, Step, next_step
 from tessera.errors import TesseraError, Unavailable
 from tessera.log import Logger
 
@@ -88,7 +88,7 @@ class MpsSupervisor:
         return self._state(key, wanted, step, seen)
 
     def _state(self, key: str, wanted: MpsTarget | None, step: Step, seen: DaemonSeen) -> DaemonState:
-        phase: Phase = "running"
+        phase: DaemonPhase = "running"
         reason = ""
         if step in {Step.WAIT, Step.QUIT, Step.KILL}:
             phase, reason = "failed", self._reasons.get(key, "it does not answer")

@@ -134,7 +134,7 @@ def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: l
 
 def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
     """Return the nodes with their unhealthy devices closed to new pods."""
-    sick = {name: state.sick for name, state in states.items() if state.reported and state.sick}
+    sick = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
         if running.assignment.node in sick:

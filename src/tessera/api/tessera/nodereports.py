@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import GpuNodeState, ImpairedKind, Impairment, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, ImpairedKind, Impairment
 from tessera.core.cluster.mps import Enforcement
 from tessera.core.gpu.inventory import Inventory
-from tessera.core.node.health import Change, Phase
+from tessera.core.node.health import HealthChange, HealthPhase
 
 __all__ = [
     "CONDITION",
@@ -135,17 +135,17 @@ def condition(
     }
 
 
-def health_report(change: Change, inventory: Inventory) -> Report:
+def health_report(change: HealthChange, inventory: Inventory) -> Report:
     """Return the event of a device that became unhealthy, or healthy again."""
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-    gpu, placement = (change.key, None) if isinstance(change.key, str) else change.key
+    gpu, placement = change.device
     where = f", {placement.profile} at {placement.start}" if placement else ""
-    healthy = change.after is Phase.HEALTHY
+    healthy = change.after is HealthPhase.HEALTHY
     message = f"GPU {indices.get(gpu, '?')} ({gpu}){where}: {change.after.value}, {change.reason}"
     return Report(reason="DeviceHealthy" if healthy else "DeviceUnhealthy", message=message, warning=not healthy)
 
 
-def gpu_revision(state: GpuNodeState, offered: Iterable[Wanted]) -> str:
+def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:
     """Return the value of the label `tessera.dev/gpu-revision`, the same for the same state.
 
     Args:
@@ -153,7 +153,7 @@ def gpu_revision(state: GpuNodeState, offered: Iterable[Wanted]) -> str:
         offered: the devices that are the kubelet's, sorted.
 
     """
-    text = msgspec.json.encode((state.gpus, state.sick, state.unit_mib, tuple(offered)), order="deterministic")
+    text = msgspec.json.encode((state.gpus, state.unhealthy, state.unit_mib, tuple(offered)), order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]
 
 

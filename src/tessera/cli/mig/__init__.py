@@ -8,7 +8,7 @@ import click
 import msgspec
 from rich.console import RenderableType
 
-from tessera.agent.partition import Checkpoint, Outside
+from tessera.agent.partition import Checkpoint, NodeGpus
 from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.mig import node, tables
@@ -240,8 +240,8 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
     """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
     locks = node.locks_in(given["state_dir"])
 
-    async def work(outside: Outside) -> Brought:
-        seen: Seen = await node.look(outside)
+    async def work(node_gpus: NodeGpus) -> Brought:
+        seen: Seen = await node.look(node_gpus)
         asked = asked_of(seen.inventory)
         if not asked.targets and not asked.unseen:
             click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
@@ -250,9 +250,9 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
         wanted = Wanted(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
-            return await node.bring(outside, wanted)
+            return await node.bring(node_gpus, wanted)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
-            return await node.bring(outside, msgspec.structs.replace(wanted, evict=evict))
+            return await node.bring(node_gpus, msgspec.structs.replace(wanted, evict=evict))
 
     brought = _run(work, means, given)
     if locks.problem:
@@ -267,7 +267,7 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
         raise Unavailable(subject, found=lack.found, wanted=lack.wanted, accepted=lack.accepted) from lack
 
 
-def _run(work: Callable[[Outside], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
+def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
     """Do something on this node, and say where it is not known who uses which GPU."""
     result, note = node.run(work, means, given["kubelet_socket"], _cluster(given))
     if note:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from tessera.api.tessera.gpunodes import read_gpu_node
-from tessera.api.tessera.pods.dues import read_dues
+from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.cli.livecluster import authority_of
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import GPU_NODES, PODS, HttpKube, Kube, Selection
@@ -19,7 +19,7 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.holdings import holdings
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held
 from tessera.errors import TesseraError, Unsupported
 
 __all__ = ["Cluster", "Holders", "Record"]
@@ -71,7 +71,7 @@ class Holders:
             return plain
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                dues = await self._dues()
+                requests = await self._requests()
         except TimeoutError:
             self.note = _note(f"the API server did not answer within {_PATIENCE_S:g} s")
             return plain
@@ -79,9 +79,9 @@ class Holders:
             self.note = _note(str(error))
             return plain
         inventory = await self._driver.inventory()
-        return [(each.pod, each.devices) for each in holdings(record, dues, inventory)]
+        return [(each.pod, each.devices) for each in holdings(record, requests, inventory)]
 
-    async def _dues(self) -> tuple[Due, ...]:
+    async def _requests(self) -> tuple[AssignedRequest, ...]:
         if not self._cluster.node:
             self.note = _note("--node or NODE_NAME names this node's object")
             return ()
@@ -95,11 +95,11 @@ def _note(reason: str) -> str:
     return f"a pod with units of memory stands at each GPU that the kubelet counts a unit on, not at its own: {reason}"
 
 
-async def _assigned(kube: Kube, node: str) -> tuple[Due, ...]:
+async def _assigned(kube: Kube, node: str) -> tuple[AssignedRequest, ...]:
     listing = await kube.list(PODS, Selection(fields=(("spec.nodeName", node),)))
     state, authority = await _state(kube, node), await authority_of(kube)
     keys = authority.keys(state) if authority else None
-    return read_dues(listing.objects, share_unit_mib=state.unit_mib, keys=keys).dues
+    return read_assigned_requests(listing.objects, share_unit_mib=state.unit_mib, keys=keys).requests
 
 
 async def _state(kube: Kube, node: str) -> GpuNodeState:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeLocks, Outside, Partitioner
+from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeGpus, NodeLocks, Partitioner
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted
@@ -97,7 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    work: Callable[[Outside], Awaitable[_Result]],
+    work: Callable[[NodeGpus], Awaitable[_Result]],
     means: Means | None,
     socket: Path,
     cluster: Cluster = _NO_CLUSTER,
@@ -116,7 +116,7 @@ def run(
         given = means or Means()
         async with _opened(given.driver) as gpus:
             holders = Holders(gpus, given.record or _record(socket), cluster, given.kube)
-            return await work(Outside(driver=gpus, held=holders.held, offer=_offer)), holders.note
+            return await work(NodeGpus(driver=gpus, held=holders.held, offer=_offer)), holders.note
 
     return asyncio.run(all_of_it())
 
@@ -194,7 +194,7 @@ def locks_in(state: Path | None) -> NodeLocks:
     return NodeLocks(paths.locks)
 
 
-async def look(outside: Outside) -> Seen:
+async def look(node_gpus: NodeGpus) -> Seen:
     """Return the node as it is.
 
     Raises:
@@ -202,7 +202,7 @@ async def look(outside: Outside) -> Seen:
 
     """
     try:
-        inventory, users = await outside.look()
+        inventory, users = await node_gpus.observe()
     except TimeoutError as error:
         raise Unavailable("GPU driver and kubelet", found="no answer in time", wanted="an answer") from error
     return Seen(inventory=inventory, users=users)
@@ -289,7 +289,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     """Why the checkpoint is not written although it should be."""
 
 
-async def bring(outside: Outside, wanted: Wanted) -> Brought:
+async def bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
     """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first.
 
     Raises:
@@ -299,19 +299,19 @@ async def bring(outside: Outside, wanted: Wanted) -> Brought:
     async with contextlib.AsyncExitStack() as stack:
         for gpu in sorted(target.gpu for target in wanted.asked.targets):
             await stack.enter_async_context(wanted.locks.hold(gpu, by_s=0.0))
-        return await _bring(outside, wanted)
+        return await _bring(node_gpus, wanted)
 
 
-async def _bring(outside: Outside, wanted: Wanted) -> Brought:
+async def _bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
     targets = wanted.asked.targets
-    before = {each.index: each for each in planned(await look(outside), wanted.asked, evict=wanted.evict is not None)}
-    partitioner = Partitioner(outside)
+    before = {each.index: each for each in planned(await look(node_gpus), wanted.asked, evict=wanted.evict is not None)}
+    partitioner = Partitioner(node_gpus)
     by_s = asyncio.get_running_loop().time() + wanted.timeout_s
     failures = await partitioner.apply(targets, by_s)
-    evictions = Evictions(wanted.evict, outside.timing.look_s)
-    if wanted.evict and await _make_way(outside, targets, evictions, by_s):
+    evictions = Evictions(wanted.evict, node_gpus.timing.look_s)
+    if wanted.evict and await _make_way(node_gpus, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
-    seen = await look(outside)
+    seen = await look(node_gpus)
     after = planned(seen, wanted.asked)
     unwritten = None
     if wanted.checkpoint is not None and not failures and not wanted.asked.unseen:
@@ -324,11 +324,11 @@ async def _bring(outside: Outside, wanted: Wanted) -> Brought:
     return Brought(outcomes=outcomes, unwritten=unwritten)
 
 
-async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
+async def _make_way(node_gpus: NodeGpus, targets: Sequence[Target], evictions: Evictions, by_s: float) -> bool:
     """Evict the pods in the way of targets until none is left; return whether any was there and all have gone."""
     asked = False
     while asyncio.get_running_loop().time() < by_s:
-        seen = await look(outside)
+        seen = await look(node_gpus)
         gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
         changes = (change(gpus[target.gpu], target, seen.users) for target in targets)
         pods = [user for each in changes if isinstance(each, Blocked) for user in each.users if user.pod]
@@ -336,7 +336,7 @@ async def _make_way(outside: Outside, targets: Sequence[Target], evictions: Evic
             return asked
         asked = True
         await evictions.ask(pods)
-        await asyncio.sleep(outside.timing.poll_s)
+        await asyncio.sleep(node_gpus.timing.poll_s)
     return False
 
 

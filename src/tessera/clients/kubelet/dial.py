@@ -12,7 +12,7 @@ from tessera.clients.kubelet.plugin import HEALTHY, SERVICE, PluginOptions
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
 from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
 
 __all__ = ["Endpoint", "Listed"]
@@ -82,7 +82,7 @@ class Endpoint:
         """Ask the options again, which shows that the plugin answers."""
         await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
 
-    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         """Return the ids that the plugin prefers."""
         request = wire.PreferredAllocationRequest(
             container_requests=[

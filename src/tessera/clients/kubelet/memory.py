@@ -22,7 +22,7 @@ from tessera.clients.kubelet.plugin import VERSION
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as plugin_wire
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as pods_wire
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict, Unavailable
 
 __all__ = ["Container", "MemoryKubelet"]
@@ -269,7 +269,7 @@ class MemoryKubelet:
         endpoint = self._endpoints[resource]
         if not endpoint.options.preferred:
             return tuple(available[:count])
-        preferred = await endpoint.prefer(Wanted(available=tuple(available), size=count))
+        preferred = await endpoint.prefer(PreferenceRequest(available=tuple(available), size=count))
         free = set(available)
         return tuple(dict.fromkeys([*(each for each in preferred if each in free), *available]))[:count]
 

@@ -12,7 +12,7 @@ from tessera.clients.kubelet import sockets
 from tessera.clients.kubelet.wire import deviceplugin_v1beta1_pb2 as wire
 from tessera.core.cluster.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import TesseraError, Unavailable
 
 __all__ = ["DevicePlugin", "PluginOptions", "PluginServer", "register", "serve"]
@@ -44,7 +44,7 @@ class DevicePlugin(Protocol):
     def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
 
-    async def prefer(self, wanted: Wanted) -> tuple[str, ...]:
+    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
@@ -146,7 +146,7 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
     async def prefer(request: wire.PreferredAllocationRequest, context: _Context) -> wire.PreferredAllocationResponse:
         async def one(each: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
-            wanted = Wanted(
+            wanted = PreferenceRequest(
                 available=tuple(each.available_deviceIDs),
                 must_include=tuple(each.must_include_deviceIDs),
                 size=each.allocation_size,

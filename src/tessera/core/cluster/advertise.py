@@ -5,11 +5,11 @@ strategy `single` wants all MIG instances of a node alike; gpushare-device-plugi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
 
 import msgspec
 
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Device, Mode, Sharing, devices
@@ -18,16 +18,12 @@ __all__ = [
     "LONGEST_ID",
     "MOST_DEVICES",
     "SHARE_RESOURCES",
-    "DeviceKey",
     "NodeOffer",
     "OfferOptions",
     "PluginDevice",
     "Resource",
     "offer",
 ]
-
-DeviceKey: TypeAlias = str | tuple[str, Placement]
-"""A GPU by its UUID, or a MIG instance by its GPU's UUID and its placement."""
 
 _NEEDS = "tessera.dev/gpu-memory"
 SHARE_RESOURCES = ("aliyun.com/gpu-mem", _NEEDS)
@@ -59,9 +55,9 @@ class PluginDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Percent of the GPU's compute granted."""
 
     @property
-    def key(self) -> DeviceKey:
+    def device(self) -> DeviceId:
         """The GPU or the MIG instance, whichever of its replicas or units this is."""
-        return self.gpu_uuid if self.placement is None else (self.gpu_uuid, self.placement)
+        return DeviceId(self.gpu_uuid, self.placement)
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,19 +87,18 @@ class OfferOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     unit_mib: int = 1024
     """Memory of one unit."""
-    unhealthy: frozenset[DeviceKey] = frozenset()
-    """A sick GPU makes its instances and replicas sick."""
-    given: frozenset[DeviceKey] = frozenset()
+    unhealthy: frozenset[DeviceId] = frozenset()
+    """An unhealthy GPU makes its instances and replicas unhealthy."""
+    given: frozenset[DeviceId] = frozenset()
     """MIG instances that pods hold by their assignment; they are not offered as devices as well."""
-    chosen: Mapping[str, frozenset[Placement | None]] = {}
-    """By UUID of managed GPUs, the devices that alone are offered, None for the whole GPU; other GPUs offer
-    all they have."""
+    chosen: Mapping[str, frozenset[DeviceId]] = {}
+    """By UUID of managed GPUs, the devices that alone are offered; other GPUs offer all they have."""
     enforced: frozenset[Mode] = frozenset(Mode)
     """Modes whose isolation the node can enforce now."""
 
 
 def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> NodeOffer:
-    """Return what the kubelet is told, of GPUs shared as `gpus` say and as the driver shows them.
+    """Return what the kubelet is offered, of GPUs shared as `gpus` say and as the driver shows them.
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
     scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
@@ -171,13 +166,13 @@ def _chosen(gpu: Gpu, options: OfferOptions) -> tuple[Device, ...]:
     chosen = options.chosen.get(gpu.uuid)
     if chosen is None:
         return gpu.devices
-    if gpu.sharing.layout is None and None in chosen and Mode.WHOLE in gpu.sharing.modes:
+    if gpu.sharing.layout is None and DeviceId(gpu.uuid) in chosen and Mode.WHOLE in gpu.sharing.modes:
         return devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
-    return tuple(device for device in gpu.devices if device.placement in chosen)
+    return tuple(device for device in gpu.devices if DeviceId(gpu.uuid, device.placement) in chosen)
 
 
 def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
-    if device.mode not in options.enforced or (facts.uuid, device.placement) in options.given:
+    if device.mode not in options.enforced or DeviceId(facts.uuid, device.placement) in options.given:
         return False
     return device.placement is None or any(each.placement == device.placement for each in facts.instances)
 
@@ -185,7 +180,7 @@ def _offered(device: Device, facts: GpuFacts, options: OfferOptions) -> bool:
 def _missing(gpu: Gpu, facts: GpuFacts, missing: list[Device], options: OfferOptions) -> Iterator[str]:
     """Return why devices of a GPU are not offered; those that pods hold by assignment need no reason."""
     for device in missing:
-        if (facts.uuid, device.placement) in options.given:
+        if DeviceId(facts.uuid, device.placement) in options.given:
             continue
         name = device.placement.profile if device.placement else "the GPU"
         place = f" at {device.placement.start}" if device.placement else ""
@@ -198,11 +193,11 @@ def _clients(device: Device, facts: GpuFacts, options: OfferOptions) -> Iterator
     """Return a device once, or once for each of its clients."""
     placement = device.placement
     uuid = facts.uuid if placement is None else next(i.uuid for i in facts.instances if i.placement == placement)
-    sick = {facts.uuid, (facts.uuid, placement)} & options.unhealthy
+    unhealthy = {DeviceId(facts.uuid), DeviceId(facts.uuid, placement)} & options.unhealthy
     for number in range(device.clients):
         yield PluginDevice(
             id=uuid if device.clients == 1 else f"{uuid}::{number}",
-            healthy=not (facts.lost or sick),
+            healthy=not (facts.lost or unhealthy),
             numa=facts.numa,
             gpu_uuid=facts.uuid,
             uuid=uuid,
@@ -228,7 +223,7 @@ def _unit_count(gpu: Gpu, facts: GpuFacts, unit_mib: int) -> int:
 def _too_many_units(sharing: Iterable[tuple[Gpu, GpuFacts]], unit_mib: int) -> str:
     """Return why units of the memory of these GPUs cannot be offered; empty when they can.
 
-    It is told before there are any: a node of eight GPUs has a million of a MiB each.
+    It is said before there are any: a node of eight GPUs has a million of a MiB each.
     """
     count = sum(_unit_count(gpu, facts, unit_mib) for gpu, facts in sharing)
     cause = f"{count} units of {unit_mib} MiB are more than the {MOST_DEVICES} a kubelet takes of a node"
@@ -242,7 +237,7 @@ def _units(gpu: Gpu, facts: GpuFacts, options: OfferOptions) -> Iterator[PluginD
     for number in range(_unit_count(gpu, facts, options.unit_mib)):
         yield PluginDevice(
             id=f"{facts.uuid}-_-{number}",
-            healthy=not (facts.lost or facts.uuid in options.unhealthy),
+            healthy=not (facts.lost or DeviceId(facts.uuid) in options.unhealthy),
             numa=facts.numa,
             gpu_uuid=facts.uuid,
             uuid=facts.uuid,

@@ -21,7 +21,7 @@ def shares_by_id(gpus: Iterable[Gpu], inventory: Inventory) -> Mapping[str, Shar
         name: Share.of_device(gpu.index, device, "")
         for gpu in gpus
         if gpu.uuid in facts
-        for device in _devices(gpu)
+        for device in ((_whole(gpu),) if gpu.sharing.managed and gpu.sharing.layout is None else gpu.devices)
         for name in _ids(device, facts[gpu.uuid])
     }
 
@@ -49,12 +49,6 @@ def named_share(gpu: Gpu, placement: Placement | None) -> Share:
 def _whole(gpu: Gpu) -> Device:
     (device,) = devices(gpu.model, gpu.memory_mib, Sharing(modes=(Mode.WHOLE,)))
     return device
-
-
-def _devices(gpu: Gpu) -> tuple[Device, ...]:
-    if gpu.sharing.managed and gpu.sharing.layout is None:
-        return (_whole(gpu),)
-    return gpu.devices
 
 
 def _ids(device: Device, facts: GpuFacts) -> Iterator[str]:

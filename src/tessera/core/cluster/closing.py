@@ -1,13 +1,12 @@
-"""GPUs and MIG instances that are not well: they keep what pods hold of them, and offer nothing new."""
+"""Unhealthy GPUs and MIG instances: they keep what pods hold of them, and offer nothing new."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import Sick
+from tessera.core.cluster.gpunodestate import UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Share
-from tessera.core.gpu.mig import Layout, Placement, placement_at
+from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
 
 __all__ = ["without_new"]
@@ -15,16 +14,16 @@ __all__ = ["without_new"]
 _AMOUNTS = {Mode.MPS, Mode.MEMORY_SHARE}
 
 
-def without_new(gpu: Gpu, sick: Iterable[Sick], held: Sequence[Share]) -> Gpu:
-    """Return a GPU as a planner may use it: what is sick of it serves those who hold it and nobody else.
+def without_new(gpu: Gpu, unhealthy: Iterable[UnhealthyDevice], held: Sequence[Share]) -> Gpu:
+    """Return a GPU as a planner may use it: what is unhealthy of it serves those who hold it and nobody else.
 
     Args:
         gpu: the GPU.
-        sick: what is not well; only what names this GPU counts.
+        unhealthy: devices; only those of this GPU count.
         held: shares of this GPU that pods hold.
 
     """
-    own = [each.placement for each in sick if each.gpu == gpu.uuid]
+    own = [each.placement for each in unhealthy if each.gpu == gpu.uuid]
     if None in own:
         return _closed(gpu, held)
     places = [place for place in own if place is not None and place in (gpu.sharing.layout or ())]
@@ -33,11 +32,14 @@ def without_new(gpu: Gpu, sick: Iterable[Sick], held: Sequence[Share]) -> Gpu:
 
 def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
     modes = tuple(dict.fromkeys(share.mode for share in held))
-    layout = _held_instances(gpu, held)
-    clients = Counter(place for share in held if (place := _place(share, layout)) is not None)
+    holders: dict[Placement, list[Share]] = {}
+    for share in held:
+        if share.start is not None and any(each.name == share.profile for each in gpu.model.profiles):
+            holders.setdefault(placement_at(gpu.model, share.profile or "", share.start), []).append(share)
     sharing = Sharing(modes=modes)
-    if layout:
-        offers = tuple(_offer(place, held, clients[place]) for place in layout)
+    if holders:
+        layout = tuple(sorted(holders))
+        offers = tuple(Offer(placement=each, mode=holders[each][0].mode, clients=len(holders[each])) for each in layout)
         sharing = Sharing(modes=modes, layout=layout, recut=False, offers=offers)
     elif modes and (modes[0] not in _AMOUNTS or gpu.sharing.replicas):
         sharing = Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
@@ -45,22 +47,6 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
         left = sum(share.memory_mib for share in held)
         return msgspec.structs.replace(gpu, memory_mib=left, sharing=sharing)
     return msgspec.structs.replace(gpu, sharing=sharing)
-
-
-def _held_instances(gpu: Gpu, held: Sequence[Share]) -> Layout:
-    known = {profile.name for profile in gpu.model.profiles}
-    places = ((share.profile, share.start) for share in held)
-    found = {placement_at(gpu.model, name, start) for name, start in places if name in known and start is not None}
-    return tuple(sorted(found))
-
-
-def _place(share: Share, layout: Layout) -> Placement | None:
-    return next((place for place in layout if (place.profile, place.start) == (share.profile, share.start)), None)
-
-
-def _offer(place: Placement, held: Sequence[Share], clients: int) -> Offer:
-    mode = next(share.mode for share in held if (share.profile, share.start) == (place.profile, place.start))
-    return Offer(placement=place, mode=mode, clients=clients)
 
 
 def _without(gpu: Gpu, places: Sequence[Placement], held: Sequence[Share]) -> Gpu:

@@ -1,4 +1,4 @@
-"""A live cluster as its API tells it: nodes with their GPUs, pods with what they hold, whether that can be or not."""
+"""A live cluster as its API shows it: nodes with their GPUs, pods with what they hold, whether that can be or not."""
 
 import enum
 
@@ -32,7 +32,7 @@ class Record(enum.StrEnum):
     GUESSED = "guessed"
     """Nobody recorded them: devices of its node that fit are taken for them."""
     NONE = "none"
-    """It holds none, or nobody can tell which."""
+    """It holds none, or nobody knows which."""
 
 
 class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     advertised: tuple[tuple[str, int], ...] = ()
     """GPU resources it offers to kube-scheduler, with how many of each."""
     problem: str = ""
-    """Why its GPUs cannot be told; empty where they can."""
+    """Why its GPUs are not known; empty where they are."""
 
 
 class SeenPod(msgspec.Struct, frozen=True, kw_only=True):

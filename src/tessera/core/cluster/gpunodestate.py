@@ -4,17 +4,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.workload.need import PodKey
 
-__all__ = ["Claim", "GpuNodeState", "ImpairedKind", "Impairment", "Sick", "Used", "Wanted"]
+__all__ = ["Claim", "DesiredDevices", "GpuNodeState", "ImpairedKind", "Impairment", "UnhealthyDevice", "Used"]
 
 ImpairedKind: TypeAlias = Literal["Refused", "Overridden", "Withheld"]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one GPU for pods with exact requests: that shall exist and be advertised, or that are."""
 
     gpu: str
@@ -22,6 +22,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
     """Whether the GPU is wanted as one whole device; then no instances are wanted."""
     instances: Layout = ()
+
+    @property
+    def devices(self) -> tuple[DeviceId, ...]:
+        """The devices one by one."""
+        whole = (DeviceId(self.gpu),) if self.whole else ()
+        return (*whole, *(DeviceId(self.gpu, each) for each in self.instances))
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +41,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Which of several attempts to bind the pod wrote it; who gives an attempt up drops no other's claim."""
 
 
-class Sick(msgspec.Struct, frozen=True, kw_only=True):
+class UnhealthyDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device that is given to nobody for now."""
 
     gpu: str
@@ -75,7 +81,7 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     name: NodeName
     gpus: tuple[Gpu, ...] = ()
     """As the driver shows them and as they are shared now, with the layout that exists; sorted by index."""
-    sick: tuple[Sick, ...] = ()
+    unhealthy: tuple[UnhealthyDevice, ...] = ()
     used: tuple[Used, ...] = ()
     unit_mib: int = 1024
     """Memory of one unit of `tessera.dev/gpu-memory` and `aliyun.com/gpu-mem`."""
@@ -83,8 +89,8 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the GPU driver."""
     reported: bool = False
     """Whether an agent has written the GPUs; before it has, nothing can be granted."""
-    wanted: tuple[Wanted, ...] = ()
-    offered: tuple[Wanted, ...] = ()
+    wanted: tuple[DesiredDevices, ...] = ()
+    offered: tuple[DesiredDevices, ...] = ()
     """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
     are nobody else's until the agent takes them out."""
     claims: tuple[Claim, ...] = ()
@@ -97,8 +103,3 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     older agent reports, which does not sign."""
     version: str = ""
     """Version of the object all this was read from, for a write that must not overlook another's."""
-
-    @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
-        """What must not be granted: GPUs by UUID, MIG instances by UUID of the GPU and placement."""
-        return frozenset(each.gpu if each.placement is None else (each.gpu, each.placement) for each in self.sick)

@@ -79,14 +79,11 @@ def _target(facts: GpuFacts, device: Device) -> MpsTarget:
 
 def enforceable(gpus: Iterable[Gpu], ready: Collection[str]) -> tuple[Gpu, ...]:
     """Return the GPUs without the shares that need MPS, except on devices whose key (`mps_key`) is in `ready`."""
-    return tuple(
-        msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing, _ready_places(gpu, ready))) for gpu in gpus
-    )
-
-
-def _ready_places(gpu: Gpu, ready: Collection[str]) -> set[Placement | None]:
-    places: tuple[Placement | None, ...] = (None, *(gpu.sharing.layout or ()))
-    return {place for place in places if mps_key(gpu.uuid, place) in ready}
+    found = []
+    for gpu in gpus:
+        places = {place for place in (None, *(gpu.sharing.layout or ())) if mps_key(gpu.uuid, place) in ready}
+        found.append(msgspec.structs.replace(gpu, sharing=without_mps(gpu.sharing, places)))
+    return tuple(found)
 
 
 class Level(enum.StrEnum):

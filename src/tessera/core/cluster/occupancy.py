@@ -1,4 +1,4 @@
-"""Who holds what on each GPU of a fleet, from running pods and planned assignments."""
+"""GPU usage of a fleet: the shares of running pods and of planned assignments on each GPU."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,1 +1,1 @@
-"""What is the kubelet given? Which devices a container prefers, gets and may start with, and how."""
+"""What is the kubelet given? Which devices a container prefers, is allocated and may start with, and how."""

@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
+from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.cluster.snapshot import Share
+from tessera.core.gpu.deviceids import DeviceId, devices_by_uuid, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.mig import Placement, placement_at
 from tessera.core.gpu.sharing import Mode
@@ -19,7 +20,7 @@ from tessera.core.gpu.sharing import Mode
 __all__ = [
     "Allocation",
     "Clash",
-    "Sharer",
+    "Exclusivity",
     "Use",
     "clashes",
     "conflicts",
@@ -27,11 +28,10 @@ __all__ = [
     "uses_of_devices",
     "uses_of_ids",
     "uses_of_shares",
-    "uuids_of_uses",
 ]
 
 
-class Sharer(enum.StrEnum):
+class Exclusivity(enum.StrEnum):
     """Who else may use a device."""
 
     EXCLUSIVE = "exclusive"
@@ -42,41 +42,34 @@ class Sharer(enum.StrEnum):
     """Others with an amount of its memory, as long as there is enough."""
 
 
-_SHARERS = {
-    Mode.WHOLE: Sharer.EXCLUSIVE,
-    Mode.MIG: Sharer.EXCLUSIVE,
-    Mode.MPS: Sharer.MEMORY,
-    Mode.MEMORY_SHARE: Sharer.MEMORY,
+_EXCLUSIVITY = {
+    Mode.WHOLE: Exclusivity.EXCLUSIVE,
+    Mode.MIG: Exclusivity.EXCLUSIVE,
+    Mode.MPS: Exclusivity.MEMORY,
+    Mode.MEMORY_SHARE: Exclusivity.MEMORY,
 }
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """One device that a container uses, or its part of one."""
+class Use(msgspec.Struct, frozen=True, kw_only=True, rename={"exclusivity": "sharer"}):
+    """One device that a container uses, or its part of one; written to `allocations.json`, hence the name there."""
 
     gpu: str
     """UUID."""
     placement: Placement | None = None
     """The MIG instance; None for the whole GPU."""
-    sharer: Sharer = Sharer.EXCLUSIVE
+    exclusivity: Exclusivity = Exclusivity.EXCLUSIVE
     memory_mib: int = 0
     """Memory that the container may use, where that is what is counted."""
 
     @property
-    def key(self) -> DeviceKey:
+    def device(self) -> DeviceId:
         """The device."""
-        return self.gpu if self.placement is None else (self.gpu, self.placement)
-
-    def overlaps(self, other: "Use") -> bool:
-        """Return whether two devices are the same silicon, in part or all; one whose size nobody knows is all."""
-        if self.gpu != other.gpu:
-            return False
-        own, beside = (0 if each.placement is None else each.placement.mask for each in (self, other))
-        return not own or not beside or bool(own & beside)
+        return DeviceId(self.gpu, self.placement)
 
     def excludes(self, other: "Use") -> bool:
         """Return whether two containers cannot have these at once, however much memory there is."""
-        same = self.placement == other.placement and self.sharer is other.sharer is not Sharer.EXCLUSIVE
-        return self.overlaps(other) and not same
+        same = self.placement == other.placement and self.exclusivity is other.exclusivity is not Exclusivity.EXCLUSIVE
+        return overlap(self.device, other.device) and not same
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,30 +109,35 @@ def uses_of_devices(devices: Iterable[PluginDevice]) -> tuple[Use, ...]:
     """Return what a container uses of devices that the kubelet gave by name, each device once."""
     return tuple(
         dict.fromkeys(
-            Use(gpu=each.gpu_uuid, placement=each.placement, sharer=_sharer(each.mode, replica="::" in each.id))
+            Use(
+                gpu=each.gpu_uuid,
+                placement=each.placement,
+                exclusivity=_exclusivity(each.mode, replica="::" in each.id),
+            )
             for each in devices
         )
     )
 
 
-def _sharer(mode: Mode, *, replica: bool) -> Sharer:
-    found = _SHARERS.get(mode, Sharer.REPLICA)
-    return Sharer.REPLICA if replica and found is Sharer.MEMORY else found
+def _exclusivity(mode: Mode, *, replica: bool) -> Exclusivity:
+    found = _EXCLUSIVITY.get(mode, Exclusivity.REPLICA)
+    return Exclusivity.REPLICA if replica and found is Exclusivity.MEMORY else found
 
 
 def uses_of_ids(ids: Iterable[str], inventory: Inventory) -> tuple[Use, ...]:
     """Return what a container uses by ids that devices have which are offered by name; none of ids not known."""
-    devices = {each.uuid: Use(gpu=each.uuid) for each in inventory.gpus}
-    devices |= {
-        each.uuid: Use(gpu=gpu.uuid, placement=each.placement) for gpu in inventory.gpus for each in gpu.instances
-    }
-    found = []
-    for name in ids:
-        uuid, replica, _ = name.partition("::")
-        if uuid in devices:
-            sharer = Sharer.REPLICA if replica else Sharer.EXCLUSIVE
-            found.append(msgspec.structs.replace(devices[uuid], sharer=sharer))
-    return tuple(dict.fromkeys(found))
+    devices, parts = devices_by_uuid(inventory), (name.partition("::") for name in ids)
+    return tuple(
+        dict.fromkeys(
+            Use(
+                gpu=devices[uuid].gpu,
+                placement=devices[uuid].placement,
+                exclusivity=Exclusivity.REPLICA if replica else Exclusivity.EXCLUSIVE,
+            )
+            for uuid, replica, _ in parts
+            if uuid in devices
+        )
+    )
 
 
 def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, ...]:
@@ -154,7 +152,7 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
             placement=None
             if each.start is None
             else placement_at(gpus[each.gpu].model, each.profile or "", each.start),
-            sharer=_sharer(each.mode, replica=False),
+            exclusivity=_exclusivity(each.mode, replica=False),
             memory_mib=each.memory_mib,
         )
         for each in shares
@@ -162,15 +160,8 @@ def uses_of_shares(shares: Iterable[Share], inventory: Inventory) -> tuple[Use, 
     )
 
 
-def uuids_of_uses(uses: Iterable[Use], inventory: Inventory) -> tuple[str, ...]:
-    """Return the UUIDs of devices in use, of those that the driver shows: of the GPU where MIG is off."""
-    uuids: dict[DeviceKey, str] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus if gpu.layout is None}
-    uuids |= {(gpu.uuid, each.placement): each.uuid for gpu in inventory.gpus for each in gpu.instances}
-    return tuple(dict.fromkeys(uuids[use.key] for use in uses if use.key in uuids))
-
-
 def clashes(
-    record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int], *, ids: bool
+    record: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int], *, ids: bool
 ) -> Iterator[Clash]:
     """Yield why an allocation cannot be beside those of other pods in the record; nothing where it can.
 
@@ -190,7 +181,7 @@ def clashes(
             continue
         found = next((use for use in new.uses for each in other.uses if use.excludes(each)), None)
         if found is not None:
-            yield Clash(other=other, text=shown_use(found))
+            yield Clash(other=other, text=str(found.device))
     yield from _full(beside, new, capacity_mib)
 
 
@@ -201,19 +192,19 @@ def replaces(new: Allocation, each: Allocation) -> bool:
     return bool(new.uid) and (each.resource, each.ids) == (new.resource, new.ids)
 
 
-def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceKey, int]) -> Iterator[Clash]:
+def _full(beside: Iterable[Allocation], new: Allocation, capacity_mib: Mapping[DeviceId, int]) -> Iterator[Clash]:
     """Yield of which devices more memory would be allocated than they have, with all who have some, the latest first.
 
     A pod's containers use it together, and its init containers one after the other before them: a pod uses as much as
     the most of that.
     """
     for use in new.uses:
-        most_mib = capacity_mib.get(use.key)
-        if use.sharer is not Sharer.MEMORY or most_mib is None:
+        most_mib = capacity_mib.get(use.device)
+        if use.exclusivity is not Exclusivity.MEMORY or most_mib is None:
             continue
-        pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.key)])
-        if sum(_most_mib(pod, use.key) for pod in pods) > most_mib:
-            text = f"more memory than the {most_mib} MiB of {shown_use(use)}"
+        pods = _pods([each for each in (*beside, new) if _memory_mib(each, use.device)])
+        if sum(_most_mib(pod, use.device) for pod in pods) > most_mib:
+            text = f"more memory than the {most_mib} MiB of {use.device}"
             others = [each for pod in pods if new not in pod for each in pod]
             others.sort(key=lambda each: each.at_ns, reverse=True)
             yield from (Clash(other=each, text=text) for each in others or (None,))
@@ -241,26 +232,17 @@ def _same_pod(each: Allocation, known: Allocation) -> bool:
     return each.resource == known.resource and not set(each.ids).isdisjoint(known.ids)
 
 
-def _most_mib(pod: Iterable[Allocation], key: DeviceKey) -> int:
-    lasting = sum(_memory_mib(each, key) for each in pod if not each.initial)
-    return max([lasting, *(_memory_mib(each, key) for each in pod if each.initial)])
+def _most_mib(pod: Iterable[Allocation], device: DeviceId) -> int:
+    lasting = sum(_memory_mib(each, device) for each in pod if not each.initial)
+    return max([lasting, *(_memory_mib(each, device) for each in pod if each.initial)])
 
 
-def _memory_mib(entry: Allocation, key: DeviceKey) -> int:
-    return sum(use.memory_mib for use in entry.uses if use.sharer is Sharer.MEMORY and use.key == key)
-
-
-def shown_use(use: Use) -> str:
-    """Return a device in words."""
-    return (
-        f"GPU {use.gpu}"
-        if use.placement is None
-        else f"{use.placement.profile} at {use.placement.start} of GPU {use.gpu}"
-    )
+def _memory_mib(entry: Allocation, device: DeviceId) -> int:
+    return sum(use.memory_mib for use in entry.uses if use.exclusivity is Exclusivity.MEMORY and use.device == device)
 
 
 def conflicts(
-    record: Iterable[Allocation], capacity_mib: Mapping[DeviceKey, int], ending: Container[str] = ()
+    record: Iterable[Allocation], capacity_mib: Mapping[DeviceId, int], ending: Container[str] = ()
 ) -> tuple[tuple[Allocation, Clash], ...]:
     """Return what two pods have been allocated and cannot both have: each time the later one, and why.
 

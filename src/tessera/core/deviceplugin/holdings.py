@@ -1,14 +1,16 @@
-"""What the pods of a node hold: by the kubelet's record, and by their assignments where device ids say nothing."""
+"""The devices that the pods of a node use: by the kubelet's record, and by assignments where ids say nothing."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey
+from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.instances import possible_instances
 from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Due, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Held
+from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Placement
 
@@ -24,15 +26,15 @@ class PodDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Device ids; of shares, whose ids say nothing, the UUIDs of the devices its assignment names."""
 
 
-def given(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+def given(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the MIG instances that pods were assigned for amounts of memory, made already or not.
 
     They are not offered as devices as well (`core.cluster.advertise.OfferOptions.given`). An assignment to an instance
     that cannot be keeps what lies at its start from being offered, in case it is known there by another name.
     """
     gpus = {facts.index: facts for facts in inventory.gpus}
-    shares = (share for due in dues for share in due.shares if share.gpu in gpus)
-    return frozenset((gpus[share.gpu].uuid, place) for share in shares for place in _claimed(share, gpus[share.gpu]))
+    shares = ((gpus[share.gpu], share) for request in requests for share in request.shares if share.gpu in gpus)
+    return frozenset(DeviceId(gpu.uuid, place) for gpu, share in shares for place in _claimed(share, gpu))
 
 
 def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
@@ -41,25 +43,23 @@ def _claimed(share: Share, facts: GpuFacts) -> Sequence[Placement]:
     return there if possible is None else [*there, possible]
 
 
-def assigned(dues: Iterable[Due], inventory: Inventory) -> frozenset[DeviceKey]:
+def assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> frozenset[DeviceId]:
     """Return what assignments name: MIG instances, made already or not, and the GPUs that they name without one."""
-    everything = tuple(dues)
+    everything = tuple(requests)
     uuids = {facts.index: facts.uuid for facts in inventory.gpus}
-    shares = (share for due in everything for share in due.shares if share.gpu in uuids)
-    whole = (uuids[share.gpu] for share in shares if share.profile is None and share.start is None)
+    shares = (share for request in everything for share in request.shares if share.gpu in uuids)
+    whole = (DeviceId(uuids[share.gpu]) for share in shares if share.profile is None and share.start is None)
     return given(everything, inventory).union(whole)
 
 
-def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[DeviceKey]:
+def held_by_name(held: Iterable[Held], inventory: Inventory) -> frozenset[DeviceId]:
     """Return the GPUs and MIG instances that pods asked for by name and hold, by the kubelet's record."""
-    devices: dict[str, DeviceKey] = {gpu.uuid: gpu.uuid for gpu in inventory.gpus}
-    devices |= {each.uuid: (gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances}
     named = (each.device_ids for each in held if each.resource not in SHARE_RESOURCES)
-    return frozenset(devices[uuid] for ids in named for each in ids if (uuid := each.partition("::")[0]) in devices)
+    return devices_of_ids(itertools.chain.from_iterable(named), inventory)
 
 
 def holdings(
-    held: Iterable[Held], dues: Iterable[Due], inventory: Inventory, *, guess: bool = True
+    held: Iterable[Held], requests: Iterable[AssignedRequest], inventory: Inventory, *, guess: bool = True
 ) -> tuple[PodDevices, ...]:
     """Return what each pod holds; who has an assignment holds what that says, as far as it is there.
 
@@ -68,13 +68,13 @@ def holdings(
 
     Args:
         held: the kubelet's record.
-        dues: what the assignments of the node's pods say.
+        requests: what the assignments of the node's pods say.
         inventory: what the driver shows.
         guess: whether units of pods without assignment stand for the GPUs in their ids, as for who does not know all
             assignments; otherwise such pods hold nothing, because no container is started for them.
 
     """
-    named = _assigned(dues, inventory)
+    named = _assigned(requests, inventory)
     pods: dict[str, list[str]] = {}
     for each in held:
         pod = f"{each.namespace}/{each.pod}"
@@ -83,24 +83,21 @@ def holdings(
     return tuple(PodDevices(pod=pod, devices=tuple(dict.fromkeys(ids))) for pod, ids in pods.items())
 
 
-def _assigned(dues: Iterable[Due], inventory: Inventory) -> Mapping[str, Sequence[str]]:
+def _assigned(requests: Iterable[AssignedRequest], inventory: Inventory) -> Mapping[str, Sequence[str]]:
     """Return the UUIDs of the devices that each pod's assignment names, of those that are there."""
-    uuids: dict[tuple[int, str | None, int | None], str] = {
-        (gpu.index, None, None): gpu.uuid for gpu in inventory.gpus if gpu.layout is None
+    index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+    uuids = {
+        (index[gpu], place and place.profile, place and place.start): uuid
+        for (gpu, place), uuid in existing_devices(inventory).items()
     }
-    for gpu in inventory.gpus:
-        uuids |= {(gpu.index, each.placement.profile, each.placement.start): each.uuid for each in gpu.instances}
     named: dict[str, list[str]] = {}
-    for due in dues:
-        found = [uuids.get((share.gpu, share.profile, share.start)) for share in due.shares]
-        named.setdefault(f"{due.key.namespace}/{due.key.pod}", []).extend(each for each in found if each)
+    for request in requests:
+        found = [uuids.get((share.gpu, share.profile, share.start)) for share in request.shares]
+        named.setdefault(f"{request.key.namespace}/{request.key.pod}", []).extend(each for each in found if each)
     return named
 
 
 def used_keys(held: Iterable[PodDevices], inventory: Inventory) -> frozenset[str]:
     """Return the keys (`core.cluster.mps.mps_key`) of the GPUs and MIG instances that pods hold."""
-    keys = {gpu.uuid: mps_key(gpu.uuid) for gpu in inventory.gpus} | {
-        each.uuid: mps_key(gpu.uuid, each.placement) for gpu in inventory.gpus for each in gpu.instances
-    }
-    devices = (device.partition("::")[0].partition("-_-")[0] for each in held for device in each.devices)
-    return frozenset(keys[device] for device in devices if device in keys)
+    ids = (device.partition("-_-")[0] for each in held for device in each.devices)
+    return frozenset(mps_key(*device) for device in devices_of_ids(ids, inventory))

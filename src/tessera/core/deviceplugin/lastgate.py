@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
 from tessera.core.deviceplugin.allocations import Allocation, Clash, clashes, replaces
+from tessera.core.gpu.deviceids import DeviceId
 
 __all__ = [
     "Checkpointed",
@@ -95,7 +95,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    record: tuple[Allocation, ...], new: Allocation, seen: Evidence, capacity_mib: Mapping[DeviceKey, int]
+    record: tuple[Allocation, ...], new: Allocation, seen: Evidence, capacity_mib: Mapping[DeviceId, int]
 ) -> Verdict:
     """Return whether `Allocate` may give devices to some pod.
 
@@ -116,7 +116,7 @@ def start(
     record: tuple[Allocation, ...],
     new: Allocation,
     seen: Evidence,
-    capacity_mib: Mapping[DeviceKey, int],
+    capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
 ) -> Verdict:
@@ -145,7 +145,7 @@ def _with_names(
     record: tuple[Allocation, ...],
     new: Allocation,
     seen: Evidence,
-    capacity_mib: Mapping[DeviceKey, int],
+    capacity_mib: Mapping[DeviceId, int],
     *,
     ids: bool,
 ) -> tuple[Allocation, ...]:

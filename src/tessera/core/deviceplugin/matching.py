@@ -1,7 +1,7 @@
 """Which pod an allocation of a share belongs to, and how assignments are corrected to what the kubelet did.
 
 The kubelet's `Allocate` names no pod. Shares that differ only in GPU and place are interchangeable until the kubelet's
-record tells who holds which device ids; then the assignments are exchanged so that they say what each holder was given.
+record shows who has which device ids; then the assignments are exchanged so that they say what each holder was given.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,12 @@ from tessera.errors import Conflict
 
 __all__ = [
     "Answer",
+    "AssignedRequest",
     "Correction",
-    "Due",
-    "DueKey",
     "Held",
     "Ids",
     "Reconciled",
+    "RequestKey",
     "pick",
     "reconcile",
     "served",
@@ -29,7 +29,7 @@ Ids: TypeAlias = frozenset[str]
 """Device ids of one resource, which no two containers hold at once."""
 
 
-class DueKey(NamedTuple):
+class RequestKey(NamedTuple):
     """A container of a pod, and the resource it asks."""
 
     namespace: str
@@ -53,15 +53,15 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted."""
 
     @property
-    def key(self) -> DueKey:
+    def key(self) -> RequestKey:
         """The container and the resource."""
-        return DueKey(self.namespace, self.pod, self.container, self.resource)
+        return RequestKey(self.namespace, self.pod, self.container, self.resource)
 
 
-class Due(msgspec.Struct, frozen=True, kw_only=True):
+class AssignedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod's assignment says of one container's units of one resource."""
 
-    key: DueKey
+    key: RequestKey
     uid: str = ""
     """Of the pod: another may have its name later."""
     units: int
@@ -81,51 +81,53 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     ask: str = ""
     """What the container asked, as text, where any share that serves one such ask serves all; empty elsewhere."""
     bound: str = ""
-    """The pod, where the dues of its containers stand for one share of it and cannot be exchanged singly."""
+    """The pod, where the requests of its containers stand for one share of it and cannot be exchanged singly."""
 
     @property
     def specification(self) -> str:
-        """What must be equal for two dues to be interchangeable, as text: what was asked, else all but the place."""
-        parts = (self.key.resource, self.units, self.bound, self.ask or [_anywhere(share) for share in self.shares])
+        """What must be equal for requests to be interchangeable, as text: what was asked, else all but the place."""
+        placed = ((share, None if share.start is None else 0) for share in self.shares)
+        anywhere = [msgspec.structs.replace(share, gpu=0, start=start, container="") for share, start in placed]
+        parts = (self.key.resource, self.units, self.bound, self.ask or anywhere)
         return msgspec.json.encode(parts).decode()
 
 
-def _anywhere(share: Share) -> Share:
-    return msgspec.structs.replace(share, gpu=0, start=None if share.start is None else 0, container="")
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Allocate` gave for some device ids, and the due it was meant for."""
+    """What `Allocate` gave for some device ids, and the request it was meant for."""
 
     ids: Ids
-    key: DueKey
+    key: RequestKey
     specification: str
     shares: tuple[Share, ...]
     fixed: bool = True
     """Whether the answer said which devices it is, so that the container has them whatever is decided later."""
 
 
-def served(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> frozenset[DueKey]:
-    """Return the dues that were answered: those that hold devices, and those meant by answers nobody holds yet."""
+def served(
+    requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]
+) -> frozenset[RequestKey]:
+    """Return the requests that were answered: those that hold devices, and those meant by answers nobody holds yet."""
     holding = {each.key for each in held}
     known = {frozenset(each.device_ids) for each in held}
     meant = {answer.key for answer in answers if answer.ids not in known}
-    return frozenset(due.key for due in dues if due.running or due.key in holding or due.key in meant)
+    return frozenset(each.key for each in requests if each.running or each.key in holding | meant)
 
 
-def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[DueKey]) -> Due:
-    """Return the oldest unanswered due of so many units of a resource.
+def pick(
+    requests: Iterable[AssignedRequest], resource: str, units: int, answered: frozenset[RequestKey]
+) -> AssignedRequest:
+    """Return the oldest unanswered request of so many units of a resource.
 
     Raises:
-        Conflict: there is none; the text tells what there is.
+        Conflict: there is none; the text says what there is.
 
     """
-    alike = [due for due in dues if due.key.resource == resource]
-    waiting = [due for due in alike if due.key not in answered and not due.ending]
-    fitting = [due for due in waiting if due.units == units]
+    alike = [each for each in requests if each.key.resource == resource]
+    waiting = [each for each in alike if each.key not in answered and not each.ending]
+    fitting = [each for each in waiting if each.units == units]
     if fitting:
-        return min(fitting, key=lambda due: (due.since_ns, due.key))
-    sizes = ", ".join(f"{due.key} ({due.units} units)" for due in waiting[:3])
+        return min(fitting, key=lambda each: (each.since_ns, each.key))
+    sizes = ", ".join(f"{each.key} ({each.units} units)" for each in waiting[:3])
     found = (
         f"assigned pods request other amounts: {sizes}" if waiting else f"all {len(alike)} assigned pods have theirs"
     )
@@ -137,10 +139,10 @@ def pick(dues: Iterable[Due], resource: str, units: int, answered: frozenset[Due
     )
 
 
-class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """A due and the shares its assignment must name instead."""
+class Correction(msgspec.Struct, frozen=True, kw_only=True, rename={"request": "due"}):
+    """A request and the shares its assignment must name instead; written to `shares.json`, hence the name there."""
 
-    due: Due
+    request: AssignedRequest
     shares: tuple[Share, ...]
 
 
@@ -148,25 +150,25 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
     """What makes assignments and the kubelet's record agree."""
 
     corrections: tuple[Correction, ...] = ()
-    refused: tuple[tuple[DueKey, str], ...] = ()
+    refused: tuple[tuple[RequestKey, str], ...] = ()
     """Holders that were given what is not theirs, and why nothing can be exchanged."""
 
 
-def reconcile(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
+def reconcile(requests: Iterable[AssignedRequest], held: Iterable[Held], answers: Iterable[Answer]) -> Reconciled:
     """Return the exchanges of assignments after which each holder's says what it was given.
 
-    Only dues of equal specification are exchanged; together they name the same shares before and after, so that
+    Only requests of equal specification are exchanged; together they name the same shares before and after, so that
     nothing is granted twice. A holder without an answer, as one that was served by CDI, has its own and keeps it.
     """
     by_ids = {answer.ids: answer for answer in answers}
     given = {each.key: by_ids.get(frozenset(each.device_ids)) for each in held}
     if not any(given.values()):
         return Reconciled()
-    kinds: dict[str, list[Due]] = {}
-    for due in sorted(dues, key=lambda due: (due.since_ns, due.key)):
-        kinds.setdefault(due.specification, []).append(due)
+    kinds: dict[str, list[AssignedRequest]] = {}
+    for request in sorted(requests, key=lambda each: (each.since_ns, each.key)):
+        kinds.setdefault(request.specification, []).append(request)
     corrections: list[Correction] = []
-    refused: list[tuple[DueKey, str]] = []
+    refused: list[tuple[RequestKey, str]] = []
     for kind in kinds.values():
         fixed, wrong = _given(kind, given)
         refused += wrong
@@ -175,51 +177,51 @@ def reconcile(dues: Iterable[Due], held: Iterable[Held], answers: Iterable[Answe
 
 
 def _given(
-    kind: list[Due], given: Mapping[DueKey, Answer | None]
-) -> tuple[dict[DueKey, tuple[Share, ...]], list[tuple[DueKey, str]]]:
-    """Return what holders among equal dues were given and keep, and those who were given what is not theirs."""
-    fixed = {due.key: _unnamed(due.shares) for due in kind if due.key in given and given[due.key] is None}
-    free = [_unnamed(due.shares) for due in kind if due.key not in fixed]
-    wrong: list[tuple[DueKey, str]] = []
-    for due in kind:
-        answer = given.get(due.key)
+    kind: list[AssignedRequest], given: Mapping[RequestKey, Answer | None]
+) -> tuple[dict[RequestKey, tuple[Share, ...]], list[tuple[RequestKey, str]]]:
+    """Return what holders among equal requests were given and keep, and those who were given what is not theirs."""
+    fixed = {each.key: _unnamed(each.shares) for each in kind if each.key in given and given[each.key] is None}
+    free = [_unnamed(each.shares) for each in kind if each.key not in fixed]
+    wrong: list[tuple[RequestKey, str]] = []
+    for request in kind:
+        answer = given.get(request.key)
         if answer is None:
             continue
         shares = _unnamed(answer.shares)
-        if answer.specification != due.specification:
-            wrong.append((due.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
+        if answer.specification != request.specification:
+            wrong.append((request.key, f"it was given what {answer.key} is assigned, which is another size or kind"))
         elif shares not in free:
-            wrong.append((due.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
+            wrong.append((request.key, f"it was given what {answer.key} was assigned, and no other pod has that now"))
         else:
             free.remove(shares)
-            fixed[due.key] = shares
+            fixed[request.key] = shares
     return fixed, wrong
 
 
-def _exchanged(kind: list[Due], fixed: Mapping[DueKey, tuple[Share, ...]]) -> list[Correction]:
-    """Return the changes that give each due in `fixed` its shares, and the others their own or what remains."""
-    free = [_unnamed(due.shares) for due in kind]
+def _exchanged(kind: list[AssignedRequest], fixed: Mapping[RequestKey, tuple[Share, ...]]) -> list[Correction]:
+    """Return the changes that give each request in `fixed` its shares, and the others their own or what remains."""
+    free = [_unnamed(each.shares) for each in kind]
     for shares in fixed.values():
         free.remove(shares)
     moved = []
-    for due in (each for each in kind if each.key not in fixed):
-        if _unnamed(due.shares) in free:
-            free.remove(_unnamed(due.shares))
+    for request in (each for each in kind if each.key not in fixed):
+        if _unnamed(request.shares) in free:
+            free.remove(_unnamed(request.shares))
         else:
-            moved.append(due)
-    wanted = dict(fixed) | {due.key: shares for due, shares in zip(moved, free, strict=True)}
+            moved.append(request)
+    wanted = dict(fixed) | {request.key: shares for request, shares in zip(moved, free, strict=True)}
     return [
-        Correction(due=due, shares=_renamed(wanted[due.key], due))
-        for due in kind
-        if wanted.get(due.key, _unnamed(due.shares)) != _unnamed(due.shares)
+        Correction(request=request, shares=_renamed(wanted[request.key], request))
+        for request in kind
+        if wanted.get(request.key, _unnamed(request.shares)) != _unnamed(request.shares)
     ]
 
 
 def _unnamed(shares: tuple[Share, ...]) -> tuple[Share, ...]:
-    """Return shares without the container's name, which stays with the due."""
+    """Return shares without the container's name, which stays with the request."""
     return tuple(msgspec.structs.replace(share, container="") for share in shares)
 
 
-def _renamed(shares: tuple[Share, ...], due: Due) -> tuple[Share, ...]:
-    pairs = zip(shares, due.shares, strict=True)
+def _renamed(shares: tuple[Share, ...], request: AssignedRequest) -> tuple[Share, ...]:
+    pairs = zip(shares, request.shares, strict=True)
     return tuple(msgspec.structs.replace(share, container=own.container) for share, own in pairs)

@@ -9,16 +9,16 @@ from tessera.core.cluster.advertise import PluginDevice, Resource
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import InvalidInput
 
-__all__ = ["Policy", "Wanted", "prefer"]
+__all__ = ["AllocationPolicy", "PreferenceRequest", "prefer"]
 
-Policy = Literal["distributed", "packed"]
+AllocationPolicy = Literal["distributed", "packed"]
 """Whether replicas come from the least or from the most used device. Source: NVIDIA/k8s-device-plugin
 `api/config/v1/flags.go` `sharedDevicesAllocationPolicy`, `internal/rm/allocate.go`."""
 
 _UNSHARED = (Mode.WHOLE, Mode.MIG)
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class PreferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many devices a container wants, and of which."""
 
     available: tuple[str, ...]
@@ -41,7 +41,7 @@ class _Group(msgspec.Struct, kw_only=True):
 
 
 def prefer(
-    resource: Resource, wanted: Wanted, policy: Policy = "distributed", *, distinct: bool = False
+    resource: Resource, wanted: PreferenceRequest, policy: AllocationPolicy = "distributed", *, distinct: bool = False
 ) -> tuple[str, ...]:
     """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
 

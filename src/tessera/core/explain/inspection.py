@@ -334,11 +334,11 @@ def _unplaced(pod: SeenPod) -> Unplaced:
 
 def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
     return tuple(
-        f"{sick.placement.profile} at {sick.placement.start}: {sick.reason or 'unhealthy'}"
-        if sick.placement
-        else sick.reason or "unhealthy"
-        for sick in state.sick
-        if sick.gpu == gpu.uuid
+        f"{each.placement.profile} at {each.placement.start}: {each.reason or 'unhealthy'}"
+        if each.placement
+        else each.reason or "unhealthy"
+        for each in state.unhealthy
+        if each.gpu == gpu.uuid
     )
 
 

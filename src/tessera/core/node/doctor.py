@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.core.gpu.inventory import ComputeMode, GpuFacts, Inventory
-from tessera.core.node.liststrategies import MAKE_DRIVER_SPEC, Handover, ListStrategies
+from tessera.core.node.liststrategies import MAKE_DRIVER_SPEC, DeviceInjection, ListStrategies
 
 __all__ = [
     "APPLIED",
@@ -163,7 +163,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cdi_wanted(self) -> bool:
         """Whether the device list strategy hands devices over by CDI."""
-        return self.list_strategies is not None and Handover(strategies=self.list_strategies.strategies).cdi
+        return self.list_strategies is not None and DeviceInjection(strategies=self.list_strategies.strategies).cdi
 
 
 def checks(seen: Observed) -> tuple[Check, ...]:

@@ -1,4 +1,4 @@
-"""Which devices are well: errors that the driver reports make one unhealthy, quiet and probation make it healthy again.
+"""Which devices are healthy: an error that the driver reports makes one unhealthy, quiet and probation heal it.
 
                  error, lost                 quiet for its rest, and reached
     healthy ─────────────────► unhealthy ────────────────────────────────────► probation
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Change", "Health", "Phase", "Policy", "State", "Xids", "counts", "looked", "reported"]
+__all__ = ["Health", "HealthChange", "HealthPhase", "HealthPolicy", "State", "Xids", "counts", "looked", "reported"]
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that an application causes for itself. Source: NVIDIA k8s-device-plugin, `internal/rm/health.go`."""
@@ -36,7 +36,7 @@ _LARGEST_XID = 1 << 31
 _ALL = frozenset({"all", "xids"})
 
 
-class Phase(enum.StrEnum):
+class HealthPhase(enum.StrEnum):
     """How well a device is."""
 
     HEALTHY = "healthy"
@@ -92,7 +92,7 @@ def _listed(text: str, subject: str) -> tuple[bool, frozenset[int]]:
     return not _ALL.isdisjoint(words), frozenset(numbers)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How errors are judged, and how long a device stays away for them."""
 
     xids: Xids = Xids()
@@ -116,7 +116,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a device that is or was not well."""
 
-    phase: Phase
+    phase: HealthPhase
     reason: str
     """The last error, in words."""
     since_s: float
@@ -138,43 +138,43 @@ class _Error(msgspec.Struct, frozen=True, kw_only=True):
 _LOST = _Error(reason="the driver no longer reaches it")
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
     """A device went from one phase to another."""
 
-    key: DeviceKey
-    before: Phase
-    after: Phase
+    device: DeviceId
+    before: HealthPhase
+    after: HealthPhase
     reason: str
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the devices of a node; those not named are healthy."""
 
-    states: tuple[tuple[DeviceKey, State], ...] = ()
+    states: tuple[tuple[DeviceId, State], ...] = ()
 
     @property
-    def unhealthy(self) -> frozenset[DeviceKey]:
+    def unhealthy(self) -> frozenset[DeviceId]:
         """The GPUs and instances that are not to be offered."""
-        return frozenset(key for key, state in self.states if state.phase is not Phase.HEALTHY)
+        return frozenset(device for device, state in self.states if state.phase is not HealthPhase.HEALTHY)
 
     @property
     def wake_s(self) -> float | None:
         """When the next device may get better, for the shell to look again by then; None where none may."""
-        return min((state.until_s for _, state in self.states if state.phase is not Phase.HEALTHY), default=None)
+        return min((state.until_s for _, state in self.states if state.phase is not HealthPhase.HEALTHY), default=None)
 
-    def phase(self, key: DeviceKey) -> Phase:
-        """Return how well a device is, by itself: a sick GPU's instances are not marked one by one."""
-        return dict(self.states)[key].phase if key in dict(self.states) else Phase.HEALTHY
+    def phase(self, device: DeviceId) -> HealthPhase:
+        """Return how well a device is, by itself: an unhealthy GPU's instances are not marked one by one."""
+        return dict(self.states)[device].phase if device in dict(self.states) else HealthPhase.HEALTHY
 
 
-def counts(event: GpuEvent, policy: Policy) -> bool:
+def counts(event: GpuEvent, policy: HealthPolicy) -> bool:
     """Return whether an event says something about a device's health."""
     return event.lost or (event.xid is not None and policy.xids.count(event.xid))
 
 
 def reported(
-    health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: Policy
-) -> tuple[Health, tuple[Change, ...]]:
+    health: Health, event: GpuEvent, inventory: Inventory, now_s: float, policy: HealthPolicy
+) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after an event, and what changed.
 
     An error of an instance that is gone by now is nobody's. One of which the driver cannot tell the GPU is held against
@@ -189,89 +189,87 @@ def reported(
 
     """
     states = dict(health.states)
-    changes: list[Change] = []
+    changes: list[HealthChange] = []
     if counts(event, policy):
         error = _LOST if event.lost else _Error(reason=f"XID {event.xid}", grave=event.xid in GRAVE_XIDS)
-        for key in _struck(event, inventory):
-            changes += _fall_ill(states, key, error, now_s, policy)
+        for device in _struck(event, inventory):
+            changes += _fall_ill(states, device, error, now_s, policy)
     return _health(states), tuple(changes)
 
 
-def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceKey]:
+def _struck(event: GpuEvent, inventory: Inventory) -> Iterable[DeviceId]:
     for facts in inventory.gpus:
         if event.gpu in {facts.uuid, ""}:
             if event.gpu_instance is None:
-                yield facts.uuid
+                yield DeviceId(facts.uuid)
             for each in facts.instances:
                 if each.gpu_instance == event.gpu_instance:
-                    yield facts.uuid, each.placement
+                    yield DeviceId(facts.uuid, each.placement)
 
 
 def _fall_ill(
-    states: dict[DeviceKey, State], key: DeviceKey, error: _Error, now_s: float, policy: Policy
-) -> tuple[Change, ...]:
+    states: dict[DeviceId, State], device: DeviceId, error: _Error, now_s: float, policy: HealthPolicy
+) -> tuple[HealthChange, ...]:
     """Record an error; errors while a device is unhealthy are one illness, any later one a relapse."""
-    former = states.get(key)
-    before = former.phase if former else Phase.HEALTHY
-    same = former is not None and before is Phase.UNHEALTHY
+    former = states.get(device)
+    before = former.phase if former else HealthPhase.HEALTHY
+    same = former is not None and before is HealthPhase.UNHEALTHY
     relapses = 0 if former is None else former.relapses + (not same)
     rest_s = max(policy.rest(relapses, grave=error.grave), former.rest_s if former and same else 0.0)
-    states[key] = State(
-        phase=Phase.UNHEALTHY,
+    states[device] = State(
+        phase=HealthPhase.UNHEALTHY,
         reason=error.reason,
         since_s=former.since_s if former and same else now_s,
         until_s=now_s + rest_s,
         relapses=relapses,
         rest_s=rest_s,
     )
-    return () if same else (Change(key=key, before=before, after=Phase.UNHEALTHY, reason=error.reason),)
+    return (
+        () if same else (HealthChange(device=device, before=before, after=HealthPhase.UNHEALTHY, reason=error.reason),)
+    )
 
 
-def looked(health: Health, inventory: Inventory, now_s: float, policy: Policy) -> tuple[Health, tuple[Change, ...]]:
+def looked(
+    health: Health, inventory: Inventory, now_s: float, policy: HealthPolicy
+) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after a look at the driver, and what changed.
 
     Instances and GPUs that are no longer there are forgotten: what is made anew begins healthy.
     """
     gpus = {facts.uuid: facts for facts in inventory.gpus}
-    states = {key: state for key, state in health.states if _present(key, gpus)}
-    changes: list[Change] = []
+    states = {device: state for device, state in health.states if _present(device, gpus)}
+    changes: list[HealthChange] = []
     for facts in inventory.gpus:
         if facts.lost:
-            changes += _fall_ill(states, facts.uuid, _LOST, now_s, policy)
-    for key in tuple(states):
-        if not gpus[_gpu(key)].lost:
-            changes += _recover(states, key, now_s, policy)
+            changes += _fall_ill(states, DeviceId(facts.uuid), _LOST, now_s, policy)
+    for device in tuple(states):
+        if not gpus[device.gpu].lost:
+            changes += _recover(states, device, now_s, policy)
     return _health(states), tuple(changes)
 
 
-def _gpu(key: DeviceKey) -> str:
-    return key if isinstance(key, str) else key[0]
-
-
-def _present(key: DeviceKey, gpus: Mapping[str, GpuFacts]) -> bool:
-    facts = gpus.get(_gpu(key))
-    if facts is None or isinstance(key, str):
+def _present(device: DeviceId, gpus: Mapping[str, GpuFacts]) -> bool:
+    facts = gpus.get(device.gpu)
+    if facts is None or device.placement is None:
         return facts is not None
-    return facts.lost or any(each.placement == key[1] for each in facts.instances)
+    return facts.lost or any(each.placement == device.placement for each in facts.instances)
 
 
-def _recover(states: dict[DeviceKey, State], key: DeviceKey, now_s: float, policy: Policy) -> tuple[Change, ...]:
+def _recover(
+    states: dict[DeviceId, State], device: DeviceId, now_s: float, policy: HealthPolicy
+) -> tuple[HealthChange, ...]:
     """Let a device that is reached get better where its time has come."""
-    state = states[key]
+    state = states[device]
     if now_s < state.until_s:
         return ()
-    if state.phase is Phase.HEALTHY:
-        del states[key]
+    if state.phase is HealthPhase.HEALTHY:
+        del states[device]
         return ()
-    better = Phase.PROBATION if state.phase is Phase.UNHEALTHY else Phase.HEALTHY
-    lasts_s = policy.probation_s if better is Phase.PROBATION else policy.forgive_s
-    states[key] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
-    return (Change(key=key, before=state.phase, after=better, reason=state.reason),)
+    better = HealthPhase.PROBATION if state.phase is HealthPhase.UNHEALTHY else HealthPhase.HEALTHY
+    lasts_s = policy.probation_s if better is HealthPhase.PROBATION else policy.forgive_s
+    states[device] = msgspec.structs.replace(state, phase=better, since_s=now_s, until_s=now_s + lasts_s)
+    return (HealthChange(device=device, before=state.phase, after=better, reason=state.reason),)
 
 
-def _health(states: Mapping[DeviceKey, State]) -> Health:
-    return Health(states=tuple(sorted(states.items(), key=lambda each: _order(each[0]))))
-
-
-def _order(key: DeviceKey) -> tuple[str, int, int, str]:
-    return (key, -1, 0, "") if isinstance(key, str) else (key[0], key[1].start, key[1].size, key[1].profile)
+def _health(states: Mapping[DeviceId, State]) -> Health:
+    return Health(states=tuple(sorted(states.items(), key=lambda each: DeviceId.order(each[0]))))

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.core.node.nodesharing import ListStrategy
 
-__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "Handover", "ListStrategies", "list_strategies", "read_strategies"]
+__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "DeviceInjection", "ListStrategies", "list_strategies", "read_strategies"]
 
 _CDI: frozenset[ListStrategy] = frozenset({"cdi-annotations", "cdi-cri"})
 MAKE_DRIVER_SPEC = "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
@@ -30,7 +30,7 @@ _UNKNOWN = "Unknown"
 """What a kubelet says whose runtime does not answer. Source: kubernetes `pkg/kubelet/nodestatus/setters.go`."""
 
 
-class Handover(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
     """How this node hands devices over."""
 
     strategies: tuple[ListStrategy, ...] = ("envvar",)

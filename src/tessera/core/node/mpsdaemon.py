@@ -29,10 +29,10 @@ from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
 
 __all__ = [
+    "DaemonPhase",
     "DaemonRecord",
     "DaemonSeen",
     "DaemonState",
-    "Phase",
     "Step",
     "back_off_s",
     "check_daemons",
@@ -84,14 +84,14 @@ class DaemonSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Time since the last start."""
 
 
-Phase = Literal["running", "failed", "draining"]
+DaemonPhase = Literal["running", "failed", "draining"]
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """What is reported about a daemon."""
 
     key: str
-    phase: Phase
+    phase: DaemonPhase
     reason: str = ""
     """Why it is not running; empty where it is."""
     clients: int | None = None

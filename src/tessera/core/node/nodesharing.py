@@ -13,7 +13,7 @@ import msgspec
 
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, profile
-from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import GPU_RESOURCE, NO_MPS_LIMITS, Mode, Offer, Sharing, mig_resource, without_mps
 from tessera.errors import InvalidInput
@@ -249,7 +249,9 @@ class _Resolution:
             names = frozenset((facts.uuid, str(facts.index)))
             yield _Slot(gpu=facts.uuid, placement=None, resource=GPU_RESOURCE, model=facts.model, names=names)
             return
-        for number, each in enumerate(sorted(facts.instances, key=_enumerated)):
+        for number, each in enumerate(
+            sorted(facts.instances, key=lambda each: (each.gpu_instance, each.compute_instance))
+        ):
             old = f"MIG-{facts.uuid}/{each.gpu_instance}/{each.compute_instance}"
             profile_name = mig_resource(each.placement.profile)
             yield _Slot(
@@ -352,7 +354,11 @@ class _Resolution:
             )
             return without_mps(sharing)
         most = mps_client_limit(facts, self._inventory.cuda)
-        if not any(number > most for number in _mps_clients(sharing)):
+        clients = (
+            *(number for _, number in sharing.replicas),
+            *(each.clients for each in sharing.offers if each.mode in _MPS),
+        )
+        if max(clients, default=0) <= most:
             return sharing
         self.notes.append(f"{_named(facts)} has {most} clients a device: MPS admits no more")
         return msgspec.structs.replace(
@@ -393,11 +399,6 @@ class _Resolution:
         return sharing.strategy == "single" if facts.uuid in self._policies else self._said.strategy == "single"
 
 
-def _enumerated(instance: Instance) -> tuple[int, int]:
-    """Order instances as the driver numbers MIG devices: by id of GPU instance and compute instance."""
-    return instance.gpu_instance, instance.compute_instance
-
-
 def _named(facts: GpuFacts) -> str:
     return f"GPU {facts.index} ({facts.uuid})"
 
@@ -429,11 +430,6 @@ def _without(sharing: Sharing, placements: Iterable[Placement]) -> Sharing:
     withheld = {each: Offer(placement=each, mode=Mode.MIG, clients=0) for each in placements}
     kept = (each for each in sharing.offers if each.placement not in withheld)
     return msgspec.structs.replace(sharing, offers=(*kept, *withheld.values()))
-
-
-def _mps_clients(sharing: Sharing) -> Iterator[int]:
-    yield from (number for _, number in sharing.replicas)
-    yield from (each.clients for each in sharing.offers if each.mode in _MPS)
 
 
 def _single_kinds(sharing: Sharing) -> Counter[str]:

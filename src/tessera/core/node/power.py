@@ -56,7 +56,7 @@ def power_actions(
         policies: those of the node's GPUs.
         gpus: as the driver shows them.
         originals: what was changed before, by UUID.
-        locked: clocks this process has locked; the driver does not tell them.
+        locked: clocks this process has locked; the driver does not report them.
 
     """
     wanted = {each.uuid: each for each in policies}

@@ -1,4 +1,4 @@
-"""What an agent reports of its node: the GPUs as they are shared, what is not well, and how much memory is in use.
+"""What an agent reports of its node: the GPUs as they are shared, unhealthy devices, and how much memory is in use.
 
 And the same in a few words, for a list of nodes.
 """
@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tessera.core.cluster.advertise import NodeOffer
-from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, Sick, Used
+from tessera.core.cluster.gpunodestate import GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import ComputeMode, Inventory
 from tessera.core.gpu.sharing import devices
-from tessera.core.node.health import Health, Phase
+from tessera.core.node.health import Health, HealthPhase
 
 __all__ = ["Summary", "reported", "settled", "summary", "withheld_resources"]
 
@@ -27,7 +28,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A node's GPUs in a few words."""
 
     ready: str
-    """GPUs on which nothing is sick, and all GPUs: `3/4`."""
+    """GPUs on which nothing is unhealthy, and all GPUs: `3/4`."""
     models: str
     """`A100-40GB`, or `2 A100-40GB, 1 T4`."""
     sharing: str
@@ -53,7 +54,7 @@ def reported(
     return GpuNodeState(
         name=NodeName(node),
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
-        sick=tuple(_sick(inventory, health)),
+        unhealthy=tuple(_unhealthy(inventory, health)),
         used=tuple(used),
         unit_mib=unit_mib,
         driver=inventory.driver,
@@ -69,40 +70,37 @@ def withheld_resources(offered: NodeOffer) -> tuple[Impairment, ...]:
     )
 
 
-def _sick(inventory: Inventory, health: Health) -> Iterator[Sick]:
+def _unhealthy(inventory: Inventory, health: Health) -> Iterator[UnhealthyDevice]:
     """Yield what is given to nobody for now, by GPU and instance."""
-    states = {key: state for key, state in health.states if state.phase is not Phase.HEALTHY}
+    states = {device: state for device, state in health.states if state.phase is not HealthPhase.HEALTHY}
     for facts in inventory.gpus:
+        whole = DeviceId(facts.uuid)
         prohibited = "its compute mode is prohibited" if facts.compute_mode is ComputeMode.PROHIBITED else ""
-        reason = states[facts.uuid].reason if facts.uuid in states else prohibited
+        reason = states[whole].reason if whole in states else prohibited
         if reason:
-            yield Sick(gpu=facts.uuid, reason=reason)
+            yield UnhealthyDevice(gpu=facts.uuid, reason=reason)
         for placement in facts.layout or ():
-            state = states.get((facts.uuid, placement))
+            state = states.get(DeviceId(facts.uuid, placement))
             if state is not None:
-                yield Sick(gpu=facts.uuid, placement=placement, reason=state.reason)
+                yield UnhealthyDevice(gpu=facts.uuid, placement=placement, reason=state.reason)
 
 
 def settled(former: Iterable[Used], measured: Iterable[Used], gpus: Iterable[Gpu]) -> tuple[Used, ...]:
     """Return the memory in use to report: as measured where it moved by 5 % of its GPU, as before elsewhere."""
     before = {(each.gpu, each.placement): each for each in former}
     sizes_mib = {gpu.uuid: gpu.memory_mib for gpu in gpus}
-    return tuple(
-        _settled(before.get((each.gpu, each.placement)), each, sizes_mib.get(each.gpu, 0)) for each in measured
-    )
-
-
-def _settled(before: Used | None, now: Used, size_mib: int) -> Used:
-    if before is None or abs(now.memory_mib - before.memory_mib) * _PART >= size_mib:
-        return now
-    return before
+    found = []
+    for now in measured:
+        last, part_mib = before.get((now.gpu, now.placement), now), sizes_mib.get(now.gpu, 0) / _PART
+        found.append(now if abs(now.memory_mib - last.memory_mib) >= part_mib else last)
+    return tuple(found)
 
 
 def summary(state: GpuNodeState) -> Summary:
     """Return the GPUs of a node in a few words; where there are very many, their beginning."""
-    sick = {each.gpu for each in state.sick}
+    unhealthy = {each.gpu for each in state.unhealthy}
     profiles = Counter(place.profile for gpu in state.gpus for place in gpu.sharing.layout or ())
-    well = sum(gpu.uuid not in sick for gpu in state.gpus)
+    well = sum(gpu.uuid not in unhealthy for gpu in state.gpus)
     return Summary(
         ready=f"{well}/{len(state.gpus)}",
         models=_counted(Counter(gpu.model.name for gpu in state.gpus)),

@@ -11,8 +11,6 @@ from tessera.api.tessera.gpunodes import (
     new_object,
     read_gpu_node,
 )
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick
-from tessera.core.cluster.snapshot import NodeName
 from tessera.core.gpu.mig import Placement
 from tessera.errors import InvalidInput
 
@@ -20,14 +18,7 @@ from tessera.errors import InvalidInput
 def test_a_node_without_status_grants_nothing() -> None:
     """An object that no agent has written to has no GPUs, and says that it was not reported."""
     state = read_gpu_node(new_object("node-a", "uid-1"))
-    assert (state.reported, state.gpus, state.unhealthy) == (False, (), frozenset())
-
-
-def test_what_is_sick_is_named_as_the_agent_names_devices() -> None:
-    """A GPU is named by UUID, an instance by UUID and placement."""
-    place = Placement(0, 1, "1g.5gb")
-    state = GpuNodeState(name=NodeName("n"), sick=(Sick(gpu="a"), Sick(gpu="b", placement=place)))
-    assert state.unhealthy == {"a", ("b", place)}
+    assert (state.reported, state.gpus, state.unhealthy) == (False, (), ())
 
 
 GPU = {"index": 0, "uuid": "GPU-0", "model": "A100-40GB", "memoryMiB": 40_000, "sharing": {"modes": ["mig"]}}

@@ -14,7 +14,7 @@ from tessera.api.tessera.gpunodes import (
     status_fields,
     wanted_field,
 )
-from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, all_layouts
@@ -92,18 +92,20 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         for i, each in enumerate(models)
     )
     place = st.none() | st.just(Placement(0, 1, "1g.5gb"))
-    sick = tuple(Sick(gpu=gpu.uuid, placement=draw(place), reason="XID 79") for gpu in gpus if draw(st.booleans()))
+    sick = tuple(
+        UnhealthyDevice(gpu=gpu.uuid, placement=draw(place), reason="XID 79") for gpu in gpus if draw(st.booleans())
+    )
     used = tuple(Used(gpu=gpu.uuid, placement=draw(place), memory_mib=5) for gpu in gpus if draw(st.booleans()))
     wanted = tuple(
-        Wanted(gpu=gpu.uuid, whole=True)
+        DesiredDevices(gpu=gpu.uuid, whole=True)
         if draw(st.booleans())
-        else Wanted(gpu=gpu.uuid, instances=draw(st.sampled_from(all_layouts(gpu.model)[:20])))
+        else DesiredDevices(gpu=gpu.uuid, instances=draw(st.sampled_from(all_layouts(gpu.model)[:20])))
         for gpu in gpus
     )
     return GpuNodeState(
         name=NodeName("node-a"),
         gpus=gpus,
-        sick=sick,
+        unhealthy=sick,
         used=used,
         unit_mib=draw(st.sampled_from((1, 1024))),
         driver="580.1",
@@ -152,7 +154,7 @@ def test_the_object_goes_with_its_node() -> None:
 
 def test_a_wish_for_a_gpu_that_is_not_there_is_passed_over() -> None:
     """A GPU may be gone since the controller wrote its wish."""
-    each = written(GpuNodeState(name=NodeName("n"), wanted=(Wanted(gpu="GPU-9", whole=True),)))
+    each = written(GpuNodeState(name=NodeName("n"), wanted=(DesiredDevices(gpu="GPU-9", whole=True),)))
     assert read_gpu_node(each).wanted == ()
 
 
@@ -161,8 +163,8 @@ def test_what_is_offered_is_never_passed_over() -> None:
     gpus = (Gpu(index=0, model=A100, memory_mib=40_000, uuid="GPU-0"),)
     small, large = Placement(0, 1, "1g.5gb"), Placement(0, 4, "3g.20gb")
     offered = (
-        Wanted(gpu="GPU-0", whole=True, instances=(small, large)),
-        Wanted(gpu="GPU-9", instances=(small,)),
+        DesiredDevices(gpu="GPU-0", whole=True, instances=(small, large)),
+        DesiredDevices(gpu="GPU-9", instances=(small,)),
     )
     each = written(GpuNodeState(name=NodeName("n"), gpus=gpus, offered=offered))
     assert read_gpu_node(each).offered == offered
@@ -172,7 +174,7 @@ def test_what_is_offered_is_never_passed_over() -> None:
 
 def test_a_report_leaves_alone_what_is_offered() -> None:
     """It is a field of its own, so that a report never writes back what was read long before."""
-    state = GpuNodeState(name=NodeName("n"), offered=(Wanted(gpu="GPU-0", whole=True),))
+    state = GpuNodeState(name=NodeName("n"), offered=(DesiredDevices(gpu="GPU-0", whole=True),))
     assert "offered" not in status_fields(state)
 
 

@@ -7,7 +7,7 @@ import pytest
 from builders.kubeobjects import Object, amount, gpu, gpunode, node, pod, share
 from builders.signed import AGENT, SERVER, authority, keys, signed
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.pods.dues import corrected, read_dues
+from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Authority, Ungranted, keys_text
 from tessera.core.cluster.cluster import Cluster, Record
@@ -81,14 +81,14 @@ def test_pods_are_read_again_where_other_keys_count() -> None:
 
 
 def test_a_forged_assignment_is_no_due() -> None:
-    found = read_dues((pod("forged", NEED, amount(0)), HONEST), keys=keys())
-    assert [due.key.pod for due in found.dues] == ["honest"]
+    found = read_assigned_requests((pod("forged", NEED, amount(0)), HONEST), keys=keys())
+    assert [request.key.pod for request in found.requests] == ["honest"]
     assert found.refused == ("assignment not signed by Tessera, pod ns/forged: no signature beside it",)
 
 
 def test_nothing_is_signed_anew_that_was_not_signed() -> None:
-    (due,) = read_dues((HONEST,), keys=keys()).dues
-    correction = Correction(due=due, shares=(amount(1),))
+    (request,) = read_assigned_requests((HONEST,), keys=keys()).requests
+    correction = Correction(request=request, shares=(amount(1),))
     assert corrected(HONEST, correction, keys=keys())
     with pytest.raises(Ungranted):
         corrected(pod("honest", NEED, amount(0)), correction, keys=keys())
@@ -137,7 +137,7 @@ def test_what_runs_when_agents_begin_to_sign_is_signed(case: str) -> None:
     assert (text is not None) == want
     if text is not None:
         now = {**each, "metadata": {**each["metadata"], "annotations": {"tessera.dev/assignment": text}}}
-        assert len(read_dues((signed(now),), keys=keys()).dues) == 1
+        assert len(read_assigned_requests((signed(now),), keys=keys()).requests) == 1
 
 
 def test_more_than_was_asked_is_not_signed_though_it_runs() -> None:

@@ -17,8 +17,8 @@ from builders.kubeobjects import cut
 from builders.signed import keys, signed
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
 from tessera.api.kubernetes.podspecs import read_need
+from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
-from tessera.api.tessera.pods.dues import corrected, read_dues, unshown
 from tessera.api.tessera.pods.recordedpods import (
     allocated,
     asks_by_name,
@@ -265,11 +265,13 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
     assert isinstance(holds_devices(pod), bool)
     assert {resource for _, resource, _ in asks_of(pod)} <= {*RESOURCES}
     check_need(read(read_need, object_field("Pod", pod), share_unit_mib=unit_mib) or Need())
-    for due in read_dues((pod,), share_unit_mib=unit_mib, keys=trusted).dues:
-        check_shares(due.shares)
-        assert 0 <= due.units <= MOST
-        assert -(2**63) <= due.since_ns < 2**64
-        found = read(corrected, pod, Correction(due=due, shares=due.shares), share_unit_mib=unit_mib, keys=trusted)
+    for each in read_assigned_requests((pod,), share_unit_mib=unit_mib, keys=trusted).requests:
+        check_shares(each.shares)
+        assert 0 <= each.units <= MOST
+        assert -(2**63) <= each.since_ns < 2**64
+        found = read(
+            corrected, pod, Correction(request=each, shares=each.shares), share_unit_mib=unit_mib, keys=trusted
+        )
         check_text((found or {}).get("tessera.dev/assignment"))
     record = held(pod)
     read(asks_by_name, pod)

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.api.tessera.pods.assignedrequests import read_assigned_requests
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.dues import read_dues
 from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, recorded_assignment
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held
@@ -137,9 +137,9 @@ def test_what_is_recorded_is_read_again_and_stays(case: str) -> None:
     text = recorded_assignment(each, record, DEVICES)
     told = {**each, "metadata": {**each["metadata"], "annotations": {"tessera.dev/assignment": text}}}
     assert recorded_assignment(told, record, DEVICES) == text
-    assert read_dues([told]).notes == ()
-    amounts = [due.shares for due in read_dues([told]).dues]
-    before = [due.shares for due in read_dues([each]).dues]
+    assert read_assigned_requests([told]).notes == ()
+    amounts = [request.shares for request in read_assigned_requests([told]).requests]
+    before = [request.shares for request in read_assigned_requests([each]).requests]
     assert not before or amounts == before
 
 

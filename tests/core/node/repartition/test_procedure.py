@@ -19,12 +19,12 @@ from tessera.core.node.repartition import (
     Drained,
     Event,
     Instruction,
-    Look,
-    Observed,
+    LayoutObserved,
+    Observe,
     OfferOnly,
-    Phase,
     Procedure,
     Repartition,
+    Stage,
     StepDone,
     StepFailed,
     Taken,
@@ -39,7 +39,7 @@ from tessera.errors import Conflict
 
 H100 = model("H100-80GB")
 MIG_MODELS = tuple(each for each in CATALOGUE if each.units)
-ENDS = {Phase.DONE, Phase.RESTORED, Phase.FAILED}
+ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
 
 
 def at(gpu: GpuModel, *parts: tuple[str, int]) -> Layout:
@@ -77,105 +77,108 @@ NEW = Create(HALVES[0])
 @pytest.mark.parametrize(
     ("events", "phase", "want"),
     [
-        pytest.param((), Phase.OBSERVED, (), id="nothing happens before it begins"),
+        pytest.param((), Stage.OBSERVED, (), id="nothing happens before it begins"),
         pytest.param(
             (Begin(),),
-            Phase.DRAINING,
+            Stage.DRAINING,
             (OfferOnly(ONES[3:]), AwaitUnused(ONES[:3])),
             id="what must go is withdrawn first",
         ),
-        pytest.param((Begin(), Drained()), Phase.DESTROYING, DOOMED[:1], id="then destroyed"),
-        pytest.param((Begin(), Drained(), *done(*DOOMED[:2])), Phase.DESTROYING, DOOMED[2:], id="one after the other"),
-        pytest.param((Begin(), Drained(), *done(*DOOMED)), Phase.CREATING, (NEW,), id="then the new ones are made"),
-        pytest.param((Begin(), Drained(), *done(*DOOMED, NEW)), Phase.VERIFYING, (Look(),), id="then it looks"),
+        pytest.param((Begin(), Drained()), Stage.DESTROYING, DOOMED[:1], id="then destroyed"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED[:2])), Stage.DESTROYING, DOOMED[2:], id="one after the other"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED)), Stage.CREATING, (NEW,), id="then the new ones are made"),
+        pytest.param((Begin(), Drained(), *done(*DOOMED, NEW)), Stage.VERIFYING, (Observe(),), id="then it looks"),
         pytest.param(
-            (Begin(), Drained(), *done(*DOOMED, NEW), Observed(HALVES, HALVES[1:])),
-            Phase.DONE,
+            (Begin(), Drained(), *done(*DOOMED, NEW), LayoutObserved(HALVES, HALVES[1:])),
+            Stage.DONE,
             (OfferOnly(HALVES),),
             id="and offers the target",
         ),
         pytest.param(
-            (Begin(), Taken(ONES[0])), Phase.RESTORED, (OfferOnly(ONES),), id="a pod was quicker: nothing has changed"
+            (Begin(), Taken(ONES[0])), Stage.RESTORED, (OfferOnly(ONES),), id="a pod was quicker: nothing has changed"
         ),
-        pytest.param((Begin(), TimedOut()), Phase.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"),
+        pytest.param((Begin(), TimedOut()), Stage.RESTORED, (OfferOnly(ONES),), id="users stay: nothing has changed"),
         pytest.param(
-            (Begin(), Drained(), StepFailed(DOOMED[0], "busy")), Phase.RESTORING, (Look(),), id="a failure: look first"
+            (Begin(), Drained(), StepFailed(DOOMED[0], "busy")),
+            Stage.RESTORING,
+            (Observe(),),
+            id="a failure: look first",
         ),
         pytest.param(
-            (Begin(), Drained(), StepFailed(DOOMED[0], "busy"), Observed(ONES, ())),
-            Phase.RESTORED,
+            (Begin(), Drained(), StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, ())),
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="a failure that changed nothing",
         ),
         pytest.param(
-            (Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), Observed(ONES[3:], ())),
-            Phase.RESTORING,
+            (Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), LayoutObserved(ONES[3:], ())),
+            Stage.RESTORING,
             (Create(ONES[0]),),
             id="the former layout is brought back",
         ),
         pytest.param(
             (
-                *(Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), Observed(ONES[2:], ())),
-                *(*done(Create(ONES[0]), Create(ONES[1])), Observed(ONES, ())),
+                *(Begin(), Drained(), *done(*DOOMED), StepFailed(NEW, "no room"), LayoutObserved(ONES[2:], ())),
+                *(*done(Create(ONES[0]), Create(ONES[1])), LayoutObserved(ONES, ())),
             ),
-            Phase.RESTORED,
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="and offered when a reading shows it",
         ),
         pytest.param(
-            (Begin(), Drained(), *done(*DOOMED, NEW), Observed(ONES[3:], ())),
-            Phase.RESTORING,
+            (Begin(), Drained(), *done(*DOOMED, NEW), LayoutObserved(ONES[3:], ())),
+            Stage.RESTORING,
             (Create(ONES[0]),),
             id="a step that only seemed to work",
         ),
         pytest.param(
-            (Begin(), Drained(), *done(*DOOMED, NEW), TimedOut(), Observed(HALVES, HALVES[:1])),
-            Phase.RESTORED,
+            (Begin(), Drained(), *done(*DOOMED, NEW), TimedOut(), LayoutObserved(HALVES, HALVES[:1])),
+            Stage.RESTORED,
             (OfferOnly(HALVES),),
             id="restoring spares a user that appeared meanwhile",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), TimedOut()), Phase.FAILED, (OfferOnly(()),), id="the GPU cannot be read"
+            (Begin(), Drained(), TimedOut(), TimedOut()), Stage.FAILED, (OfferOnly(()),), id="the GPU cannot be read"
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), Observed(ONES[3:], ()), StepFailed(Create(ONES[0]), "no room")),
-            Phase.FAILED,
+            (Begin(), Drained(), TimedOut(), LayoutObserved(ONES[3:], ()), StepFailed(Create(ONES[0]), "no room")),
+            Stage.FAILED,
             (OfferOnly(()),),
             id="restoring fails too",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), Observed(HALVES[:1] + ONES[:1], ())),
-            Phase.FAILED,
+            (Begin(), Drained(), TimedOut(), LayoutObserved(HALVES[:1] + ONES[:1], ())),
+            Stage.FAILED,
             (OfferOnly(()),),
             id="what exists is not what this GPU can hold",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), Observed(ONES[:1], ONES[1:2])),
-            Phase.FAILED,
+            (Begin(), Drained(), TimedOut(), LayoutObserved(ONES[:1], ONES[1:2])),
+            Stage.FAILED,
             (OfferOnly(()),),
             id="a used instance is not seen",
         ),
         pytest.param(
-            (Begin(), Drained(), TimedOut(), TimedOut(), Observed(ONES, ())),
-            Phase.RESTORED,
+            (Begin(), Drained(), TimedOut(), TimedOut(), LayoutObserved(ONES, ())),
+            Stage.RESTORED,
             (OfferOnly(ONES),),
             id="a later look recovers from failed",
         ),
     ],
 )
-def test_after(events: tuple[Event, ...], phase: Phase, want: tuple[Instruction, ...]) -> None:
+def test_after(events: tuple[Event, ...], phase: Stage, want: tuple[Instruction, ...]) -> None:
     procedure, instructions = run(planned(H100, ONES, (), HALVES), *events)
     assert (procedure.phase, instructions) == (phase, want)
     assert len(procedure.story) == len(events)
 
 
 def test_without_steps_it_is_done_at_once() -> None:
-    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].phase is Phase.DONE
+    assert run(planned(H100, ONES, ONES, ONES), Begin())[0].phase is Stage.DONE
 
 
 def test_with_nothing_to_destroy_nothing_is_drained() -> None:
     procedure, instructions = run(planned(H100, HALVES[1:], HALVES[1:], HALVES), Begin())
-    assert (procedure.phase, instructions) == (Phase.CREATING, (NEW,))
+    assert (procedure.phase, instructions) == (Stage.CREATING, (NEW,))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_with_nothing_to_destroy_nothing_is_drained() -> None:
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), StepFailed(DOOMED[0], "late")),
-            "found destroy 1g.10gb at 0 failed, late, wanted Observed or",
+            "found destroy 1g.10gb at 0 failed, late, wanted LayoutObserved or",
             id="a failure reported after its deadline",
         ),
         pytest.param((Begin(), TimedOut(), Begin()), "wanted nothing more; ", id="after the end"),
@@ -217,21 +220,23 @@ def test_a_conflict_before_the_first_event_says_that_nothing_happened() -> None:
 @pytest.mark.parametrize(
     ("broken", "events", "want"),
     [
-        pytest.param((), (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1])), Phase.FAILED, id="since"),
+        pytest.param((), (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])), Stage.FAILED, id="since"),
         pytest.param(
-            ONES[:1], (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1])), Phase.RESTORED, id="before"
+            ONES[:1], (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1])), Stage.RESTORED, id="before"
         ),
         pytest.param(
             (),
-            (StepFailed(DOOMED[0], "busy"), Observed(ONES, (), ONES[:1]), Observed(ONES, ())),
-            Phase.RESTORED,
+            (StepFailed(DOOMED[0], "busy"), LayoutObserved(ONES, (), ONES[:1]), LayoutObserved(ONES, ())),
+            Stage.RESTORED,
             id="no longer",
         ),
-        pytest.param((), (*done(*DOOMED, NEW), Observed(ONES, (), ONES[:1])), Phase.RESTORING, id="not yet cleared"),
+        pytest.param(
+            (), (*done(*DOOMED, NEW), LayoutObserved(ONES, (), ONES[:1])), Stage.RESTORING, id="not yet cleared"
+        ),
     ],
 )
 def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
-    broken: Layout, events: tuple[Event, ...], want: Phase
+    broken: Layout, events: tuple[Event, ...], want: Stage
 ) -> None:
     procedure = msgspec.structs.replace(planned(H100, ONES, HALVES[1:], HALVES), used=(), broken=broken)
     for event in (Begin(), Drained(), *events):
@@ -243,13 +248,13 @@ def test_a_layout_is_not_restored_while_an_instance_is_incomplete(
     ("change", "want"),
     [
         ({"used": ONES[:1]}, "a used instance is to be destroyed"),
-        ({"layout": HALVES + ONES[:1], "phase": Phase.DESTROYING}, "the layout is not legal"),
+        ({"layout": HALVES + ONES[:1], "phase": Stage.DESTROYING}, "the layout is not legal"),
         ({"used": HALVES[:1]}, "a used instance does not exist"),
-        ({"layout": ONES[1:], "phase": Phase.DRAINING}, "something changed before it was drained"),
-        ({"phase": Phase.CREATING}, "something is left to destroy while creating"),
-        ({"phase": Phase.DONE, "todo": ()}, "it is done without the target"),
-        ({"phase": Phase.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
-        ({"phase": Phase.FAILED}, "it ended with steps left"),
+        ({"layout": ONES[1:], "phase": Stage.DRAINING}, "something changed before it was drained"),
+        ({"phase": Stage.CREATING}, "something is left to destroy while creating"),
+        ({"phase": Stage.DONE, "todo": ()}, "it is done without the target"),
+        ({"phase": Stage.RESTORED, "layout": ONES[1:], "todo": ()}, "it is restored without the former layout"),
+        ({"phase": Stage.FAILED}, "it ended with steps left"),
     ],
 )
 def test_a_broken_procedure_is_told(change: dict[str, object], want: str) -> None:
@@ -275,13 +280,13 @@ class Machine:
                 return None
             case AwaitUnused(placements=doomed):
                 return (Drained(), TimedOut(), Taken(doomed[0]))[fate % 3]
-            case Look():
+            case Observe():
                 if fate % 4 == 1:
                     return TimedOut()
                 free = sorted(self.layout & self.offered - self.used)
                 if fate % 4 == 2 and free:
                     self.used.add(free[0])
-                return Observed(tuple(sorted(self.layout)), tuple(sorted(self.used)))
+                return LayoutObserved(tuple(sorted(self.layout)), tuple(sorted(self.used)))
             case step:
                 assert step.placement not in self.used
                 assert step.placement not in self.offered
@@ -322,11 +327,11 @@ def test_whatever_fails_no_used_instance_is_touched_and_the_end_is_what_it_says(
     after = carry_out(procedure, machine)
     layout = tuple(sorted(machine.layout))
     assert set(procedure.used) <= machine.used <= machine.layout
-    if after.phase is Phase.DONE:
+    if after.phase is Stage.DONE:
         assert layout == procedure.target
-    if after.phase is Phase.RESTORED:
+    if after.phase is Stage.RESTORED:
         assert layout == restorable(procedure.model, procedure.former, after.used)
-    if after.phase is Phase.FAILED:
+    if after.phase is Stage.FAILED:
         assert machine.offered == set(after.used)
     else:
         assert machine.offered == machine.layout
@@ -340,7 +345,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
     for number, kind in itertools.product(range(len(procedure.todo)), (2, 3, 4)):
         machine = Machine(procedure, iter([*[0] * (drains + number), kind]))
         after = carry_out(procedure, machine)
-        assert after.phase is Phase.RESTORED
+        assert after.phase is Stage.RESTORED
         assert tuple(sorted(machine.layout)) == procedure.former
 
 
@@ -348,7 +353,7 @@ def test_each_failing_step_leads_back_to_the_former_layout(procedure: Procedure)
 @given(cases())
 def test_when_nothing_fails_the_target_is_reached(procedure: Procedure) -> None:
     machine = Machine(procedure, iter(()))
-    assert carry_out(procedure, machine).phase is Phase.DONE
+    assert carry_out(procedure, machine).phase is Stage.DONE
     assert tuple(sorted(machine.layout)) == procedure.target
 
 
@@ -368,19 +373,19 @@ def test_after_a_crash_planning_anew_reaches_the_target(procedure: Procedure, fa
     plan = plan_repartition(procedure.model, present, used, procedure.target)
     if isinstance(plan, Repartition):
         again = Machine(start(plan), iter(()))
-        assert carry_out(start(plan), again).phase is Phase.DONE
+        assert carry_out(start(plan), again).phase is Stage.DONE
         assert tuple(sorted(again.layout)) == procedure.target
     else:
         assert not set(used) <= set(procedure.target)
 
 
-@pytest.mark.parametrize("phase", [Phase.DONE, Phase.RESTORED])
+@pytest.mark.parametrize("phase", [Stage.DONE, Stage.RESTORED])
 @pytest.mark.parametrize(
     "event",
-    [Begin(), Drained(), Taken(ONES[0]), StepDone(NEW), StepFailed(NEW, "late"), TimedOut(), Observed(ONES, ())],
+    [Begin(), Drained(), Taken(ONES[0]), StepDone(NEW), StepFailed(NEW, "late"), TimedOut(), LayoutObserved(ONES, ())],
     ids=lambda event: type(event).__name__,
 )
-def test_after_a_good_end_nothing_more_is_expected(phase: Phase, event: Event) -> None:
+def test_after_a_good_end_nothing_more_is_expected(phase: Stage, event: Event) -> None:
     procedure = msgspec.structs.replace(planned(H100, ONES, (), HALVES), phase=phase)
     with pytest.raises(Conflict, match="wanted nothing more"):
         advance(procedure, event)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders.fleets import A30, T4, amount, gpu, node, slices
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Offer, Sharing
@@ -50,7 +50,7 @@ def test_before_the_agent_has_reported_nothing_can_be_granted() -> None:
 
 
 def offered(*instances: Placement, whole: bool = False) -> dict[str, Any]:
-    return {"offered": (Wanted(gpu="GPU-0", whole=whole, instances=instances),)}
+    return {"offered": (DesiredDevices(gpu="GPU-0", whole=whole, instances=instances),)}
 
 
 BY_SCHEDULER = msgspec.structs.replace(FIXED, allocator="scheduler")
@@ -64,12 +64,12 @@ BY_NAME: dict[str, tuple[GpuNodeState, Need, int]] = {
     "a managed GPU": (state(card()), GRADED, 2),
     "an instance is offered by name": (state(card(), **offered(FIRST)), GRADED, 1),
     "an instance is offered, and wanted as well": (
-        state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
+        state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
         GRADED,
         1,
     ),
     "an instance is offered in the place of one that is wanted": (
-        state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
+        state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
         amount(5_000, Isolation.HARDWARE),
         2,
     ),
@@ -114,7 +114,9 @@ def test_what_is_offered_by_name_serves_no_need(sentence: str) -> None:
 
 def test_needs_and_names_applied_together_never_meet() -> None:
     """One GPU has a fixed layout, the other is managed: needs go to that alone, as many as it has places."""
-    ledger = ledger_of(state(card(0), card(1, FIXED), offered=(Wanted(gpu="GPU-1", instances=(FIRST, SECOND)),)))
+    ledger = ledger_of(
+        state(card(0), card(1, FIXED), offered=(DesiredDevices(gpu="GPU-1", instances=(FIRST, SECOND)),))
+    )
     gpus = []
     while not isinstance(shares := ledger.choose(GRADED, "n"), str):
         gpus.append(shares[0].gpu)
@@ -141,25 +143,25 @@ def test_a_gpu_that_is_wholly_the_kubelet_s_serves_by_name_what_is_offered() -> 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 RESERVED = {
     "nothing": (state(card()), 2, True),
-    "an instance that is wanted": (state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),)), 1, False),
-    "all instances": (state(card(), wanted=(Wanted(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
-    "the whole GPU": (state(card(), wanted=(Wanted(gpu="GPU-0", whole=True),)), 0, False),
-    "a GPU that is not there": (state(card(), wanted=(Wanted(gpu="GPU-9", whole=True),)), 2, True),
+    "an instance that is wanted": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)), 1, False),
+    "all instances": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
+    "the whole GPU": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", whole=True),)), 0, False),
+    "a GPU that is not there": (state(card(), wanted=(DesiredDevices(gpu="GPU-9", whole=True),)), 2, True),
     "a GPU with an administrator's layout": (
-        state(card(0, FIXED), wanted=(Wanted(gpu="GPU-0", instances=(FIRST,)),)),
+        state(card(0, FIXED), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
         2,
         False,
     ),
-    "a sick GPU": (state(card(), sick=(Sick(gpu="GPU-0"),)), 0, False),
-    "a sick GPU that is not there": (state(card(), sick=(Sick(gpu="GPU-9"),)), 2, True),
-    "a sick instance": (state(card(), sick=(Sick(gpu="GPU-0", placement=SECOND),)), 1, False),
-    "a sick instance of a fixed layout": (
-        state(card(0, FIXED), sick=(Sick(gpu="GPU-0", placement=SECOND),)),
+    "an unhealthy GPU": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0"),)), 0, False),
+    "an unhealthy GPU that is not there": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-9"),)), 2, True),
+    "an unhealthy instance": (state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)), 1, False),
+    "an unhealthy instance of a fixed layout": (
+        state(card(0, FIXED), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)),
         1,
         False,
     ),
-    "a sick instance that is shared": (
-        state(card(0, REPLICAS), sick=(Sick(gpu="GPU-0", placement=SECOND),)),
+    "an unhealthy instance that is shared": (
+        state(card(0, REPLICAS), unhealthy=(UnhealthyDevice(gpu="GPU-0", placement=SECOND),)),
         2,
         False,
     ),
@@ -178,7 +180,7 @@ def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
     ledger = ledger_of(state(card()))
     shares = ledger.choose(amount(1_000), "n")
     assert not isinstance(shares, str)
-    spec, reserved = schedulable_node(node("n"), state(card(), sick=(Sick(gpu="GPU-0"),)))
+    spec, reserved = schedulable_node(node("n"), state(card(), unhealthy=(UnhealthyDevice(gpu="GPU-0"),)))
     ledger.put_pod(Holder("a", PodKey("default/a"), NodeName("n"), amount(1_000), shares))
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.conflicts) == []

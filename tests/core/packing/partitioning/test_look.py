@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import fleets
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Running, Share
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.mig import Placement, is_legal
@@ -40,9 +40,13 @@ def places(*names: str) -> tuple[Placement, ...]:
     return tuple(sorted(Placement(int(start), sizes[profile], profile) for profile, start in read))
 
 
-def wish(gpu: int, *names: str) -> Wanted:
+def wish(gpu: int, *names: str) -> DesiredDevices:
     uuid = f"GPU-{gpu}"
-    return Wanted(gpu=uuid, whole=True) if names == ("gpu",) else Wanted(gpu=uuid, instances=places(*names))
+    return (
+        DesiredDevices(gpu=uuid, whole=True)
+        if names == ("gpu",)
+        else DesiredDevices(gpu=uuid, instances=places(*names))
+    )
 
 
 def share(gpu: int, name: str, resource: str = "") -> Share:
@@ -61,16 +65,16 @@ class World:
     def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: Limits = SOON) -> None:
         self.limits = limits
         self.sharings = [sharing] * gpus
-        self.wanted: tuple[Wanted, ...] = ()
-        self.offered: tuple[Wanted, ...] = ()
+        self.wanted: tuple[DesiredDevices, ...] = ()
+        self.offered: tuple[DesiredDevices, ...] = ()
         self.running: list[Running] = []
         self.pending: list[Pod] = []
-        self.sick: tuple[Sick, ...] = ()
+        self.unhealthy: tuple[UnhealthyDevice, ...] = ()
         self.fixed = False
         self.memory = Memory()
         self.now_s = 1000.0
 
-    def want(self, *wanted: Wanted) -> None:
+    def want(self, *wanted: DesiredDevices) -> None:
         self.wanted = wanted
 
     @property
@@ -84,7 +88,12 @@ class World:
             nodes=(Node(name=name, cpu_milli=1 << 20, memory_mib=1 << 30, gpus=gpus),),
             states=(
                 GpuNodeState(
-                    name=name, gpus=gpus, wanted=self.wanted, offered=self.offered, sick=self.sick, reported=True
+                    name=name,
+                    gpus=gpus,
+                    wanted=self.wanted,
+                    offered=self.offered,
+                    unhealthy=self.unhealthy,
+                    reported=True,
                 ),
             ),
             running=tuple(self.running),
@@ -102,7 +111,7 @@ class World:
     def cut(self) -> None:
         """Let the agent make what is wanted, beside what pods hold."""
         for i, sharing in enumerate(self.sharings):
-            wanted = next((each for each in self.wanted if each.gpu == f"GPU-{i}"), Wanted(gpu=""))
+            wanted = next((each for each in self.wanted if each.gpu == f"GPU-{i}"), DesiredDevices(gpu=""))
             held = [s for each in self.running for s in each.assignment.shares if s.gpu == i and s.profile]
             layout = {*wanted.instances, *places(*(f"{s.profile}@{s.start}" for s in held))}
             self.sharings[i] = msgspec.structs.replace(sharing, layout=tuple(sorted(layout)) or None)
@@ -130,7 +139,7 @@ class World:
                 self.run(each.key.partition("/")[2], found, asks=(ask,))
 
 
-def _shares(wanted: Wanted) -> list[Share]:
+def _shares(wanted: DesiredDevices) -> list[Share]:
     index = int(wanted.gpu.removeprefix("GPU-"))
     whole = [share(index, "gpu")] if wanted.whole else []
     return [*whole, *(share(index, f"{each.profile}@{each.start}") for each in wanted.instances)]
@@ -512,7 +521,7 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
 def test_sick_gpus_get_nothing_new() -> None:
     """What is held on them stays wanted."""
     world = World(2)
-    world.sick = (Sick(gpu="GPU-0", reason="XID 79"),)
+    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.run("one", share(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.pending = [pod("two", exact("1g.5gb"))]
@@ -525,7 +534,7 @@ def test_what_is_wanted_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     """Its idle devices are neither offered nor in anybody's way."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
     world.want(wish(0, "1g.5gb@0"))
-    world.sick = (Sick(gpu="GPU-0", reason="XID 79"),)
+    world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.pending = [pod("one", exact("1g.5gb")), pod("need", need(4))]
     world.look()
     assert wish(1, "1g.5gb@4") in world.wanted
@@ -603,7 +612,7 @@ def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
     before = world.observed
     observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
     _, decision = advance(Memory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
-    assert dict(decision.wanted)[NodeName("m")] == (Wanted(gpu="GPU-9", instances=places("1g.5gb@4")),)
+    assert dict(decision.wanted)[NodeName("m")] == (DesiredDevices(gpu="GPU-9", instances=places("1g.5gb@4")),)
 
 
 NAMES = ("gpu", "7g.40gb", "4g.20gb", "3g.20gb", "2g.10gb", "1g.5gb")
@@ -657,7 +666,7 @@ def _assign(world: World, name: str, gib: int) -> None:
 
 def _check(world: World) -> None:
     for index in range(len(world.sharings)):
-        wanted = next((each for each in world.wanted if each.gpu == f"GPU-{index}"), Wanted(gpu=""))
+        wanted = next((each for each in world.wanted if each.gpu == f"GPU-{index}"), DesiredDevices(gpu=""))
         held = [s for each in world.running for s in each.assignment.shares if s.gpu == index]
         for each in held:
             if each.profile:

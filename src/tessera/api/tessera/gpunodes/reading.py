@@ -16,7 +16,7 @@ from tessera.api.tessera.gpunodes.fields import (
     WantedFields,
 )
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
-from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Sick, Used, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName
 from tessera.core.gpu.gpumodels import GpuModel, Profile, model
 from tessera.core.gpu.mig import Layout, Placement, placement_at, why_illegal
@@ -62,8 +62,8 @@ def _state(found: _Object) -> GpuNodeState:
     return GpuNodeState(
         name=NodeName(found.metadata.name),
         gpus=gpus,
-        sick=tuple(
-            Sick(gpu=each.uuid, placement=_place(models[each.uuid], sick.place), reason=sick.reason)
+        unhealthy=tuple(
+            UnhealthyDevice(gpu=each.uuid, placement=_place(models[each.uuid], sick.place), reason=sick.reason)
             for each in status.gpus
             for sick in each.sick
         ),
@@ -152,22 +152,22 @@ def _placement(known: GpuModel, place: PlaceFields) -> Placement:
     return placement_at(known, place.profile, place.start)
 
 
-def _wanted(known: GpuModel, each: WantedFields) -> Wanted:
+def _wanted(known: GpuModel, each: WantedFields) -> DesiredDevices:
     instances = _layout(f"GPU {each.gpu} in spec.wanted", known, each.instances)
     if each.whole and instances:
         raise InvalidInput(
             f"GPU {each.gpu} in spec.wanted", found="the whole GPU and instances of it", wanted="one of the two"
         )
-    return Wanted(gpu=each.gpu, whole=each.whole, instances=instances)
+    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=instances)
 
 
-def _offered(known: GpuModel | None, each: OfferedFields) -> Wanted:
+def _offered(known: GpuModel | None, each: OfferedFields) -> DesiredDevices:
     """Return the devices; also those that lie across each other while one takes the other's place, or of a lost GPU."""
     instances = (
         Placement(place.start, place.size, place.profile) if known is None else _placement(known, place)
         for place in each.instances
     )
-    return Wanted(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
+    return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=tuple(sorted(instances)))
 
 
 def _bounded(subject: str, value: int, least: int, most: int) -> None:

@@ -25,7 +25,7 @@ from tessera.api.tessera.gpunodes.fields import (
     UsedFields,
     WantedFields,
 )
-from tessera.core.cluster.gpunodestate import Claim, GpuNodeState, Impairment, Wanted
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment
 from tessera.core.cluster.snapshot import Gpu
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement
@@ -63,12 +63,12 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
 
 
-def wanted_field(wanted: Iterable[Wanted]) -> list[dict[str, Any]]:
+def wanted_field(wanted: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
     """Return `spec.wanted` as JSON."""
     return [msgspec.to_builtins(msgspec.convert(each, WantedFields, from_attributes=True)) for each in wanted]
 
 
-def offered_field(offered: Iterable[Wanted]) -> list[dict[str, Any]]:
+def offered_field(offered: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
     """Return `status.offered` as JSON."""
     return [msgspec.to_builtins(msgspec.convert(each, OfferedFields, from_attributes=True)) for each in offered]
 
@@ -88,7 +88,7 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
         product=_product_fields(gpu.model),
         sick=tuple(
             SickFields(place=_optional(sick.placement), reason=sick.reason)
-            for sick in state.sick
+            for sick in state.unhealthy
             if sick.gpu == gpu.uuid
         ),
         used=tuple(

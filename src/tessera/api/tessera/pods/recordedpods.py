@@ -13,7 +13,7 @@ from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import check_asked, read_shares, write_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import DueKey, Held
+from tessera.core.deviceplugin.matching import Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
@@ -41,7 +41,7 @@ def recorded_assignment(
     share_unit_mib: int = 1024,
     keys: Keys | None = None,
 ) -> str | None:
-    """Return the text that a pod's assignment must have; None where that cannot be told, or not yet.
+    """Return the text that a pod's assignment must have; None where that is not known, or not yet.
 
     Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is told
     about once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
@@ -148,12 +148,12 @@ def allocated(pod: Mapping[str, Any], held: Iterable[Held], *, now_ns: int) -> d
 
 
 def _named(field: Field, need: Need, held: Iterable[Held], devices: Mapping[str, Share]) -> tuple[Share, ...]:
-    """Return the devices held for each ask by name, in order; none where one of them cannot be told."""
+    """Return the devices held for each ask by name, in order; none where one of them is not known."""
     namespace, name = identity(field)
     ids = {each.key: each.device_ids for each in held}
     shares: list[Share] = []
     for ask in filter(_by_name, need.asks):
-        own = ids.get(DueKey(namespace, name, ask.container, ask.resource), ())
+        own = ids.get(RequestKey(namespace, name, ask.container, ask.resource), ())
         known = [devices[each] for each in own if each in devices]
         if len(known) != ask.count or len(own) != ask.count:
             return ()

@@ -45,7 +45,7 @@ Claims = Mapping[str, tuple[NodeName, tuple[Share, ...]]]
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """What one Pod object tells."""
+    """What one Pod object says."""
 
     pod: Pod | None
     """None where it cannot be read."""

@@ -3,7 +3,7 @@
 Anybody who may create pods may write `tessera.dev/assignment` on one. Beside it a server or agent of Tessera writes
 `tessera.dev/assignment-signature`, `v1.KEYID.BASE64`: an Ed25519 signature over the pod's UID, its node and the
 assignment's text, worth nothing on another pod, another node or beside another text.
-docs/decisions/0012-assignments-are-signed.md tells why.
+docs/decisions/0012-assignments-are-signed.md says why.
 
 Signing and verifying are handed in as functions: what is here is text and decisions.
 """

@@ -1,4 +1,4 @@
-"""Layouts a node is asked to have: names into targets, what each GPU needs, and how it stands with the wish."""
+"""Layouts a node is asked to have: names into targets, what each GPU needs, and how it stands with the request."""
 
 from tessera.core.node.layouts.changes import (
     AwaitReset,
@@ -25,25 +25,25 @@ from tessera.core.node.layouts.configurations import (
     resolve,
     unseen_gpus,
 )
-from tessera.core.node.layouts.policies import PolicyAttempt, attempted, policy_targets, worth_trying
-from tessera.core.node.layouts.preview import Action, preview
-from tessera.core.node.layouts.recorded import Recorded, lost_targets, record, recorded_targets
-from tessera.core.node.layouts.wish import (
+from tessera.core.node.layouts.layoutrequest import (
     Attempted,
     Cause,
     Condition,
+    LayoutEvent,
+    LayoutRequest,
     Limits,
     NotRebooted,
     Outlook,
     Seen,
     State,
     Unseen,
-    Wish,
-    WishEvent,
     advance,
     outlook,
     resumed,
 )
+from tessera.core.node.layouts.policies import PolicyAttempt, attempted, policy_targets, worth_trying
+from tessera.core.node.layouts.preview import Action, preview
+from tessera.core.node.layouts.recorded import Recorded, lost_targets, record, recorded_targets
 
 __all__ = [
     "Action",
@@ -58,6 +58,8 @@ __all__ = [
     "Group",
     "Impossible",
     "Keep",
+    "LayoutEvent",
+    "LayoutRequest",
     "Limits",
     "NotRebooted",
     "Outlook",
@@ -69,8 +71,6 @@ __all__ = [
     "Target",
     "Unseen",
     "User",
-    "Wish",
-    "WishEvent",
     "advance",
     "as_groups",
     "attempted",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.core.gpu.deviceids import DeviceId, devices_of_ids
 from tessera.core.gpu.inventory import GpuFacts, GpuProcess, Inventory
 from tessera.core.gpu.mig import Layout, Placement, counts_of, is_legal, why_illegal
 from tessera.core.node.layouts.configurations import Target, exact
@@ -38,6 +39,15 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """`namespace/name`; empty for a process."""
     pid: int = 0
     """0 for a pod."""
+
+    @property
+    def device(self) -> DeviceId:
+        """What it holds."""
+        return DeviceId(self.gpu, self.placement)
+
+    def order(self) -> tuple[tuple[str, Layout], str, int]:
+        """Return what users are sorted by."""
+        return self.device.order(), self.pod, self.pid
 
     @property
     def name(self) -> str:
@@ -140,7 +150,8 @@ def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
         return None
     present = tuple(each.placement for each in gpu.instances)
     broken = f", incomplete: {_places(gpu.incomplete)}" if gpu.incomplete else ""
-    wanted = _numbers(target.counts) if target.layout is None else _places(target.layout)
+    numbers = ", ".join(f"{count} x {name}" for name, count in target.counts) or "no instance"
+    wanted = numbers if target.layout is None else _places(target.layout)
     return f"{_places(present)}{broken}", wanted
 
 
@@ -153,7 +164,7 @@ def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
         users: who holds the GPU or its instances, those of other GPUs too.
 
     """
-    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=_order))
+    own = tuple(sorted((user for user in users if user.gpu == gpu.uuid), key=User.order))
     if gpu.lost:
         return Impossible(lost(gpu.index))
     if gpu.mig is None:
@@ -251,20 +262,14 @@ def users_of(
         processes: those with a context, by GPU UUID.
 
     """
-    places: dict[str, tuple[str, Placement | None]] = {gpu.uuid: (gpu.uuid, None) for gpu in inventory.gpus}
-    for gpu in inventory.gpus:
-        places |= {each.uuid: (gpu.uuid, each.placement) for each in gpu.instances}
-    found = set()
-    for pod, ids in held:
-        for device in ids:
-            place = places.get(device.partition("::")[0].partition("-_-")[0])
-            if place:
-                found.add(User(gpu=place[0], placement=place[1], pod=pod))
-    explained = {(user.gpu, user.placement) for user in found}
-    for user in _process_users(inventory, processes):
-        if (user.gpu, user.placement) not in explained:
-            found.add(user)
-    return tuple(sorted(found, key=_order))
+    found = {
+        User(gpu=device.gpu, placement=device.placement, pod=pod)
+        for pod, ids in held
+        for device in devices_of_ids((name.partition("-_-")[0] for name in ids), inventory)
+    }
+    explained = {user.device for user in found}
+    found.update(user for user in _process_users(inventory, processes) if user.device not in explained)
+    return tuple(sorted(found, key=User.order))
 
 
 def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuProcess]]) -> Iterator[User]:
@@ -275,20 +280,12 @@ def _process_users(inventory: Inventory, processes: Mapping[str, Iterable[GpuPro
             yield User(gpu=gpu.uuid, placement=place, pid=process.pid)
 
 
-def _order(user: User) -> tuple[str, Layout, str, int]:
-    return user.gpu, (user.placement,) if user.placement else (), user.pod, user.pid
-
-
 def _mode(*, on: bool) -> str:
     return "MIG on" if on else "MIG off"
 
 
 def _names(users: tuple[User, ...]) -> str:
     return ", ".join(dict.fromkeys(user.name for user in users))
-
-
-def _numbers(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count} x {name}" for name, count in counts) or "no instance"
 
 
 def _places(layout: Layout) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.node.layouts.configurations import Target, exact
-from tessera.core.node.layouts.wish import Limits
+from tessera.core.node.layouts.layoutrequest import Limits
 from tessera.core.node.nodesharing import NodeSharing, desired_layouts
 
 __all__ = ["PolicyAttempt", "attempted", "policy_targets", "worth_trying"]

@@ -35,20 +35,20 @@ def preview(gpu: GpuFacts, target: Target, users: Iterable[User]) -> tuple[Actio
     own = tuple(user for user in users if user.gpu == gpu.uuid)
     held = () if isinstance(change(gpu, target, own), Blocked) else own
     actions: list[Action] = []
-    facts, due = gpu, change(gpu, target, held)
-    while isinstance(due, Cut | SetMode):
-        plan = due.plan if isinstance(due, Cut) else due.clear
+    facts, needed = gpu, change(gpu, target, held)
+    while isinstance(needed, Cut | SetMode):
+        plan = needed.plan if isinstance(needed, Cut) else needed.clear
         actions += _steps(gpu, plan, own) if plan else ()
-        if isinstance(due, SetMode):
-            actions.append(_switch(facts, due, own))
-        facts = _after(facts, due, plan)
-        due = change(facts, target, held)
+        if isinstance(needed, SetMode):
+            actions.append(_switch(facts, needed, own))
+        facts = _after(facts, needed, plan)
+        needed = change(facts, target, held)
     return tuple(actions)
 
 
-def _switch(gpu: GpuFacts, due: SetMode, users: tuple[User, ...]) -> Action:
-    undone = gpu.mig is not None and gpu.mig.current == due.on
-    what: Literal["switch MIG on", "switch MIG off"] = "switch MIG on" if due.on else "switch MIG off"
+def _switch(gpu: GpuFacts, needed: SetMode, users: tuple[User, ...]) -> Action:
+    undone = gpu.mig is not None and gpu.mig.current == needed.on
+    what: Literal["switch MIG on", "switch MIG off"] = "switch MIG on" if needed.on else "switch MIG off"
     return Action(gpu=gpu.uuid, index=gpu.index, what=what, disturbs=() if undone else users)
 
 
@@ -60,12 +60,12 @@ def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[User, ...]) -> Iterabl
         yield Action(gpu=gpu.uuid, index=gpu.index, what=what, placement=step.placement, disturbs=disturbed)
 
 
-def _after(gpu: GpuFacts, due: Cut | SetMode, plan: Repartition | None) -> GpuFacts:
+def _after(gpu: GpuFacts, needed: Cut | SetMode, plan: Repartition | None) -> GpuFacts:
     """Return a GPU as it will be; nothing is known yet of its new instances but their places."""
     if plan is not None:
         made = tuple(
             Instance(placement=each, uuid="", gpu_instance=0, compute_instance=0, memory_mib=0) for each in plan.target
         )
         gpu = msgspec.structs.replace(gpu, instances=made, incomplete=())
-    on = due.on if isinstance(due, SetMode) else True
+    on = needed.on if isinstance(needed, SetMode) else True
     return msgspec.structs.replace(gpu, mig=MigMode(current=on, pending=on))

@@ -1,11 +1,11 @@
 """The procedure by which a node changes one GPU's layout: events in, instructions out, and recovery as a transition.
 
-                     Begin           Drained           steps           steps         Observed
+                     Begin           Drained           steps           steps         LayoutObserved
     observed ─────────────► draining ───────► destroying ───► creating ───► verifying ───► done
-                               │ Taken             │ StepFailed  │  TimedOut   │ Observed, not the target
+                               │ Taken             │ StepFailed  │  TimedOut   │ LayoutObserved, not the target
                                │ TimedOut          └─────────────┴──────┬──────┘
-                               ▼                                        ▼  ◄──── Observed ────┐
-                            restored ◄──────────── steps, Observed ── restoring ── StepFailed ──► failed
+                               ▼                                        ▼  ◄──── LayoutObserved ────┐
+                            restored ◄──────────── steps, LayoutObserved ── restoring ── StepFailed ──► failed
 
 A procedure is a value; the node's shell carries out the instructions that `advance` returns and reports each outcome as
 an event. Nothing is remembered elsewhere: after a crash the shell observes the GPU and plans anew from what is there.
@@ -28,11 +28,11 @@ __all__ = [
     "Drained",
     "Event",
     "Instruction",
-    "Look",
-    "Observed",
+    "LayoutObserved",
+    "Observe",
     "OfferOnly",
-    "Phase",
     "Procedure",
+    "Stage",
     "StepDone",
     "StepFailed",
     "Taken",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-class Phase(enum.StrEnum):
+class Stage(enum.StrEnum):
     """Where a procedure stands."""
 
     OBSERVED = "observed"
@@ -106,7 +106,7 @@ class TimedOut(msgspec.Struct, frozen=True, tag=True):
     """The deadline of what was being waited for has passed."""
 
 
-class Observed(msgspec.Struct, frozen=True, tag=True):
+class LayoutObserved(msgspec.Struct, frozen=True, tag=True):
     """What a reading of driver and kubelet shows."""
 
     layout: Layout
@@ -115,7 +115,7 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
     """Instances of the layout without the compute instance that fills them: they serve nobody."""
 
 
-Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | Observed
+Event = Begin | Drained | Taken | StepDone | StepFailed | TimedOut | LayoutObserved
 
 
 class OfferOnly(msgspec.Struct, frozen=True, tag=True):
@@ -130,11 +130,11 @@ class AwaitUnused(msgspec.Struct, frozen=True, tag=True):
     placements: Layout
 
 
-class Look(msgspec.Struct, frozen=True, tag=True):
-    """Read the layout from the driver and the used instances from the kubelet; report Observed or TimedOut."""
+class Observe(msgspec.Struct, frozen=True, tag=True):
+    """Read the layout from the driver and the used instances from the kubelet; report LayoutObserved or TimedOut."""
 
 
-Instruction = OfferOnly | AwaitUnused | Step | Look
+Instruction = OfferOnly | AwaitUnused | Step | Observe
 """A step is carried out with a deadline and reported as StepDone, StepFailed or TimedOut."""
 
 
@@ -148,7 +148,7 @@ class Procedure(msgspec.Struct, frozen=True, kw_only=True):
     """Instances that pods hold, as last observed; never touched."""
     layout: Layout
     """What exists, as far as is known."""
-    phase: Phase = Phase.OBSERVED
+    phase: Stage = Stage.OBSERVED
     broken: Layout = ()
     """Instances of the former layout that were incomplete already; it is restored without them, too."""
     todo: tuple[Step, ...] = ()
@@ -177,7 +177,7 @@ def advance(procedure: Procedure, event: Event) -> Next:
     """Return the procedure after an event, and what the shell must do now, in order.
 
     Raises:
-        Conflict: the event cannot follow what happened so far; tells the story.
+        Conflict: the event cannot follow what happened so far; says what that was.
 
     """
     handle = _HANDLERS.get((procedure.phase, type(event)))
@@ -191,23 +191,23 @@ def advance(procedure: Procedure, event: Event) -> Next:
 def broken_invariants(procedure: Procedure) -> tuple[str, ...]:
     """Return what is wrong with a procedure, a sentence for each; nothing, after every legal sequence of events."""
     doomed = {step.placement for step in procedure.todo if isinstance(step, Destroy)}
-    known = procedure.phase is not Phase.FAILED
-    untouched = procedure.phase in {Phase.OBSERVED, Phase.DRAINING}
+    known = procedure.phase is not Stage.FAILED
+    untouched = procedure.phase in {Stage.OBSERVED, Stage.DRAINING}
     rules = {
         "a used instance is to be destroyed": not doomed.intersection(procedure.used),
         "the layout is not legal": why_illegal(procedure.model, procedure.layout) is None,
         "a used instance does not exist": not known or set(procedure.used).issubset(procedure.layout),
         "something changed before it was drained": not untouched or procedure.layout == procedure.former,
-        "something is left to destroy while creating": procedure.phase is not Phase.CREATING or not doomed,
-        "it is done without the target": procedure.phase is not Phase.DONE or procedure.layout == procedure.target,
-        "it is restored without the former layout": procedure.phase is not Phase.RESTORED
+        "something is left to destroy while creating": procedure.phase is not Stage.CREATING or not doomed,
+        "it is done without the target": procedure.phase is not Stage.DONE or procedure.layout == procedure.target,
+        "it is restored without the former layout": procedure.phase is not Stage.RESTORED
         or procedure.layout == restorable(procedure.model, procedure.former, procedure.used),
         "it ended with steps left": procedure.phase not in _ENDS or not procedure.todo,
     }
     return tuple(sentence for sentence, holds in rules.items() if not holds)
 
 
-_ENDS = frozenset({Phase.DONE, Phase.RESTORED, Phase.FAILED})
+_ENDS = frozenset({Stage.DONE, Stage.RESTORED, Stage.FAILED})
 
 
 def _unexpected(procedure: Procedure, event: Event) -> Conflict:
@@ -236,7 +236,7 @@ def _name(step: Step) -> str:
     return f"{type(step).__name__.lower()} {step.placement.profile} at {step.placement.start}"
 
 
-def _enter(procedure: Procedure, phase: Phase, *instructions: Instruction) -> Next:
+def _enter(procedure: Procedure, phase: Stage, *instructions: Instruction) -> Next:
     return msgspec.structs.replace(procedure, phase=phase), instructions
 
 
@@ -244,16 +244,16 @@ def _begin(procedure: Procedure, _event: Event) -> Next:
     doomed = tuple(step.placement for step in procedure.todo if isinstance(step, Destroy))
     if doomed:
         kept = tuple(each for each in procedure.layout if each not in doomed)
-        return _enter(procedure, Phase.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
-    return _continue(procedure) if procedure.todo else _enter(procedure, Phase.DONE, OfferOnly(procedure.layout))
+        return _enter(procedure, Stage.DRAINING, OfferOnly(kept), AwaitUnused(doomed))
+    return _continue(procedure) if procedure.todo else _enter(procedure, Stage.DONE, OfferOnly(procedure.layout))
 
 
 def _continue(procedure: Procedure, *_event: Event) -> Next:
     """Give out the next step, or look whether all of them worked."""
     if not procedure.todo:
-        return _enter(procedure, Phase.VERIFYING, Look())
+        return _enter(procedure, Stage.VERIFYING, Observe())
     first = procedure.todo[0]
-    return _enter(procedure, Phase.DESTROYING if isinstance(first, Destroy) else Phase.CREATING, first)
+    return _enter(procedure, Stage.DESTROYING if isinstance(first, Destroy) else Stage.CREATING, first)
 
 
 def _undrained(procedure: Procedure, event: Event) -> Next:
@@ -263,7 +263,7 @@ def _undrained(procedure: Procedure, event: Event) -> Next:
             raise _unexpected(procedure, event)
         used = tuple(sorted({*used, event.placement}))
     calm = msgspec.structs.replace(procedure, used=used, todo=())
-    return _enter(calm, Phase.RESTORED, OfferOnly(procedure.layout))
+    return _enter(calm, Stage.RESTORED, OfferOnly(procedure.layout))
 
 
 def _step_done(procedure: Procedure, event: Event) -> Next:
@@ -272,7 +272,7 @@ def _step_done(procedure: Procedure, event: Event) -> Next:
 
 def _restored_step(procedure: Procedure, event: Event) -> Next:
     after = _take(procedure, event)
-    return _enter(after, Phase.RESTORING, after.todo[0] if after.todo else Look())
+    return _enter(after, Stage.RESTORING, after.todo[0] if after.todo else Observe())
 
 
 def _take(procedure: Procedure, event: Event) -> Procedure:
@@ -291,20 +291,20 @@ def _expect(procedure: Procedure, event: Event) -> None:
 
 def _break_off(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.RESTORING, Look())
+    return _enter(msgspec.structs.replace(procedure, todo=()), Stage.RESTORING, Observe())
 
 
 def _verify(procedure: Procedure, event: Event) -> Next:
-    assert isinstance(event, Observed)
+    assert isinstance(event, LayoutObserved)
     if set(event.layout) != set(procedure.target):
         # What is incomplete is cleared away before the next look.
         return _break_off(procedure, event) if event.incomplete else _restore(procedure, event)
     seen = msgspec.structs.replace(procedure, used=tuple(sorted(event.used)))
-    return _enter(seen, Phase.DONE, OfferOnly(procedure.target))
+    return _enter(seen, Stage.DONE, OfferOnly(procedure.target))
 
 
 def _restore(procedure: Procedure, event: Event) -> Next:
-    assert isinstance(event, Observed)
+    assert isinstance(event, LayoutObserved)
     layout, used = tuple(sorted(event.layout)), tuple(sorted(event.used))
     lacks = not set(event.incomplete).issubset(procedure.broken)
     if lacks or why_illegal(procedure.model, layout) or not set(used).issubset(layout):
@@ -312,33 +312,33 @@ def _restore(procedure: Procedure, event: Event) -> Next:
     goal = restorable(procedure.model, procedure.former, used)
     todo = steps_between(layout, goal)
     seen = msgspec.structs.replace(procedure, layout=layout, used=used, todo=todo)
-    return _enter(seen, Phase.RESTORING, todo[0]) if todo else _enter(seen, Phase.RESTORED, OfferOnly(layout))
+    return _enter(seen, Stage.RESTORING, todo[0]) if todo else _enter(seen, Stage.RESTORED, OfferOnly(layout))
 
 
 def _give_up(procedure: Procedure, event: Event) -> Next:
     _expect(procedure, event)
-    return _enter(msgspec.structs.replace(procedure, todo=()), Phase.FAILED, OfferOnly(procedure.used))
+    return _enter(msgspec.structs.replace(procedure, todo=()), Stage.FAILED, OfferOnly(procedure.used))
 
 
-_HANDLERS: Mapping[tuple[Phase, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
+_HANDLERS: Mapping[tuple[Stage, type[Event]], Callable[[Procedure, Event], Next]] = MappingProxyType(
     {
-        (Phase.OBSERVED, Begin): _begin,
-        (Phase.DRAINING, Drained): _continue,
-        (Phase.DRAINING, Taken): _undrained,
-        (Phase.DRAINING, TimedOut): _undrained,
-        (Phase.DESTROYING, StepDone): _step_done,
-        (Phase.DESTROYING, StepFailed): _break_off,
-        (Phase.DESTROYING, TimedOut): _break_off,
-        (Phase.CREATING, StepDone): _step_done,
-        (Phase.CREATING, StepFailed): _break_off,
-        (Phase.CREATING, TimedOut): _break_off,
-        (Phase.VERIFYING, Observed): _verify,
-        (Phase.VERIFYING, TimedOut): _break_off,
-        (Phase.RESTORING, Observed): _restore,
-        (Phase.RESTORING, StepDone): _restored_step,
-        (Phase.RESTORING, StepFailed): _give_up,
-        (Phase.RESTORING, TimedOut): _give_up,
-        (Phase.FAILED, Observed): _restore,
+        (Stage.OBSERVED, Begin): _begin,
+        (Stage.DRAINING, Drained): _continue,
+        (Stage.DRAINING, Taken): _undrained,
+        (Stage.DRAINING, TimedOut): _undrained,
+        (Stage.DESTROYING, StepDone): _step_done,
+        (Stage.DESTROYING, StepFailed): _break_off,
+        (Stage.DESTROYING, TimedOut): _break_off,
+        (Stage.CREATING, StepDone): _step_done,
+        (Stage.CREATING, StepFailed): _break_off,
+        (Stage.CREATING, TimedOut): _break_off,
+        (Stage.VERIFYING, LayoutObserved): _verify,
+        (Stage.VERIFYING, TimedOut): _break_off,
+        (Stage.RESTORING, LayoutObserved): _restore,
+        (Stage.RESTORING, StepDone): _restored_step,
+        (Stage.RESTORING, StepFailed): _give_up,
+        (Stage.RESTORING, TimedOut): _give_up,
+        (Stage.FAILED, LayoutObserved): _restore,
     }
 )
 """The allowed transitions; whatever is not here raises."""

@@ -1,12 +1,14 @@
 """A node as the scheduler places pods on it: managed GPUs without layout, and what is kept from new pods."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from tessera.core.cluster.allocators import devices_one_by_one
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import GpuNodeState, Sick, Wanted
+from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, Share
+from tessera.core.gpu.deviceids import DeviceId, overlap
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 
@@ -33,7 +35,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
-    unhealthy = (share for each in state.sick if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
+    unhealthy = (share for each in state.unhealthy if each.gpu in gpus for share in _unhealthy(gpus[each.gpu], each))
     reserved = (*unhealthy, *_by_name(state, gpus))
     return msgspec.structs.replace(node, gpus=tuple(map(_without_layout, state.gpus))), reserved
 
@@ -46,17 +48,17 @@ def _without_layout(gpu: Gpu) -> Gpu:
     return msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(sharing, layout=None, offers=whole))
 
 
-def _unhealthy(gpu: Gpu, sick: Sick) -> Iterator[Share]:
+def _unhealthy(gpu: Gpu, device: UnhealthyDevice) -> Iterator[Share]:
     """Yield what keeps new pods off an unhealthy device: the whole GPU, or every client of the instance."""
-    if sick.placement is None:
+    if device.placement is None:
         yield named_share(gpu, None)
         return
-    device = next((each for each in gpu.devices if each.placement == sick.placement), None)
-    if device is None or gpu.sharing.creates_devices:
-        yield named_share(gpu, sick.placement)
+    offered = next((each for each in gpu.devices if each.placement == device.placement), None)
+    if offered is None or gpu.sharing.creates_devices:
+        yield named_share(gpu, device.placement)
         return
-    for _ in range(device.clients):
-        yield Share.of_device(gpu.index, device, device.resource)
+    for _ in range(offered.clients):
+        yield Share.of_device(gpu.index, offered, offered.resource)
 
 
 def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
@@ -66,9 +68,9 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
     """
     creating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.creates_devices}
     allocating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.scheduler_allocates}
-    wanted = {(uuid, place) for uuid, place in _places(state.wanted) if uuid in creating}
-    offered = {(uuid, place) for uuid, place in _places(state.offered) if uuid in allocating}
-    for uuid, place in sorted(wanted | offered, key=lambda device: (device[0], device[1] or Placement(-1, 0, ""))):
+    wanted = {each for each in devices_one_by_one(state.wanted) if each.gpu in creating}
+    offered = {each for each in devices_one_by_one(state.offered) if each.gpu in allocating}
+    for uuid, place in sorted(wanted | offered, key=DeviceId.order):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
         if gpu.sharing.creates_devices:
@@ -77,18 +79,9 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
             yield from _overlapping(gpu, place)
 
 
-def _places(devices: Iterable[Wanted]) -> Iterator[tuple[str, Placement | None]]:
-    for each in devices:
-        if each.whole:
-            yield each.gpu, None
-        for placement in each.instances:
-            yield each.gpu, placement
-
-
 def _overlapping(gpu: Gpu, offered: Placement | None) -> Iterator[Share]:
     """Yield every client of the devices of a fixed layout that have something in common with one that is offered."""
     for device in gpu.devices:
-        place = device.placement
-        if place is None or offered is None or place.mask & offered.mask:
+        if overlap(DeviceId(gpu.uuid, device.placement), DeviceId(gpu.uuid, offered), {gpu.uuid: gpu.model}):
             for _ in range(device.clients):
                 yield Share.of_device(gpu.index, device, device.resource)

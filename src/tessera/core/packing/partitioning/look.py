@@ -6,8 +6,9 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.sharing import Sharing
 from tessera.core.packing.fit import broken_nodes
 from tessera.core.packing.partitioning.managedgpus import (
@@ -21,7 +22,7 @@ from tessera.core.packing.partitioning.managedgpus import (
     with_guesses,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
-from tessera.core.packing.partitioning.records import Decision, Device, Limits, Memory, NodeEvent, PartitioningState
+from tessera.core.packing.partitioning.records import Decision, Limits, Memory, NodeEvent, PartitioningState
 from tessera.core.packing.plan import PendingPod, Plan, placed_by_priority, plan
 from tessera.core.workload.need import Form, Need, Pod, PodKey
 
@@ -45,7 +46,7 @@ def advance(memory: Memory, observed: PartitioningState, now_s: float, limits: L
 class _Planned(msgspec.Struct, frozen=True):
     """What a plan gives of one GPU."""
 
-    exact: frozenset[Device] = frozenset()
+    exact: frozenset[DeviceId] = frozenset()
     other: tuple[Share, ...] = ()
     urgent: bool = False
     """Whether a pod that starves gets some of it."""
@@ -66,7 +67,7 @@ class _Look:
         self.served = frozenset((memory.served & self.since.keys()) | held)
         self.left_alone = {gpu: until_s for gpu, until_s in memory.left_alone.items() if until_s > now_s}
         self.again = list(self.left_alone.values())
-        self.unhealthy = {each.gpu for state in observed.states for each in state.sick}
+        self.unhealthy = {each.gpu for state in observed.states for each in state.unhealthy}
         self.events: list[NodeEvent] = []
 
     def decide(self) -> tuple[Memory, Decision]:
@@ -116,7 +117,7 @@ class _Look:
         made = self._least_changing(snapshot)
         asks = {pod.key: [ask for ask in pod.need.asks for _ in range(ask.count)] for pod in snapshot.pending}
         uuids = {(node.name, gpu.index): gpu.uuid for node in snapshot.nodes for gpu in node.gpus}
-        exact: dict[str, set[Device]] = defaultdict(set)
+        exact: dict[str, set[DeviceId]] = defaultdict(set)
         other: dict[str, list[Share]] = defaultdict(list)
         urgent = set()
         for assignment in made.assignments:
@@ -151,7 +152,7 @@ class _Look:
                 return at_once
         return made
 
-    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[Device]) -> Plan:
+    def _served_first(self, snapshot: Snapshot, resting: AbstractSet[DeviceId]) -> Plan:
         """Return a plan that leaves resting devices where they are.
 
         First come the pods that are served without any change, then the others around them. Where some wait then, and
@@ -241,7 +242,7 @@ class _Look:
                 self.events.append(NodeEvent(node=managed.node, reason="DevicesNotMade", message=message, warning=True))
             self.again.append(late_s)
 
-    def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[Device]:
+    def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[DeviceId]:
         """Return what shall be wanted of a GPU: what is held and planned, and idle devices that may stay."""
         kept = managed.held | planned.exact
         may_stay = managed.idle - kept
@@ -254,7 +255,7 @@ class _Look:
                 kept |= {each}
         return kept
 
-    def _rested(self, new: Mapping[str, frozenset[Device]], urgent: set[str]) -> dict[str, frozenset[Device]]:
+    def _rested(self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]) -> dict[str, frozenset[DeviceId]]:
         """Return the changes without those that would take away what has just become wanted."""
         rested = {}
         for gpu, devices in new.items():
@@ -266,11 +267,11 @@ class _Look:
                 self.again.append(rest_s)
         return rested
 
-    def _rests_until_s(self, device: Device) -> float:
+    def _rests_until_s(self, device: DeviceId) -> float:
         """Return until when a wanted device is kept for the pods it was wanted for; one that a pod had was theirs."""
         return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
 
-    def _limited(self, new: Mapping[str, frozenset[Device]], disputed: set[str]) -> dict[str, frozenset[Device]]:
+    def _limited(self, new: Mapping[str, frozenset[DeviceId]], disputed: set[str]) -> dict[str, frozenset[DeviceId]]:
         """Return as many of the changes as may be under way at once, those that add most first.
 
         A GPU that is changing anyway may change further, and what pods hold is given up at once.
@@ -286,19 +287,21 @@ class _Look:
 
     # What is said
 
-    def _now(self, changed: Mapping[str, frozenset[Device]], gpu: str) -> frozenset[Device]:
+    def _now(self, changed: Mapping[str, frozenset[DeviceId]], gpu: str) -> frozenset[DeviceId]:
         return changed.get(gpu, self.managed[gpu].present)
 
-    def _written(self, changed: Mapping[str, frozenset[Device]]) -> tuple[tuple[NodeName, tuple[Wanted, ...]], ...]:
+    def _written(
+        self, changed: Mapping[str, frozenset[DeviceId]]
+    ) -> tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...]:
         names = dict.fromkeys(self.managed[gpu].node for gpu in self.managed if gpu in changed)
-        wanted: dict[NodeName, list[Wanted]] = {name: [] for name in names}
+        wanted: dict[NodeName, list[DesiredDevices]] = {name: [] for name in names}
         for gpu, managed in self.managed.items():
             devices = self._now(changed, gpu)
             if managed.node in wanted and devices:
                 wanted[managed.node].append(wanted_of(gpu, devices))
         return tuple((name, tuple(each)) for name, each in wanted.items())
 
-    def _tell(self, changed: Mapping[str, frozenset[Device]]) -> None:
+    def _tell(self, changed: Mapping[str, frozenset[DeviceId]]) -> None:
         for gpu, devices in changed.items():
             managed = self.managed[gpu]
             came, gone = devices - managed.present, managed.present - devices
@@ -313,7 +316,7 @@ class _Look:
             self.events.append(NodeEvent(node=managed.node, reason=reason, message=message))
 
 
-def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[Device]) -> Iterator[Running]:
+def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[DeviceId]) -> Iterator[Running]:
     """Yield what stands for pods that hold these idle wanted devices."""
     for managed in gpus:
         shares = tuple(share for share in reserved(managed) if device_of(managed.gpu, share) in devices)

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.core.cluster.byname import named_share
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Gpu, NodeName, Running, Share
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.mig import Placement, is_legal, placement_at, placements
 from tessera.core.gpu.sharing import Mode
-from tessera.core.packing.partitioning.records import Device, PartitioningState
+from tessera.core.packing.partitioning.records import PartitioningState
 from tessera.core.workload.need import Form
 
 __all__ = [
     "ManagedGpu",
     "creates_by_name",
     "device_of",
-    "devices_of",
     "managed_gpus",
     "reserved",
     "shown",
@@ -32,17 +32,17 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
     gpu: Gpu
     """With the layout that exists."""
-    present: frozenset[Device]
+    present: frozenset[DeviceId]
     """What is wanted now."""
-    offered: frozenset[Device] = frozenset()
+    offered: frozenset[DeviceId] = frozenset()
     """What the kubelet may give away, wanted or not any more; of a fixed GPU, which is always its own, nothing."""
-    held: frozenset[Device] = frozenset()
+    held: frozenset[DeviceId] = frozenset()
     """Devices that pods hold for exact requests."""
     other: tuple[Share, ...] = ()
     """Shares that pods hold otherwise: amounts, and slices cut for their needs."""
 
     @property
-    def idle(self) -> frozenset[Device]:
+    def idle(self) -> frozenset[DeviceId]:
         """What is wanted and held by nobody."""
         return self.present - self.held
 
@@ -52,18 +52,18 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
         return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
 
     @property
-    def leaving(self) -> frozenset[Device]:
+    def leaving(self) -> frozenset[DeviceId]:
         """What is wanted no more and may still be given away: its agent is taking it back."""
         return self.offered - self.present - self.held
 
     @property
-    def lacking(self) -> frozenset[Device]:
+    def lacking(self) -> frozenset[DeviceId]:
         """What is wanted and is not there; the whole GPU is there where MIG is off."""
         layout = self.gpu.sharing.layout
         there: set[Placement | None] = {None} if layout is None else set(layout)
         return frozenset(device for device in self.present if device[1] not in there)
 
-    def agrees(self, devices: Iterable[Device], shares: Iterable[Share]) -> bool:
+    def agrees(self, devices: Iterable[DeviceId], shares: Iterable[Share]) -> bool:
         """Return whether the GPU can have these devices beside these shares of pods."""
         places = [place for _, place in devices]
         cut = [_placement(self.gpu, share) for share in shares if share.profile is not None]
@@ -85,11 +85,11 @@ def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
         state = states.get(node.name)
         if state is None or node.name in observed.fixed:
             continue
-        wanted = {each.gpu: each for each in state.wanted}
-        offered = {each.gpu: each for each in state.offered}
+        wanted = {each.gpu: frozenset(each.devices) for each in state.wanted}
+        offered = {each.gpu: frozenset(each.devices) for each in state.offered}
         for gpu in filter(creates_by_name, node.gpus):
-            by_name = devices_of(offered.get(gpu.uuid)) if gpu.sharing.managed else frozenset()
-            managed = ManagedGpu(node=node.name, gpu=gpu, present=devices_of(wanted.get(gpu.uuid)), offered=by_name)
+            by_name = offered.get(gpu.uuid, frozenset()) if gpu.sharing.managed else frozenset()
+            managed = ManagedGpu(node=node.name, gpu=gpu, present=wanted.get(gpu.uuid, frozenset()), offered=by_name)
             held = shares.get((node.name, gpu.index))
             yield _held(managed, held) if held else managed
 
@@ -102,8 +102,8 @@ def _held(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
     """
     possible = {None, *placements(managed.gpu.model)}
     held = [share for share in shares if device_of(managed.gpu, share)[1] in possible]
-    devices: list[Device] = []
-    for device in sorted({device_of(managed.gpu, share) for share in held if _is_exact(share)}, key=_order):
+    devices: list[DeviceId] = []
+    for device in sorted({device_of(managed.gpu, share) for share in held if _is_exact(share)}, key=DeviceId.order):
         if managed.agrees((*devices, device), ()):
             devices.append(device)
     other = tuple(share for share in held if not _is_exact(share))
@@ -118,24 +118,16 @@ def creates_by_name(gpu: Gpu) -> bool:
     )
 
 
-def device_of(gpu: Gpu, share: Share) -> Device:
+def device_of(gpu: Gpu, share: Share) -> DeviceId:
     """Return the device that a share is, or lies on."""
-    return gpu.uuid, None if share.profile is None else _placement(gpu, share)
+    return DeviceId(gpu.uuid, None if share.profile is None else _placement(gpu, share))
 
 
-def devices_of(wanted: Wanted | None) -> frozenset[Device]:
-    """Return wanted devices one by one."""
-    if wanted is None:
-        return frozenset()
-    whole: tuple[Device, ...] = ((wanted.gpu, None),) if wanted.whole else ()
-    return frozenset((*whole, *((wanted.gpu, each) for each in wanted.instances)))
-
-
-def wanted_of(gpu: str, devices: Iterable[Device]) -> Wanted:
+def wanted_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
     """Return the devices of one GPU together."""
     places = [place for _, place in devices]
     instances = tuple(sorted(place for place in places if place is not None))
-    return Wanted(gpu=gpu, whole=None in places, instances=instances)
+    return DesiredDevices(gpu=gpu, whole=None in places, instances=instances)
 
 
 def reserved(managed: ManagedGpu) -> tuple[Share, ...]:
@@ -143,11 +135,11 @@ def reserved(managed: ManagedGpu) -> tuple[Share, ...]:
     return _beside(managed, managed.idle)
 
 
-def _beside(managed: ManagedGpu, devices: Iterable[Device]) -> tuple[Share, ...]:
+def _beside(managed: ManagedGpu, devices: Iterable[DeviceId]) -> tuple[Share, ...]:
     return tuple(
         named_share(managed.gpu, place)
-        for _, place in sorted(devices, key=_order)
-        if managed.agrees((*managed.held, (managed.gpu.uuid, place)), managed.other)
+        for _, place in sorted(devices, key=DeviceId.order)
+        if managed.agrees((*managed.held, DeviceId(managed.gpu.uuid, place)), managed.other)
     )
 
 
@@ -184,11 +176,11 @@ def _guessed(running: Running, idle: Mapping[tuple[NodeName, str], list[Share]])
     )
 
 
-def shown(devices: Iterable[Device]) -> str:
+def shown(devices: Iterable[DeviceId]) -> str:
     """Return devices of one GPU in words."""
     return ", ".join(
         "the whole GPU" if place is None else f"{place.profile} at {place.start}"
-        for _, place in sorted(devices, key=_order)
+        for _, place in sorted(devices, key=DeviceId.order)
     )
 
 
@@ -199,8 +191,3 @@ def _is_exact(share: Share) -> bool:
 
 def _placement(gpu: Gpu, share: Share) -> Placement:
     return placement_at(gpu.model, share.profile or "", share.start or 0)
-
-
-def _order(device: Device) -> tuple[str, Placement]:
-    gpu, place = device
-    return gpu, place or Placement(-1, 0, "")

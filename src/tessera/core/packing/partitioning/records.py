@@ -2,20 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import msgspec
 
-from tessera.core.cluster.gpunodestate import GpuNodeState, Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.cluster.snapshot import Node, NodeName, Running
-from tessera.core.gpu.mig import Placement
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.packing.plan import PendingPod
 from tessera.core.workload.need import Pod, PodKey
 
-__all__ = ["Decision", "Device", "Limits", "Memory", "NodeEvent", "PartitioningState"]
-
-Device: TypeAlias = tuple[str, Placement | None]
-"""A MIG instance by its GPU's UUID and its placement; None is the whole GPU."""
+__all__ = ["Decision", "Limits", "Memory", "NodeEvent", "PartitioningState"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +56,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     arrived: Mapping[PodKey, float] = {}
     """When a pending pod was first observed."""
-    idle: Mapping[Device, float] = {}
+    idle: Mapping[DeviceId, float] = {}
     """Since when nobody holds a wanted device."""
-    wanted: Mapping[Device, float] = {}
+    wanted: Mapping[DeviceId, float] = {}
     """Since when a device is wanted."""
-    served: frozenset[Device] = frozenset()
+    served: frozenset[DeviceId] = frozenset()
     """Wanted devices that a pod has had since they became wanted."""
     left_alone: Mapping[str, float] = {}
     """Until when a GPU that did not get what was wanted of it is left alone."""
@@ -87,7 +83,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be written."""
 
-    wanted: tuple[tuple[NodeName, tuple[Wanted, ...]], ...] = ()
+    wanted: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
     """All that is wanted of each node where that changes."""
     events: tuple[NodeEvent, ...] = ()
     pending: tuple[PendingPod, ...] | None = None

@@ -7,22 +7,23 @@ from hypothesis import strategies as st
 
 from builders.cards import at
 from builders.gpunodes import facts, sevenths, shared
-from tessera.core.cluster.advertise import DeviceKey
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.inventory import GpuFacts, Inventory
 from tessera.core.gpu.mig import Layout, Placement, all_layouts, is_legal, placements
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
+from tessera.core.node.desired import fixed, offered_devices, targets
 from tessera.core.node.layouts import Blocked, User, change
-from tessera.core.node.wanted import Spots, chosen_devices, fixed, targets
 
 A100 = model("A100-40GB")
 UUID = facts(0).uuid
 SEVEN = sevenths()
 HALF = at("A100-40GB", ("3g.20gb", 0))[0]
 OTHER = at("A100-40GB", ("3g.20gb", 4))[0]
-WHOLE = Wanted(gpu=UUID, whole=True)
+WHOLE = DesiredDevices(gpu=UUID, whole=True)
+Spots = frozenset[Placement | None]
 NOTHING: Spots = frozenset()
 ALL: Spots = frozenset({None})
 
@@ -32,18 +33,18 @@ def open_gpu(seen: GpuFacts, sharing: Sharing = AUTO) -> Gpu:
     return shared(seen, msgspec.structs.replace(sharing, layout=seen.layout))
 
 
-def keys(spots: Spots) -> frozenset[DeviceKey]:
-    return frozenset(UUID if spot is None else (UUID, spot) for spot in spots)
+def keys(spots: Spots) -> frozenset[DeviceId]:
+    return frozenset(DeviceId(UUID, spot) for spot in spots)
 
 
-def wants(*instances: Placement) -> Wanted:
-    return Wanted(gpu=UUID, instances=tuple(sorted(instances)))
+def wants(*instances: Placement) -> DesiredDevices:
+    return DesiredDevices(gpu=UUID, instances=tuple(sorted(instances)))
 
 
 # What is offered
 
 # sentence: layout, what is wanted, held and assigned, and what is offered
-OFFERED: dict[str, tuple[Layout | None, Wanted, Spots, Spots, Spots]] = {
+OFFERED: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Spots]] = {
     "idle instances are nobody's": (SEVEN, wants(), NOTHING, NOTHING, NOTHING),
     "wanted instances": (SEVEN, wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:2])),
     "a wanted instance that is not there": (SEVEN[:1], wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:1])),
@@ -83,13 +84,13 @@ OFFERED: dict[str, tuple[Layout | None, Wanted, Spots, Spots, Spots]] = {
 def test_what_is_offered(case: str) -> None:
     layout, wanted, held, assigned, want = OFFERED[case]
     gpu = open_gpu(facts(0, layout=layout))
-    assert chosen_devices([gpu], [wanted], keys(held), keys(assigned)) == {UUID: want}
+    assert offered_devices([gpu], [wanted], keys(held), keys(assigned)) == {UUID: keys(want)}
 
 
 def test_a_gpu_that_nothing_is_said_of_offers_what_pods_hold() -> None:
     gpu = open_gpu(facts(0, layout=SEVEN))
-    others = (facts(1).uuid, (facts(1).uuid, SEVEN[1]))
-    assert chosen_devices([gpu], [], [(UUID, SEVEN[0]), *others], others) == {UUID: {SEVEN[0]}}
+    others = (DeviceId(facts(1).uuid), DeviceId(facts(1).uuid, SEVEN[1]))
+    assert offered_devices([gpu], [], [DeviceId(UUID, SEVEN[0]), *others], others) == {UUID: keys(frozenset(SEVEN[:1]))}
 
 
 DECIDED = {
@@ -106,8 +107,8 @@ def test_gpus_of_which_an_administrator_decided_are_left_alone(case: str) -> Non
     seen = facts(0, layout=DECIDED[case].layout)
     gpu = shared(seen, DECIDED[case])
     for wanted in (WHOLE, wants(HALF)):
-        assert chosen_devices([gpu], [wanted], [UUID], [(UUID, HALF)]) == {}
-        assert targets([gpu], Inventory(gpus=(seen,)), [wanted], [], [(UUID, HALF)]) == ()
+        assert offered_devices([gpu], [wanted], [DeviceId(UUID)], [DeviceId(UUID, HALF)]) == {}
+        assert targets([gpu], Inventory(gpus=(seen,)), [wanted], [], [DeviceId(UUID, HALF)]) == ()
 
 
 def test_a_label_decides_about_all_gpus() -> None:
@@ -123,7 +124,7 @@ OFF = "MIG off"
 AS_IT_IS = "as it is"
 
 # sentence: (layout, wanted, used, assigned, what it shall be)
-CUTS: dict[str, tuple[Layout | None, Wanted, Spots, Spots, Layout | str]] = {
+CUTS: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Layout | str]] = {
     "nothing is wanted of a GPU without MIG": (None, wants(), NOTHING, NOTHING, AS_IT_IS),
     "idle instances stay where nothing needs their place": (SEVEN, wants(), NOTHING, NOTHING, AS_IT_IS),
     "wanted instances are there": (SEVEN, wants(*SEVEN[:3]), NOTHING, NOTHING, AS_IT_IS),
@@ -204,11 +205,13 @@ def test_half_made_instances_go_when_their_place_is_wanted() -> None:
 
 layouts = st.none() | st.sampled_from(all_layouts(A100))
 spots = st.none() | st.sampled_from(placements(A100))
-wishes = st.just(WHOLE) | st.sampled_from(all_layouts(A100)).map(lambda layout: Wanted(gpu=UUID, instances=layout))
+wishes = st.just(WHOLE) | st.sampled_from(all_layouts(A100)).map(
+    lambda layout: DesiredDevices(gpu=UUID, instances=layout)
+)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[GpuFacts, Wanted, Spots, Spots]:
+def situations(draw: st.DrawFn) -> tuple[GpuFacts, DesiredDevices, Spots, Spots]:
     """Return a GPU, what is wanted of it, what is used of what is there, and what was assigned."""
     seen = facts(0, layout=draw(layouts))
     there = (None,) if seen.layout is None else seen.layout
@@ -216,14 +219,14 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, Wanted, Spots, Spots]:
     return seen, draw(wishes), used, draw(st.frozensets(spots, max_size=3))
 
 
-def after(seen: GpuFacts, wanted: Wanted, used: Spots, assigned: Spots) -> GpuFacts:
+def after(seen: GpuFacts, wanted: DesiredDevices, used: Spots, assigned: Spots) -> GpuFacts:
     """Return the GPU when its target is carried out."""
     found = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wanted], users(used), keys(assigned))
     return facts(0, layout=found[0].layout) if found else seen
 
 
 @given(situations())
-def test_nothing_used_or_assigned_is_destroyed(situation: tuple[GpuFacts, Wanted, Spots, Spots]) -> None:
+def test_nothing_used_or_assigned_is_destroyed(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
     seen, wanted, used, assigned = situation
     then = after(seen, wanted, used, assigned)
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
@@ -235,14 +238,14 @@ def test_nothing_used_or_assigned_is_destroyed(situation: tuple[GpuFacts, Wanted
 
 
 @given(situations())
-def test_planning_again_changes_nothing(situation: tuple[GpuFacts, Wanted, Spots, Spots]) -> None:
+def test_planning_again_changes_nothing(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
     seen, wanted, used, assigned = situation
     then = after(seen, wanted, used, assigned)
     assert after(then, wanted, used, assigned) == then
 
 
 @given(situations())
-def test_every_target_can_be_reached_now(situation: tuple[GpuFacts, Wanted, Spots, Spots]) -> None:
+def test_every_target_can_be_reached_now(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
     seen, wanted, used, assigned = situation
     for target in targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wanted], users(used), keys(assigned)):
         assert not isinstance(change(seen, target, users(used)), Blocked)
@@ -250,11 +253,11 @@ def test_every_target_can_be_reached_now(situation: tuple[GpuFacts, Wanted, Spot
 
 @given(situations())
 def test_what_is_offered_exists_is_wanted_or_held_and_overlaps_nothing_assigned(
-    situation: tuple[GpuFacts, Wanted, Spots, Spots],
+    situation: tuple[GpuFacts, DesiredDevices, Spots, Spots],
 ) -> None:
     seen, wanted, held, assigned = situation
     gpu = open_gpu(seen)
-    chosen = chosen_devices([gpu], [wanted], keys(held), keys(assigned))[UUID]
+    chosen = {each.placement for each in offered_devices([gpu], [wanted], keys(held), keys(assigned))[UUID]}
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
     asked: Spots = ALL if wanted.whole else frozenset(wanted.instances)
     assert held <= chosen <= there & (held | asked)
@@ -269,9 +272,9 @@ def test_what_is_offered_exists_is_wanted_or_held_and_overlaps_nothing_assigned(
 
 @given(situations())
 def test_what_nobody_is_in_the_way_of_is_offered_when_it_is_cut(
-    situation: tuple[GpuFacts, Wanted, Spots, Spots],
+    situation: tuple[GpuFacts, DesiredDevices, Spots, Spots],
 ) -> None:
     seen, wanted, *_ = situation
     then = after(seen, wanted, NOTHING, NOTHING)
-    chosen = chosen_devices([open_gpu(then)], [wanted], [], [])[UUID]
-    assert chosen == (ALL if wanted.whole else frozenset(wanted.instances))
+    chosen = offered_devices([open_gpu(then)], [wanted], [], [])[UUID]
+    assert chosen == set(wanted.devices)

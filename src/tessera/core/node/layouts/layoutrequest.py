@@ -9,7 +9,7 @@
                           failed ◄──────────────────── failed        pending
 
 Pending and rebooting have a deadline, so the label ends in success or failed, whatever happens. Failed is no end: when
-the world has changed, or after a pause that doubles, what can be done is tried again.
+what is observed has changed, or after a pause that doubles, what can be done is tried again.
 """
 
 import enum
@@ -40,14 +40,14 @@ __all__ = [
     "Attempted",
     "Cause",
     "Condition",
+    "LayoutEvent",
+    "LayoutRequest",
     "Limits",
     "NotRebooted",
     "Outlook",
     "Seen",
     "State",
     "Unseen",
-    "Wish",
-    "WishEvent",
     "advance",
     "outlook",
     "resumed",
@@ -88,16 +88,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the node may be rebooted where MIG was switched and nobody uses any of its GPUs."""
 
 
-World = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
+ObservedLayouts = tuple[tuple[str, bool, MigMode | None, Layout | None], ...]
 """What a failed attempt depends on, a row for each GPU: UUID, lost, MIG mode, layout."""
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What a look at label, files, GPUs and users says must be done."""
 
-    world: World
+    observed: ObservedLayouts
     invalid: str = ""
-    """Why the wish means nothing on this node; empty where it does."""
+    """Why the request means nothing on this node; empty where it does."""
     targets: tuple[Target, ...] = ()
     """What each GPU shall be; GPUs without target are left out."""
     unseen: tuple[int, ...] = ()
@@ -133,11 +133,11 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """What stands in the way, for people; empty where nothing does."""
         index = {target.gpu: target.index for target in self.targets}
-        told = (_told(index[gpu], each) for gpu, each in self.changes)
+        told = (_shown(index[gpu], each) for gpu, each in self.changes)
         return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *told, *self.notes)))
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that is asked for, and how it stands with it."""
 
     name: str = ""
@@ -149,13 +149,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float = 0.0
     """When pending or rebooting ends in failed."""
     retry_s: float = 0.0
-    """When what failed may be tried again though the world is the same."""
+    """When what failed may be tried again though the same is observed."""
     attempts: int = 0
     """Failures since the last success or change of the label."""
-    world: World = ()
-    """The world in which the last attempt failed."""
+    observed: ObservedLayouts = ()
+    """What was observed when the last attempt failed."""
     rebooted: bool = False
-    """Whether the node was rebooted for this wish; it is not rebooted twice."""
+    """Whether the node was rebooted for this request; it is not rebooted twice."""
 
     @property
     def acts(self) -> bool:
@@ -173,7 +173,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition `TesseraLayoutApplied` of a node, and the event that tells of it."""
+    """The condition `TesseraLayoutApplied` of a node, and the event about it."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -193,8 +193,8 @@ class Attempted(msgspec.Struct, frozen=True, tag=True):
 
     failures: tuple[str, ...]
     """A sentence for each GPU on which it failed, with what was restored; none where all worked."""
-    world: World
-    """The world afterwards; empty where it could not be seen."""
+    observed: ObservedLayouts
+    """What was observed afterwards; empty where it could not be seen."""
 
 
 class Unseen(msgspec.Struct, frozen=True, tag=True):
@@ -210,10 +210,10 @@ class NotRebooted(msgspec.Struct, frozen=True, tag=True):
     reason: str
     outlook: Outlook
     tried: bool
-    """Whether the node was told to reboot, in vain; it is not told twice for one wish."""
+    """Whether the node was told to reboot, in vain; it is not told twice for one request."""
 
 
-WishEvent = Seen | Attempted | Unseen | NotRebooted
+LayoutEvent = Seen | Attempted | Unseen | NotRebooted
 
 
 def outlook(
@@ -221,18 +221,18 @@ def outlook(
 ) -> Outlook:
     """Return what the configuration of this name needs done on a node."""
     held = tuple(users)
-    world = tuple((gpu.uuid, gpu.lost, gpu.mig, gpu.layout) for gpu in inventory.gpus)
+    observed = tuple((gpu.uuid, gpu.lost, gpu.mig, gpu.layout) for gpu in inventory.gpus)
     try:
         targets = resolve(name, configurations, inventory)
     except InvalidInput as error:
-        return Outlook(world=world, invalid=str(error), idle=not held)
+        return Outlook(observed=observed, invalid=str(error), idle=not held)
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     changes = tuple((target.gpu, change(gpus[target.gpu], target, held)) for target in targets)
     unseen = unseen_gpus(name, configurations, inventory)
-    return Outlook(world=world, targets=targets, unseen=unseen, changes=changes, idle=not held)
+    return Outlook(observed=observed, targets=targets, unseen=unseen, changes=changes, idle=not held)
 
 
-def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> Wish:
+def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bool = False) -> LayoutRequest:
     """Return where an agent starts that finds these two labels: after a reboot it asked for it goes on from there.
 
     Args:
@@ -245,36 +245,38 @@ def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bo
     """
     if name and state == State.REBOOTING:
         until = now_s + limits.rebooting_s
-        return Wish(
+        return LayoutRequest(
             name=name, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
         )
-    return Wish(name=name, rebooted=True) if name and rebooted else Wish()
+    return LayoutRequest(name=name, rebooted=True) if name and rebooted else LayoutRequest()
 
 
-def advance(wish: Wish, event: WishEvent, now_s: float, limits: Limits) -> Wish:
+def advance(request: LayoutRequest, event: LayoutEvent, now_s: float, limits: Limits) -> LayoutRequest:
     """Return how it stands after an event."""
     match event:
         case Attempted():
-            return _attempted(wish, event, now_s, limits)
+            return _attempted(request, event, now_s, limits)
         case NotRebooted():
-            return _not_rebooted(wish, event, now_s, limits)
+            return _not_rebooted(request, event, now_s, limits)
         case Seen() | Unseen() if event.name:
-            return _looked(wish, event, now_s, limits)
+            return _looked(request, event, now_s, limits)
         case _:
-            return Wish()
+            return LayoutRequest()
 
 
-def _looked(wish: Wish, event: Seen | Unseen, now_s: float, limits: Limits) -> Wish:
-    if event.name != wish.name:
-        wish = Wish(name=event.name)
+def _looked(request: LayoutRequest, event: Seen | Unseen, now_s: float, limits: Limits) -> LayoutRequest:
+    if event.name != request.name:
+        request = LayoutRequest(name=event.name)
     if isinstance(event, Unseen):
-        return _unseen(wish, event, now_s, limits)
+        return _unseen(request, event, now_s, limits)
     seen = event.outlook
     if seen.invalid:
-        return msgspec.structs.replace(wish, state=State.FAILED, cause=Cause.FAILED, reason=seen.invalid)
+        return msgspec.structs.replace(request, state=State.FAILED, cause=Cause.FAILED, reason=seen.invalid)
     if seen.done:
-        return Wish(name=wish.name, state=State.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked")
-    return _NEXT[wish.state](wish, seen, now_s, limits)
+        return LayoutRequest(
+            name=request.name, state=State.SUCCESS, cause=Cause.APPLIED, reason="all GPUs are as asked"
+        )
+    return _NEXT[request.state](request, seen, now_s, limits)
 
 
 _STATUS: Mapping[State, Literal["True", "False", "Unknown"]] = MappingProxyType(
@@ -287,7 +289,7 @@ _RESET = (
 )
 
 
-def _told(index: int, each: Change) -> str:
+def _shown(index: int, each: Change) -> str:
     match each:
         case Blocked(reason=reason) | Impossible(reason=reason):
             return reason
@@ -297,97 +299,99 @@ def _told(index: int, each: Change) -> str:
             return ""
 
 
-def _open(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+def _open(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
     """Begin to wait, where there is something to wait for."""
-    pending = msgspec.structs.replace(wish, state=State.PENDING, until_s=now_s + limits.pending_s)
+    pending = msgspec.structs.replace(request, state=State.PENDING, until_s=now_s + limits.pending_s)
     return _wait(pending, seen, now_s, limits)
 
 
-def _wait(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+def _wait(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
     """Stay pending as long as there is hope and time."""
-    reboots = _reboots(wish, seen, limits)
+    reboots = _reboots(request, seen, limits)
     if not seen.feasible and not seen.blocked:
         if reboots and seen.idle:
             until = now_s + limits.rebooting_s
             return msgspec.structs.replace(
-                wish, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
+                request, state=State.REBOOTING, cause=Cause.REBOOTING, reason=_REBOOT, until_s=until, rebooted=True
             )
         if not reboots:
-            return _fail(wish, Cause.FAILED, seen.reason, seen.world)
+            return _fail(request, Cause.FAILED, seen.reason, seen.observed)
     cause = Cause.PENDING if seen.feasible else Cause.BLOCKED
     reason = seen.reason
     if reboots and not seen.feasible and not seen.blocked:
         reason = f"{_REBOOT} once nobody uses its GPUs"
-    if now_s >= wish.until_s:
+    if now_s >= request.until_s:
         late = f"not done in time; {reason}" if reason else "not done in time"
-        failed = _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, late, seen.world)
+        failed = _fail(request, Cause.BLOCKED if seen.blocked else Cause.FAILED, late, seen.observed)
         return _pause(failed, now_s, limits) if seen.feasible else failed
-    return msgspec.structs.replace(wish, cause=cause, reason=reason or "being applied")
+    return msgspec.structs.replace(request, cause=cause, reason=reason or "being applied")
 
 
-def _return(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
+def _return(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
     """Go on after a reboot, or give it up."""
     if seen.feasible or seen.blocked:
-        return _open(wish, seen, now_s, limits)
-    if now_s >= wish.until_s:
-        return _fail(wish, Cause.FAILED, f"the reboot did not help; {seen.reason}", seen.world)
-    return wish
+        return _open(request, seen, now_s, limits)
+    if now_s >= request.until_s:
+        return _fail(request, Cause.FAILED, f"the reboot did not help; {seen.reason}", seen.observed)
+    return request
 
 
-def _retry(wish: Wish, seen: Outlook, now_s: float, limits: Limits) -> Wish:
-    """Try again what failed, where it can go on and the world is another or the pause is over."""
+def _retry(request: LayoutRequest, seen: Outlook, now_s: float, limits: Limits) -> LayoutRequest:
+    """Try again what failed, where it can go on and something else is observed or the pause is over."""
     if seen.feasible:
-        again = (wish.world and seen.world != wish.world) or now_s >= wish.retry_s
-        return _open(wish, seen, now_s, limits) if again else wish
-    if seen.idle and not seen.blocked and _reboots(wish, seen, limits) and now_s >= wish.retry_s:
-        return _open(wish, seen, now_s, limits)
-    same = wish.reason.endswith(seen.reason)
-    return wish if same else _fail(wish, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.world)
+        again = (request.observed and seen.observed != request.observed) or now_s >= request.retry_s
+        return _open(request, seen, now_s, limits) if again else request
+    if seen.idle and not seen.blocked and _reboots(request, seen, limits) and now_s >= request.retry_s:
+        return _open(request, seen, now_s, limits)
+    same = request.reason.endswith(seen.reason)
+    return (
+        request if same else _fail(request, Cause.BLOCKED if seen.blocked else Cause.FAILED, seen.reason, seen.observed)
+    )
 
 
-def _attempted(wish: Wish, event: Attempted, now_s: float, limits: Limits) -> Wish:
-    if wish.state is not State.PENDING or not event.failures:
-        return wish
-    return _pause(_fail(wish, Cause.FAILED, "; ".join(event.failures), event.world), now_s, limits)
+def _attempted(request: LayoutRequest, event: Attempted, now_s: float, limits: Limits) -> LayoutRequest:
+    if request.state is not State.PENDING or not event.failures:
+        return request
+    return _pause(_fail(request, Cause.FAILED, "; ".join(event.failures), event.observed), now_s, limits)
 
 
-def _not_rebooted(wish: Wish, event: NotRebooted, now_s: float, limits: Limits) -> Wish:
+def _not_rebooted(request: LayoutRequest, event: NotRebooted, now_s: float, limits: Limits) -> LayoutRequest:
     """End in failed, with what the look says at the end as each look will find it."""
-    if wish.state is not State.REBOOTING:
-        return wish
+    if request.state is not State.REBOOTING:
+        return request
     reason = "; ".join(filter(None, (event.reason, event.outlook.reason)))
-    wish = msgspec.structs.replace(wish, rebooted=event.tried)
-    failed = _fail(wish, Cause.FAILED if event.tried else Cause.BLOCKED, reason, event.outlook.world)
+    request = msgspec.structs.replace(request, rebooted=event.tried)
+    failed = _fail(request, Cause.FAILED if event.tried else Cause.BLOCKED, reason, event.outlook.observed)
     return _pause(failed, now_s, limits)
 
 
-def _unseen(wish: Wish, event: Unseen, now_s: float, limits: Limits) -> Wish:
+def _unseen(request: LayoutRequest, event: Unseen, now_s: float, limits: Limits) -> LayoutRequest:
     """Wait for an answer as long as there is time; what was reached stays so until something else is seen."""
-    if wish.state is None:
+    if request.state is None:
         until = now_s + limits.pending_s
-        return msgspec.structs.replace(wish, state=State.PENDING, reason=event.reason, until_s=until)
-    if wish.state in {State.SUCCESS, State.FAILED}:
-        return wish
-    if now_s >= wish.until_s:
-        return _fail(wish, Cause.FAILED, f"not done in time; {event.reason}", wish.world)
-    return msgspec.structs.replace(wish, reason=event.reason)
+        return msgspec.structs.replace(request, state=State.PENDING, reason=event.reason, until_s=until)
+    if request.state in {State.SUCCESS, State.FAILED}:
+        return request
+    if now_s >= request.until_s:
+        return _fail(request, Cause.FAILED, f"not done in time; {event.reason}", request.observed)
+    return msgspec.structs.replace(request, reason=event.reason)
 
 
-def _reboots(wish: Wish, seen: Outlook, limits: Limits) -> bool:
-    return seen.awaits_reset and limits.may_reboot and not wish.rebooted
+def _reboots(request: LayoutRequest, seen: Outlook, limits: Limits) -> bool:
+    return seen.awaits_reset and limits.may_reboot and not request.rebooted
 
 
-def _fail(wish: Wish, cause: Cause, reason: str, world: World) -> Wish:
-    return msgspec.structs.replace(wish, state=State.FAILED, cause=cause, reason=reason, world=world)
+def _fail(request: LayoutRequest, cause: Cause, reason: str, observed: ObservedLayouts) -> LayoutRequest:
+    return msgspec.structs.replace(request, state=State.FAILED, cause=cause, reason=reason, observed=observed)
 
 
-def _pause(wish: Wish, now_s: float, limits: Limits) -> Wish:
-    """Set when a failure may be tried again in the same world."""
-    pause = min(limits.retry_most_s, limits.retry_s * 2.0 ** min(wish.attempts, _MOST_DOUBLINGS))
-    return msgspec.structs.replace(wish, retry_s=now_s + pause, attempts=wish.attempts + 1)
+def _pause(request: LayoutRequest, now_s: float, limits: Limits) -> LayoutRequest:
+    """Set when a failure may be tried again while the same is observed."""
+    pause = min(limits.retry_most_s, limits.retry_s * 2.0 ** min(request.attempts, _MOST_DOUBLINGS))
+    return msgspec.structs.replace(request, retry_s=now_s + pause, attempts=request.attempts + 1)
 
 
-_NEXT: Mapping[State | None, Callable[[Wish, Outlook, float, Limits], Wish]] = MappingProxyType(
+_NEXT: Mapping[State | None, Callable[[LayoutRequest, Outlook, float, Limits], LayoutRequest]] = MappingProxyType(
     {
         None: _open,
         State.SUCCESS: _open,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests, unshown
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.api.tessera.pods.dues import corrected, read_dues, unshown
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Correction, Held
 from tessera.core.gpu.sharing import Mode
@@ -96,7 +96,7 @@ DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, 
 @pytest.mark.parametrize("case", DUES)
 def test_what_is_due(case: str) -> None:
     given, want = DUES[case]
-    found = read_dues([given])
+    found = read_assigned_requests([given])
     assert found.notes == ()
     assert [
         (
@@ -107,26 +107,28 @@ def test_what_is_due(case: str) -> None:
             each.at,
             each.bound,
         )
-        for each in found.dues
+        for each in found.requests
     ] == want
 
 
 def test_age_and_end() -> None:
     plain = pod({"main": {NEED: 6}}, share(1, 6144))
-    assert read_dues([plain]).dues[0].since_ns == 1_769_860_800 * 10**9
-    assert read_dues([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).dues[0].since_ns == 77
+    assert read_assigned_requests([plain]).requests[0].since_ns == 1_769_860_800 * 10**9
+    assert read_assigned_requests([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).requests[0].since_ns == 77
     for text in ("0", "9" * 19):
         hurried = pod({"main": {NEED: 6}}, share(1, 6144), annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": text})
-        assert read_dues([hurried]).dues[0].since_ns == 1_769_860_800 * 10**9, "only a binding's word counts"
+        assert read_assigned_requests([hurried]).requests[0].since_ns == 1_769_860_800 * 10**9, (
+            "only a binding's word counts"
+        )
     endless = pod({"main": {GPUSHARE: 5}}, annotations=INDEX | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "9" * 5000})
-    assert read_dues([endless]).dues[0].since_ns == 1_769_860_800 * 10**9
-    assert not read_dues([plain]).dues[0].ending
-    assert not read_dues([plain]).dues[0].running
-    assert read_dues([plain | {"status": {"phase": "Running"}}]).dues[0].running
+    assert read_assigned_requests([endless]).requests[0].since_ns == 1_769_860_800 * 10**9
+    assert not read_assigned_requests([plain]).requests[0].ending
+    assert not read_assigned_requests([plain]).requests[0].running
+    assert read_assigned_requests([plain | {"status": {"phase": "Running"}}]).requests[0].running
     plain["metadata"] |= {"deletionTimestamp": "2026-01-31T12:00:00Z", "creationTimestamp": None}
-    assert read_dues([plain]).dues[0].ending
-    assert read_dues([plain]).dues[0].since_ns == 0
-    assert read_dues([plain | {"status": {"phase": "Failed"}}]).dues == ()
+    assert read_assigned_requests([plain]).requests[0].ending
+    assert read_assigned_requests([plain]).requests[0].since_ns == 0
+    assert read_assigned_requests([plain | {"status": {"phase": "Failed"}}]).requests == ()
 
 
 # sentence: (pod, what the note says)
@@ -168,8 +170,8 @@ def test_a_pod_that_cannot_be_read_leaves_the_others(case: str) -> None:
     given, want = UNUSABLE[case]
     if case == "a time that is none":
         given["metadata"]["annotations"] = {"tessera.dev/assignment": write_shares((share(1, 6144),))}
-    found = read_dues([given, pod({"main": {NEED: 1}}, share(0, 1024))])
-    assert len(found.dues) == 1
+    found = read_assigned_requests([given, pod({"main": {NEED: 1}}, share(0, 1024))])
+    assert len(found.requests) == 1
     assert len(found.notes) == 1
     assert want in found.notes[0]
 
@@ -201,22 +203,22 @@ def test_running_pods_that_the_record_lacks(case: str) -> None:
 
 def test_a_correction_changes_one_container_s_shares() -> None:
     given = pod({"a": {NEED: 6}, "b": {NEED: 2}}, share(1, 6144, container="a"), share(0, 2048, container="b"))
-    second = read_dues([given]).dues[1]
+    second = read_assigned_requests([given]).requests[1]
     moved = (share(3, 2048, container="b"),)
-    assert corrected(given, Correction(due=second, shares=moved)) == {
+    assert corrected(given, Correction(request=second, shares=moved)) == {
         "tessera.dev/assignment": write_shares((share(1, 6144, container="a"), *moved))
     }
 
 
 def test_a_correction_of_gpushare_s_annotations_says_it_their_way_too() -> None:
     given = pod({"main": {GPUSHARE: 5}}, annotations=INDEX)
-    due = read_dues([given]).dues[0]
+    request = read_assigned_requests([given]).requests[0]
     moved = (share(0, 5120, GPUSHARE, Mode.MEMORY_SHARE),)
-    got = corrected(given, Correction(due=due, shares=moved))
+    got = corrected(given, Correction(request=request, shares=moved))
     assert got["ALIYUN_COM_GPU_MEM_IDX"] == "0"
     assert got["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
     given["metadata"]["annotations"] |= got
-    assert read_dues([given]).dues[0].shares == moved
+    assert read_assigned_requests([given]).requests[0].shares == moved
 
 
 # sentence: (what another pod asks and has beside one that asks 6 units and has an amount, whether the two may change)
@@ -236,7 +238,7 @@ CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_which_pods_may_change_shares(case: str) -> None:
     other, want = CHANGES[case]
-    first, second = read_dues([pod({"main": {NEED: 6}}, share(0, 6144)), other]).dues
+    first, second = read_assigned_requests([pod({"main": {NEED: 6}}, share(0, 6144)), other]).requests
     assert (first.specification == second.specification) is want
 
 
@@ -245,6 +247,9 @@ def test_init_containers_have_what_their_pod_has_and_sidecars_their_own() -> Non
     init = {"name": "init", "resources": {"limits": {NEED: "4"}}}
     sidecar = {"name": "proxy", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}
     each["spec"]["initContainers"] = [init, sidecar]
-    found = {due.key.container: due for due in read_dues([each]).dues}
-    assert {name: (due.units, due.initial) for name, due in found.items()} == {"main": (8, False), "init": (4, True)}
+    found = {request.key.container: request for request in read_assigned_requests([each]).requests}
+    assert {name: (request.units, request.initial) for name, request in found.items()} == {
+        "main": (8, False),
+        "init": (4, True),
+    }
     assert found["init"].shares == found["main"].shares

@@ -1,4 +1,4 @@
-"""What changing layouts needs from outside: the driver, who holds what, and a say in what is offered to pods."""
+"""The GPUs of a node for whoever changes their layouts: the driver, who uses them, and what is offered to pods."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.node.layouts import User, users_of
 from tessera.errors import TesseraError
 
-__all__ = ["Driver", "Evict", "Held", "OfferLayout", "Outside", "Timing"]
+__all__ = ["Driver", "Evict", "Held", "NodeGpus", "OfferLayout", "Timing"]
 
 
 class Driver(Protocol):
@@ -43,7 +43,7 @@ Held = Callable[[], Awaitable[Iterable[tuple[str, Sequence[str]]]]]
 
 OfferLayout = Callable[[str, Layout | None], Awaitable[None]]
 """From now on offers exactly these instances of a GPU (UUID) to pods, so with none of them not the whole GPU either;
-None offers all that the GPU has. Returns when the kubelet has been told. What pods hold already stays theirs."""
+None offers all that the GPU has. Returns when the kubelet has the new list. What pods hold already stays theirs."""
 
 Promised = Callable[[str], bool]
 """Whether the kubelet may still have promised a pod something of a GPU (UUID) that was withdrawn."""
@@ -60,7 +60,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 2.0
     """So long instances that were withdrawn must be seen unused where a pod may have been promised one just before."""
     poll_s: float = 1.0
-    """Between two readings of who holds what."""
+    """Between two readings of who uses what."""
     step_s: float = 60.0
     """For one instance to be made or destroyed; as the driver allows itself."""
     switch_s: float = 180.0
@@ -71,24 +71,20 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """For the former layout to be brought back, in all."""
 
 
-def _always(_: str) -> bool:
-    return True
-
-
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """The outside world, as calls."""
+class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of a node: how they are changed, who uses them, and what of them is offered to pods."""
 
     driver: Driver
     held: Held
     offer: OfferLayout
-    promised: Promised = _always
+    promised: Promised = lambda _: True
     timing: Timing = Timing()
 
     def settle_s(self, gpu: str) -> float:
         """Return for how long what was withdrawn of a GPU must be seen unused before it may be destroyed."""
         return self.timing.settle_s if self.promised(gpu) else 0.0
 
-    async def look(self) -> tuple[Inventory, tuple[User, ...]]:
+    async def observe(self) -> tuple[Inventory, tuple[User, ...]]:
         """Return the GPUs and who uses them, by the kubelet's record and by the processes on them.
 
         Raises:
@@ -102,7 +98,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
             processes = {gpu.uuid: await self.driver.processes(gpu.uuid) for gpu in inventory.gpus if not gpu.lost}
             return inventory, users_of(inventory, held, processes)
 
-    async def tell(self, gpu: str, layout: Layout | None) -> bool:
+    async def offer_only(self, gpu: str, layout: Layout | None) -> bool:
         """Offer these instances of a GPU from now on; return whether that was answered in time and not refused."""
         try:
             async with asyncio.timeout(self.timing.look_s):

@@ -11,6 +11,8 @@ from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.node.layouts import (
     Attempted,
     Cause,
+    LayoutEvent,
+    LayoutRequest,
     Limits,
     NotRebooted,
     Outlook,
@@ -18,8 +20,6 @@ from tessera.core.node.layouts import (
     State,
     Unseen,
     User,
-    Wish,
-    WishEvent,
     advance,
     outlook,
     resumed,
@@ -50,19 +50,19 @@ UNSEEN = look(card(layout=SEVEN), unseen=(1,))
 UNSEEN_YET = look(card(layout=HALVES), unseen=(1,))
 UNKNOWN = look(card(layout=HALVES), name="all-9g")
 NONE = look(card(layout=HALVES), name="")
-BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.world)
+BROKEN = Attempted(("GPU 0: create failed",), OTHER.outlook.observed)
 DARK = Unseen("all-1g.5gb", "the kubelet does not answer")
-WORKED = Attempted((), ASKED.outlook.world)
+WORKED = Attempted((), ASKED.outlook.observed)
 TAKEN = NotRebooted("pod ns/p came before the node could be rebooted", SWITCHED_BUSY.outlook, tried=False)
 UNHEARD = NotRebooted("the reboot failed", SWITCHED.outlook, tried=True)
 
 
-def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
+def after(*events: tuple[float, LayoutEvent], limits: Limits = LIMITS) -> LayoutRequest:
     """Return how it stands after events, each with its time."""
-    wish = Wish()
+    request = LayoutRequest()
     for now_s, event in events:
-        wish = advance(wish, event, now_s, limits)
-    return wish
+        request = advance(request, event, now_s, limits)
+    return request
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
             [(0, SWITCHED), (1000, SWITCHED), (2000, SWITCHED)],
             REBOOTS,
             (State.FAILED, Cause.FAILED, "the reboot did not help; GPU 0: MIG is switched on with the next reset"),
-            id="a node is not rebooted twice for one wish",
+            id="a node is not rebooted twice for one request",
         ),
         pytest.param(
             [(0, SWITCHED), (900, look(card(layout=())))],
@@ -286,31 +286,31 @@ def after(*events: tuple[float, WishEvent], limits: Limits = LIMITS) -> Wish:
         pytest.param([(0, ASKED), (1, BROKEN)], LIMITS, (State.SUCCESS, Cause.APPLIED, "all"), id="a report too late"),
     ],
 )
-def test_wish(events: list[tuple[float, WishEvent]], limits: Limits, want: tuple[State | None, Cause, str]) -> None:
+def test_wish(events: list[tuple[float, LayoutEvent]], limits: Limits, want: tuple[State | None, Cause, str]) -> None:
     got = after(*events, limits=limits)
     assert (got.state, got.cause) == want[:2]
     assert got.reason.startswith(want[2])
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    now_s, wish, pauses = 0.0, Wish(), []
+    now_s, request, pauses = 0.0, LayoutRequest(), []
     for _ in range(4):
-        wish = advance(advance(wish, OTHER, now_s, LIMITS), BROKEN, now_s, LIMITS)
-        pauses.append(wish.retry_s - now_s)
-        now_s = wish.retry_s
+        request = advance(advance(request, OTHER, now_s, LIMITS), BROKEN, now_s, LIMITS)
+        pauses.append(request.retry_s - now_s)
+        now_s = request.retry_s
     assert pauses == [10, 20, 35, 35]
-    assert advance(wish, ASKED, now_s, LIMITS).attempts == 0
+    assert advance(request, ASKED, now_s, LIMITS).attempts == 0
     assert [after((0, each)).acts for each in (OTHER, ASKED, UNKNOWN)] == [True, False, False]
 
 
 def test_another_label_starts_anew() -> None:
-    wish = after((0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES), name="all-2g.10gb")))
-    assert (wish.name, wish.state, wish.attempts) == ("all-2g.10gb", State.PENDING, 0)
+    request = after((0, OTHER), (1, BROKEN), (2, look(card(layout=HALVES), name="all-2g.10gb")))
+    assert (request.name, request.state, request.attempts) == ("all-2g.10gb", State.PENDING, 0)
 
 
 def test_the_condition_says_it_in_kubernetes_words() -> None:
-    assert Wish().condition is None
-    said = [wish.condition for wish in (after((0, OTHER)), after((0, ASKED)), after((0, UNKNOWN)))]
+    assert LayoutRequest().condition is None
+    said = [request.condition for request in (after((0, OTHER)), after((0, ASKED)), after((0, UNKNOWN)))]
     assert [(each.status, each.reason) for each in said if each] == [
         ("Unknown", "LayoutPending"),
         ("True", "LayoutApplied"),
@@ -321,21 +321,21 @@ def test_the_condition_says_it_in_kubernetes_words() -> None:
 
 
 def test_an_agent_that_asked_for_a_reboot_goes_on_after_it() -> None:
-    wish = resumed("all-1g.5gb", "rebooting", 50, REBOOTS)
-    assert (wish.state, wish.until_s, wish.rebooted) == (State.REBOOTING, 1050, True)
-    assert advance(wish, ASKED, 51, REBOOTS).state is State.SUCCESS
-    still = advance(advance(wish, look(card()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
+    request = resumed("all-1g.5gb", "rebooting", 50, REBOOTS)
+    assert (request.state, request.until_s, request.rebooted) == (State.REBOOTING, 1050, True)
+    assert advance(request, ASKED, 51, REBOOTS).state is State.SUCCESS
+    still = advance(advance(request, look(card()), 51, REBOOTS), SWITCHED, 52, REBOOTS)
     assert (still.state, still.reason[:25]) == (State.FAILED, "GPU 0: MIG is switched on")
-    assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == Wish()
-    assert resumed("", "rebooting", 50, REBOOTS) == Wish()
-    assert resumed("", "failed", 50, REBOOTS, rebooted=True) == Wish()
+    assert resumed("all-1g.5gb", "pending", 50, REBOOTS) == LayoutRequest()
+    assert resumed("", "rebooting", 50, REBOOTS) == LayoutRequest()
+    assert resumed("", "failed", 50, REBOOTS, rebooted=True) == LayoutRequest()
 
 
 def test_an_agent_that_finds_that_the_node_was_told_to_reboot_does_not_tell_it_again() -> None:
-    wish = resumed("all-1g.5gb", "failed", 50, REBOOTS, rebooted=True)
-    assert advance(wish, SWITCHED, 51, REBOOTS).state is State.FAILED
-    assert advance(wish, ASKED, 51, REBOOTS).state is State.SUCCESS
-    other = advance(wish, look(card(pending=True), name="all-2g.10gb"), 51, REBOOTS)
+    request = resumed("all-1g.5gb", "failed", 50, REBOOTS, rebooted=True)
+    assert advance(request, SWITCHED, 51, REBOOTS).state is State.FAILED
+    assert advance(request, ASKED, 51, REBOOTS).state is State.SUCCESS
+    other = advance(request, look(card(pending=True), name="all-2g.10gb"), 51, REBOOTS)
     assert other.state is State.REBOOTING
 
 
@@ -347,31 +347,31 @@ LOOKS = st.sampled_from([ASKED, OTHER, BLOCKED, SWITCHED, SWITCHED_BUSY, LOST])
     st.lists(st.tuples(st.floats(0, 60), LOOKS | st.sampled_from([BROKEN, WORKED, DARK, TAKEN, UNHEARD])), max_size=40),
     st.booleans(),
 )
-def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, WishEvent]], reboots: bool) -> None:
+def test_the_label_never_stays_pending_or_rebooting(events: list[tuple[float, LayoutEvent]], reboots: bool) -> None:
     limits = REBOOTS if reboots else LIMITS
-    wish, now_s, since_s = Wish(), 0.0, 0.0
+    request, now_s, since_s = LayoutRequest(), 0.0, 0.0
     for pause_s, event in events:
         now_s += pause_s
-        before = wish.state
-        wish = advance(wish, event, now_s, limits)
-        if wish.state is not before:
+        before = request.state
+        request = advance(request, event, now_s, limits)
+        if request.state is not before:
             since_s = now_s
         if isinstance(event, Seen):
-            assert wish.state is not None
-            assert (wish.state is State.SUCCESS) is event.outlook.done
-            assert wish.reason
+            assert request.state is not None
+            assert (request.state is State.SUCCESS) is event.outlook.done
+            assert request.reason
         if not isinstance(event, Attempted | NotRebooted):
-            if wish.state is State.PENDING:
+            if request.state is State.PENDING:
                 assert now_s - since_s < limits.pending_s
-            if wish.state is State.REBOOTING:
+            if request.state is State.REBOOTING:
                 assert now_s - since_s < limits.rebooting_s
 
 
 @given(LOOKS, LOOKS, st.booleans())
 def test_whatever_is_seen_for_long_enough_is_told_and_no_more_is_tried(first: Seen, last: Seen, reboots: bool) -> None:
     limits = REBOOTS if reboots else LIMITS
-    wish = after((0, first), (1, last), (2000, last), (4000, last), limits=limits)
+    request = after((0, first), (1, last), (2000, last), (4000, last), limits=limits)
     if not last.outlook.feasible:
-        assert wish.state in {State.SUCCESS, State.FAILED}
-        assert advance(wish, last, 9000, limits).state is wish.state
+        assert request.state in {State.SUCCESS, State.FAILED}
+        assert advance(request, last, 9000, limits).state is request.state
     assert isinstance(last.outlook, Outlook)

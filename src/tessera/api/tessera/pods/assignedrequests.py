@@ -16,12 +16,12 @@ from tessera.api.tessera.pods.assignments import dealt, read_shares, write_share
 from tessera.api.tessera.pods.signatures import Keys
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
-from tessera.core.deviceplugin.matching import Correction, Due, DueKey, Held
+from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 
-__all__ = ["Dues", "corrected", "read_dues", "unshown"]
+__all__ = ["AssignedRequests", "corrected", "read_assigned_requests", "unshown"]
 
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -32,18 +32,20 @@ _TIME_NS = re.compile(r"[0-9]{1,19}")
 _NS = 10**9
 
 
-class Dues(msgspec.Struct, frozen=True, kw_only=True):
-    """The dues of a node's pods."""
+class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pods of a node are assigned, container by container."""
 
-    dues: tuple[Due, ...] = ()
+    requests: tuple[AssignedRequest, ...] = ()
     notes: tuple[str, ...] = ()
     """Pods whose assignment cannot be used, and why."""
     refused: tuple[str, ...] = ()
     """The same in few words."""
 
 
-def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> Dues:
-    """Return the dues of Pod objects; finished ones are left out, those that cannot be read with a note.
+def read_assigned_requests(
+    pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, keys: Keys | None = None
+) -> AssignedRequests:
+    """Return what Pod objects are assigned; finished ones are left out, those that cannot be read with a note.
 
     Args:
         pods: the objects.
@@ -51,21 +53,21 @@ def read_dues(pods: Iterable[Mapping[str, Any]], *, share_unit_mib: int = 1024, 
         keys: whose signatures count on their node; without them every annotation is taken at its word.
 
     """
-    dues: list[Due] = []
+    requests: list[AssignedRequest] = []
     notes: list[str] = []
     refused: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
             if not is_finished(field):
-                dues.extend(_dues(field, share_unit_mib, keys))
+                requests.extend(_requests(field, share_unit_mib, keys))
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
             refused.append(f"{error.subject}: {error.found}")
-    return Dues(dues=tuple(dues), notes=tuple(notes), refused=tuple(refused))
+    return AssignedRequests(requests=tuple(requests), notes=tuple(notes), refused=tuple(refused))
 
 
-def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
+def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
     namespace, name = identity(pod)
     need = read_need(pod, share_unit_mib=share_unit_mib)
     shares = read_shares(pod, need, share_unit_mib=share_unit_mib, keys=keys)
@@ -81,8 +83,8 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
         else:
             parts = dict.fromkeys((ask.container, *(units.keys() & initial)), own) if shared else {}
         for container, part in parts.items():
-            yield Due(
-                key=DueKey(namespace, name, container, ask.resource),
+            yield AssignedRequest(
+                key=RequestKey(namespace, name, container, ask.resource),
                 uid=uid,
                 units=units.get(container, 0),
                 shares=part,
@@ -180,8 +182,8 @@ def corrected(
     field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
     need = read_need(field, share_unit_mib=share_unit_mib)
     shares = read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or ()
-    due, end = correction.due, correction.due.at + len(correction.shares)
-    annotations = {ASSIGNMENT: write_shares((*shares[: due.at], *correction.shares, *shares[end:]))}
-    if due.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
+    request, end = correction.request, correction.request.at + len(correction.shares)
+    annotations = {ASSIGNMENT: write_shares((*shares[: request.at], *correction.shares, *shares[end:]))}
+    if request.key.resource == SHARE_MEMORY and field.get("metadata", "annotations").get(_INDEX).given:
         annotations |= {_INDEX: str(correction.shares[0].gpu), _ASSIGNED: "true"}
     return annotations

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,9 @@ from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.nodeviews import of_the_host
 from builders.signed import SERVER, Trusting
-from tessera.agent.deviceplugin import Outside, Paths, Plugins
+from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.handovers import Handovers, Look
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
@@ -33,11 +32,13 @@ from tessera.clients.kube import (
     WatchEvent,
 )
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
-from tessera.core.cluster.allocators import Handover, as_keys
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
+from tessera.core.cluster.allocators import OfferPlan, devices_one_by_one
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
-from tessera.core.cluster.snapshot import NodeName
+from tessera.core.cluster.snapshot import NodeName, Share
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
 from tessera.core.workload.need import PodKey
@@ -49,9 +50,9 @@ pytestmark = pytest.mark.anyio
 RESOURCE, MEMORY = "nvidia.com/gpu", "tessera.dev/gpu-memory"
 WHOLE = Sharing(modes=(Mode.WHOLE,))
 GPUS = (facts(0, "T4"), facts(1, "T4"))
-FIRST, SECOND = (gpu.uuid for gpu in GPUS)
-BOTH: frozenset[DeviceKey] = frozenset({FIRST, SECOND})
-ONE: frozenset[DeviceKey] = frozenset({SECOND})
+FIRST, SECOND = (DeviceId(gpu.uuid) for gpu in GPUS)
+BOTH = frozenset({FIRST, SECOND})
+ONE = frozenset({SECOND})
 INVENTORY = Inventory(gpus=GPUS)
 OF_THE_NODE = Selection(fields=(("spec.nodeName", "n1"),))
 
@@ -109,16 +110,31 @@ class Server:
         await self._kube.patch(GPU_NODES, "n1", {"spec": {"claims": []}})
 
 
-def look_at(*gpus: DeviceKey) -> Look:
+def look_at(*gpus: DeviceId) -> ObservedNode:
     """Return what an agent observes where these GPUs shall be offered by name."""
-    desired = tuple(gpu for gpu in GPUS if gpu.uuid in gpus)
+    desired = tuple(gpu for gpu in GPUS if DeviceId(gpu.uuid) in gpus)
     offered = offer([shared(gpu, WHOLE) for gpu in desired], Inventory(gpus=desired), OfferOptions())
     known = tuple(shared(gpu, WHOLE) for gpu in GPUS)
-    return Look(offered=offered, gpus=known, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "uid-n1"}})
+    return ObservedNode(
+        offered=offered, gpus=known, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "uid-n1"}}
+    )
+
+
+class Unchanged:
+    """Changes no GPU: devices by name are there before they are offered."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        raise AssertionError((gpu, placement))
+
+    async def disable_mig(self, gpu: str) -> Inventory:
+        raise AssertionError(gpu)
+
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        raise AssertionError(shares)
 
 
 class Node:
-    """A node with two GPUs: all that `Handovers` is made of, and whom it speaks to."""
+    """A node with two GPUs: all that `DeviceOffers` is made of, and whom it speaks to."""
 
     def __init__(self, kube: InterleavedKube, kubelet: MemoryKubelet, folder: Path) -> None:
         self.kube = kube
@@ -133,11 +149,17 @@ class Node:
         paths = Paths(
             plugins=kubelet.plugins, cdi=folder / "cdi", driver_specs=(), memory=None, allocations=None, dev=folder
         )
-        outside = Outside(view=view, correct=self._correct, instance=self._made, whole=self._made, trust=Trusting("n1"))
-        self.plugins = Plugins(paths, outside, log)
+        assigned = AssignedPods(view.pods, self._correct, Trusting("n1"))
+        self.plugins = Plugins(paths, view, assigned, Unchanged(), log)
         self.gate = self.plugins.gate
-        pods = NodePods(view.pods, view.held, self.plugins.dues, lambda: self.gate.entries, self.plugins.refresh)
-        self.handovers = Handovers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)
+        pods = NodePods(
+            view.pods,
+            view.held,
+            self.plugins.shares.assigned_requests,
+            lambda: self.gate.entries,
+            self.plugins.shares.refresh,
+        )
+        self.offers = DeviceOffers(self.link, NodeRecord(kube, "n1", log), record, self.gate, pods, log)
 
     async def _relist(self) -> Listing:
         return await self.kube.list(PODS, OF_THE_NODE)
@@ -145,15 +167,12 @@ class Node:
     async def _correct(self, pod: Object, annotations: Mapping[str, str]) -> Object:
         raise AssertionError((pod, annotations))
 
-    async def _made(self, *_: Any) -> Inventory:
-        return INVENTORY
-
-    async def before(self, *gpus: DeviceKey) -> tuple[Look, NodeOffer, Handover]:
+    async def before(self, *gpus: DeviceId) -> tuple[ObservedNode, NodeOffer, OfferPlan]:
         """Decide what is advertised where these GPUs shall be offered by name, and no others."""
         look = look_at(*gpus)
-        return look, *await self.handovers.before(look)
+        return look, *await self.offers.before(look)
 
-    async def advertise(self, now: NodeOffer, leaving: Iterable[DeviceKey] = ()) -> None:
+    async def advertise(self, now: NodeOffer, leaving: Iterable[DeviceId] = ()) -> None:
         """Let the kubelet have a list, and wait until it has."""
         assert await self.plugins.offer(now, INVENTORY, PluginOptions(), leaving=frozenset(leaving))
         count = sum(len(resource.devices) for resource in now.resources)
@@ -164,9 +183,9 @@ class Node:
         container = Container(name="main", limits=((RESOURCE, 1),))
         await self.kubelet.allocate("default", name, container, (gpu,))
 
-    async def offered(self) -> frozenset[DeviceKey]:
+    async def offered(self) -> frozenset[DeviceId]:
         """Return `status.offered` as it is stored."""
-        return as_keys(read_gpu_node(await self.stored()).offered)
+        return devices_one_by_one(read_gpu_node(await self.stored()).offered)
 
     async def stored(self) -> Object:
         found = await self.kube.get(GPU_NODES, "n1")
@@ -243,7 +262,7 @@ async def test_nothing_is_offered_where_servers_write_at_every_try(node: Node) -
 async def test_what_is_advertised_goes_on_where_the_api_server_does_not_answer(node: Node) -> None:
     _, now, _ = await node.before(FIRST)
     node.kube.stop()
-    again, _ = await node.handovers.before(look_at(*BOTH))
+    again, _ = await node.offers.before(look_at(*BOTH))
     assert again == now
     node.kube.start()
     await node.before(*BOTH)
@@ -258,12 +277,12 @@ async def test_a_gpu_is_released_only_when_the_kubelet_knows_it_no_more(node: No
     await node.advertise(now)
     look, now, plan = await node.before(SECOND)
     assert plan.withdrawing == {FIRST}
-    assert await node.handovers.after(look, plan) == frozenset(), "the kubelet lists it still"
+    assert await node.offers.after(look, plan) == frozenset(), "the kubelet lists it still"
     await node.advertise(now, plan.withdrawing)
-    released = await node.handovers.after(look, plan)
+    released = await node.offers.after(look, plan)
     assert released == {FIRST}
     assert await node.offered() == BOTH
-    await node.handovers.release(look, released)
+    await node.offers.release(look, released)
     assert await node.offered() == {SECOND}
 
 
@@ -272,11 +291,11 @@ async def test_a_gpu_that_a_pod_was_allocated_in_the_last_moment_stays_the_kubel
     await node.advertise(now)
     look, now, plan = await node.before(SECOND)
     await node.advertise(now, plan.withdrawing)
-    released = await node.handovers.after(look, plan)
-    await node.start("late", FIRST)
-    await node.handovers.release(look, released)
+    released = await node.offers.after(look, plan)
+    await node.start("late", FIRST.gpu)
+    await node.offers.release(look, released)
     assert await node.offered() == BOTH
-    assert await node.handovers.after(look, plan) == frozenset(), "a pod has it"
+    assert await node.offers.after(look, plan) == frozenset(), "a pod has it"
 
 
 async def test_a_gpu_that_the_scheduler_gets_goes_on_the_version_it_was_decided_on(node: Node) -> None:
@@ -286,7 +305,7 @@ async def test_a_gpu_that_the_scheduler_gets_goes_on_the_version_it_was_decided_
     await node.advertise(now, plan.withdrawing)
     node.kube.after_read = [node.server.claim]
     with pytest.raises(Conflict):
-        await node.handovers.release(look, await node.handovers.after(look, plan))
+        await node.offers.release(look, await node.offers.after(look, plan))
     assert await node.offered() == BOTH
 
 
@@ -296,7 +315,7 @@ async def test_nothing_is_released_where_the_kubelet_does_not_answer(node: Node)
     look, _, plan = await node.before(SECOND)
     await node.kubelet.stop()
     with pytest.raises(Unavailable):
-        await node.handovers.after(look, plan)
+        await node.offers.after(look, plan)
     assert await node.offered() == BOTH
     await node.kubelet.start()
 
@@ -309,7 +328,7 @@ async def running(node: Node) -> Node:
     """A node on which a pod has the first GPU, while the second is to be offered alone."""
     _, now, _ = await node.before(*BOTH)
     await node.advertise(now)
-    await node.start("runs", FIRST)
+    await node.start("runs", FIRST.gpu)
     return node
 
 
@@ -336,7 +355,7 @@ async def test_the_same_where_the_watch_does_not_show_the_deletion_yet(running: 
 async def test_the_same_where_the_next_one_is_made_for_another_device(node: Node) -> None:
     _, now, _ = await node.before(FIRST)
     await node.advertise(now)
-    await node.start("runs", FIRST)
+    await node.start("runs", FIRST.gpu)
     node.kube.watched.clear()
     await node.kube.delete(GPU_NODES, "n1")
     _, _, plan = await node.before(SECOND)
@@ -347,11 +366,11 @@ async def test_the_same_where_the_next_one_is_made_for_another_device(node: Node
 async def test_the_same_where_another_gpu_is_released_at_that_moment(running: Node) -> None:
     look, now, plan = await running.before(FIRST)
     await running.advertise(now, plan.withdrawing)
-    released = await running.handovers.after(look, plan)
+    released = await running.offers.after(look, plan)
     assert released == {SECOND}
     running.kube.watched.clear()
     await running.kube.delete(GPU_NODES, "n1")
-    await running.handovers.release(look, released)
+    await running.offers.release(look, released)
     assert await running.offered() == {FIRST}
 
 
@@ -377,4 +396,4 @@ async def test_no_gpus_are_reported_before_the_next_one_has_what_is_the_kubelets
     await running.before(*BOTH)
     await running.link.report(state, {}, generation=0)
     found = read_gpu_node(await running.stored())
-    assert (found.gpus, as_keys(found.offered)) == (gpus, BOTH)
+    assert (found.gpus, devices_one_by_one(found.offered)) == (gpus, BOTH)

@@ -9,18 +9,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tessera.core.cluster.advertise import DeviceKey
-from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.inventory import GpuFacts, Inventory
-from tessera.core.gpu.mig import Layout, Placement, is_legal
+from tessera.core.gpu.mig import Layout, is_legal
 from tessera.core.node.layouts import Target, User, exact
 
-__all__ = ["Spots", "chosen_devices", "fixed", "targets"]
-
-Spots = frozenset[Placement | None]
-"""Devices of one GPU: MIG instances, and None for the whole GPU."""
+__all__ = ["fixed", "offered_devices", "targets"]
 
 
 def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -30,53 +27,57 @@ def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     )
 
 
-def chosen_devices(
-    gpus: Iterable[Gpu], wanted: Iterable[Wanted], held: Iterable[DeviceKey], assigned: Iterable[DeviceKey]
-) -> Mapping[str, Spots]:
-    """Return by UUID the devices to offer of each managed GPU: those that exist and are wanted or held.
+def offered_devices(
+    gpus: Iterable[Gpu], desired: Iterable[DesiredDevices], held: Iterable[DeviceId], assigned: Iterable[DeviceId]
+) -> Mapping[str, frozenset[DeviceId]]:
+    """Return by UUID the devices to offer of each managed GPU: those that exist and are desired or held.
 
-    A wanted device is kept back while it overlaps another that a pod holds or was assigned.
+    A desired device is kept back while it overlaps another that a pod holds or was assigned.
 
     Args:
         gpus: with the sharing in force and the layout that exists.
-        wanted: `spec.wanted` of the GPUNode.
+        desired: `spec.wanted` of the GPUNode.
         held: devices that pods got by name, by the kubelet's record.
         assigned: what assignments name: MIG instances, made already or not, and GPUs of which pods were assigned all
             or an amount.
 
     """
-    wishes = {each.gpu: each for each in wanted}
-    keys = tuple(held), tuple(assigned)
+    by_gpu = {each.gpu: each for each in desired}
+    devices = tuple(held), tuple(assigned)
     return {
-        gpu.uuid: _chosen(gpu, wishes.get(gpu.uuid, Wanted(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in keys))
+        gpu.uuid: _chosen(
+            gpu, by_gpu.get(gpu.uuid, DesiredDevices(gpu=gpu.uuid)), *(_on(gpu.uuid, each) for each in devices)
+        )
         for gpu in gpus
         if gpu.sharing.managed
     }
 
 
-def _chosen(gpu: Gpu, wish: Wanted, held: Spots, assigned: Spots) -> Spots:
-    layout = gpu.sharing.layout
-    there: Spots = frozenset((None,) if layout is None else layout)
-    wishes: Spots = frozenset((None,) if wish.whole else wish.instances)
+def _chosen(
+    gpu: Gpu, desired: DesiredDevices, held: frozenset[DeviceId], assigned: frozenset[DeviceId]
+) -> frozenset[DeviceId]:
+    whole, layout = DeviceId(gpu.uuid), gpu.sharing.layout
+    there = frozenset((whole,) if layout is None else (DeviceId(gpu.uuid, each) for each in layout))
     return frozenset(
         each
-        for each in there & (held | wishes)
-        if each in held or (each not in assigned and _beside(gpu.model, each, held | assigned))
+        for each in there & held.union(desired.devices)
+        if each in held or (each not in assigned and _can_be_beside(gpu.model, each, held | assigned))
     )
 
 
-def _beside(model: GpuModel, spot: Placement | None, others: Spots) -> bool:
-    """Return whether a device can be there together with the others."""
-    placed = _placed(others)
-    return not others if spot is None else None not in others and is_legal(model, (*placed, spot))
+def _can_be_beside(model: GpuModel, device: DeviceId, others: frozenset[DeviceId]) -> bool:
+    """Return whether a device can be there together with others of its GPU."""
+    if device.placement is None:
+        return not others
+    return DeviceId(device.gpu) not in others and is_legal(model, (*_placed(others), device.placement))
 
 
 def targets(
     gpus: Iterable[Gpu],
     inventory: Inventory,
-    wanted: Iterable[Wanted],
+    desired: Iterable[DesiredDevices],
     users: Iterable[User],
-    assigned: Iterable[DeviceKey],
+    assigned: Iterable[DeviceId],
 ) -> tuple[Target, ...]:
     """Return what each managed GPU shall be that is not so yet, by index; a used instance is in every target.
 
@@ -85,21 +86,21 @@ def targets(
     Args:
         gpus: with the sharing in force.
         inventory: what the driver shows.
-        wanted: `spec.wanted` of the GPUNode.
+        desired: `spec.wanted` of the GPUNode.
         users: who uses GPUs and instances, by the kubelet's record and the processes on them.
-        assigned: as in `chosen_devices`.
+        assigned: as in `offered_devices`.
 
     """
     facts = {each.uuid: each for each in inventory.gpus}
-    wishes = {each.gpu: each for each in wanted}
-    everybody, keys = tuple(users), tuple(assigned)
+    by_gpu = {each.gpu: each for each in desired}
+    everybody, devices = {user.device for user in users}, tuple(assigned)
     found = (
         _target(
             gpu,
             facts[gpu.uuid],
-            wishes.get(gpu.uuid, Wanted(gpu=gpu.uuid)),
-            frozenset(user.placement for user in everybody if user.gpu == gpu.uuid),
-            _on(gpu.uuid, keys),
+            by_gpu.get(gpu.uuid, DesiredDevices(gpu=gpu.uuid)),
+            _on(gpu.uuid, everybody),
+            _on(gpu.uuid, devices),
         )
         for gpu in gpus
         if gpu.uuid in facts and gpu.sharing.managed
@@ -107,38 +108,37 @@ def targets(
     return tuple(each for each in found if each is not None)
 
 
-def _target(gpu: Gpu, facts: GpuFacts, wish: Wanted, used: Spots, assigned: Spots) -> Target | None:
+def _target(
+    gpu: Gpu, facts: GpuFacts, desired: DesiredDevices, used: frozenset[DeviceId], assigned: frozenset[DeviceId]
+) -> Target | None:
     if facts.lost or facts.mig is None:
         return None
-    if None in assigned or (wish.whole and not assigned):
+    whole = DeviceId(gpu.uuid)
+    if whole in assigned or (desired.whole and not assigned):
         idle = not used and not _placed(assigned)
         return exact(facts, None) if idle and facts.layout is not None else None
     if not gpu.sharing.can_repartition or (facts.layout is None and used):
         return None
     there = tuple(each.placement for each in facts.instances)
-    goal = _goal(facts, wish, there if None in used else _among(there, used), assigned)
+    keep = tuple(each for each in there if whole in used or DeviceId(gpu.uuid, each) in used)
+    goal = _goal(facts, desired, keep, _placed(assigned))
     return exact(facts, goal) if set(goal).difference(there) else None
 
 
-def _goal(facts: GpuFacts, wish: Wanted, keep: Layout, assigned: Spots) -> Layout:
+def _goal(facts: GpuFacts, desired: DesiredDevices, keep: Layout, assigned: Layout) -> Layout:
     """Return what is kept, and of the rest in order of claim what fits beside it."""
     there = tuple(each.placement for each in facts.instances)
     goal = keep
-    for each in (*_among(there, assigned), *_placed(assigned), *wish.instances, *there):
+    for each in (*(each for each in there if each in assigned), *assigned, *desired.instances, *there):
         if each not in goal and is_legal(facts.model, (*goal, each)):
             goal = (*goal, each)
     return tuple(sorted(goal))
 
 
-def _on(gpu: str, keys: Iterable[DeviceKey]) -> Spots:
+def _on(gpu: str, devices: Iterable[DeviceId]) -> frozenset[DeviceId]:
     """Return the devices of one GPU among those of a node."""
-    pairs = (key if isinstance(key, tuple) else (key, None) for key in keys)
-    return frozenset(spot for uuid, spot in pairs if uuid == gpu)
+    return frozenset(each for each in devices if each.gpu == gpu)
 
 
-def _placed(spots: Spots) -> Layout:
-    return tuple(sorted(each for each in spots if each is not None))
-
-
-def _among(layout: Layout, spots: Spots) -> Layout:
-    return tuple(each for each in layout if each in spots)
+def _placed(devices: Iterable[DeviceId]) -> Layout:
+    return tuple(sorted(each.placement for each in devices if each.placement is not None))

@@ -1,7 +1,7 @@
 """No device is the kubelet's and the scheduler's at once, in any order of what agent, server, kubelet and pods do.
 
 The agent stops before each of its calls of the API server and of the kubelet, and any step of the others may come
-between two of them. Handovers, GpuNodeLink, Gate, OfferedResource, NodePods and NodeView are those that agents run.
+between two of them. DeviceOffers, GpuNodeLink, Gate, OfferedResource, NodePods and NodeView are those that agents run.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from builders.gpunodes import facts, shared
 from builders.kubeobjects import share
 from builders.signed import SERVER, Trusting
 from harness.virtualtime import run
+from tessera.agent.deviceoffers import DeviceOffers, ObservedNode
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.gpunode import GpuNodeLink
-from tessera.agent.handovers import Handovers, Look
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
@@ -28,13 +28,14 @@ from tessera.api.tessera.pods.assignments import read_shares, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.clients.kube import EVERYTHING, GPU_NODES, PODS, Kind, Listing, MemoryKube, Object, Selection, WatchEvent
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, PluginDevice, Resource, offer
-from tessera.core.cluster.allocators import as_keys
+from tessera.core.cluster.advertise import NodeOffer, OfferOptions, PluginDevice, Resource, offer
+from tessera.core.cluster.allocators import devices_one_by_one
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.lastgate import Checkpointed
-from tessera.core.deviceplugin.prefer import Wanted
+from tessera.core.deviceplugin.prefer import PreferenceRequest
+from tessera.core.gpu.deviceids import DeviceId
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.workload.need import PodKey
@@ -119,7 +120,7 @@ class Node:
 
     def __init__(self) -> None:
         self.kube = PacedKube()
-        self.desired = frozenset[DeviceKey]()
+        self.desired = frozenset[DeviceId]()
         """What the policy offers by name."""
         self.shown: tuple[Object, ...] = ()
         """The pods as the agent's watch shows them."""
@@ -135,9 +136,9 @@ class Node:
         nothing = Resource(name=RESOURCE, devices=())
         self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
-        dues = AssignedPods(self.view.pods, self._correct, Trusting("n1")).dues
+        dues = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
         pods = NodePods(self.view.pods, self.view.held, dues, lambda: self.gate.entries, self.view.refresh)
-        self.handovers = Handovers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
+        self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 
     async def _relist(self) -> Listing:
         return await self.kube.list(PODS, OF_THE_NODE)
@@ -149,24 +150,26 @@ class Node:
 
     async def look(self) -> None:
         """Do what an agent does each time it looks, until something refuses."""
-        desired = tuple(each for each in FACTS if each.uuid in self.desired)
+        desired = tuple(each for each in FACTS if DeviceId(each.uuid) in self.desired)
         offered = offer([shared(each, WHOLE) for each in desired], Inventory(gpus=desired), OfferOptions())
-        look = Look(offered=offered, gpus=GPUS, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "u"}})
+        look = ObservedNode(
+            offered=offered, gpus=GPUS, inventory=INVENTORY, node={"metadata": {"name": "n1", "uid": "u"}}
+        )
         try:
             await self.view.refresh()
             self.gate.release(complete=True)
-            now, plan = await self.handovers.before(look)
+            now, plan = await self.offers.before(look)
             self.advertise(now, plan.withdrawing)
-            released = await self.handovers.after(look, plan)
+            released = await self.offers.after(look, plan)
             if released:
                 await self.kube.turn()  # it waits until nobody else changes what is offered
                 self.advertise(now, plan.withdrawing - released)
-                await self.handovers.release(look, released)
+                await self.offers.release(look, released)
             await self.link.report(STATE, look.node, generation=0)
         except TesseraError:
             return  # it looks again
 
-    def advertise(self, now: NodeOffer, leaving: frozenset[DeviceKey]) -> None:
+    def advertise(self, now: NodeOffer, leaving: frozenset[DeviceId]) -> None:
         named = {resource.name: resource for resource in now.resources}
         self.plugin.update(named.get(RESOURCE, Resource(name=RESOURCE, devices=())), leaving=leaving)
 
@@ -190,7 +193,7 @@ class Node:
                 return
 
     async def policy_changes(self, number: int) -> None:
-        self.desired ^= {UUIDS[number]}
+        self.desired ^= {DeviceId(UUIDS[number])}
 
     async def pods_are_shown(self) -> None:
         self.shown = (await self.kube.list(PODS, OF_THE_NODE)).objects
@@ -208,8 +211,8 @@ class Node:
         """Choose a GPU that is free by the object and the pods of the node; what is desired does not stop it."""
         found = await self.kube.get(GPU_NODES, "n1")
         state = read_gpu_node(found or {"metadata": {"name": "n1"}})
-        taken = {*as_keys(state.offered), *self.claimed(state), *await self.assigned()}
-        free = [number for number, uuid in enumerate(UUIDS) if uuid not in taken]
+        taken = {*devices_one_by_one(state.offered), *self.claimed(state), *await self.assigned()}
+        free = [number for number, uuid in enumerate(UUIDS) if DeviceId(uuid) not in taken]
         self.verified = (state.version, state.claims, free[0]) if free and state.gpus else None
 
     async def server_claims(self) -> None:
@@ -271,7 +274,7 @@ class Node:
         ]
         free = tuple(device.id for device in self.kubelet.listed if device.id not in self.kubelet.used)
         if waiting and free:
-            self.chosen = waiting[0]["metadata"], await self.plugin.prefer(Wanted(available=free, size=1))
+            self.chosen = waiting[0]["metadata"], await self.plugin.prefer(PreferenceRequest(available=free, size=1))
 
     async def kubelet_allocates(self) -> None:
         if self.chosen is None:
@@ -307,19 +310,19 @@ class Node:
     async def state(self) -> GpuNodeState:
         return read_gpu_node(await self.kube.get(GPU_NODES, "n1") or {"metadata": {"name": "n1"}})
 
-    def claimed(self, state: GpuNodeState) -> set[DeviceKey]:
-        return {UUIDS[each.gpu] for claim in state.claims for each in claim.shares}
+    def claimed(self, state: GpuNodeState) -> set[DeviceId]:
+        return {DeviceId(UUIDS[each.gpu]) for claim in state.claims for each in claim.shares}
 
-    async def assigned(self) -> set[DeviceKey]:
+    async def assigned(self) -> set[DeviceId]:
         pods = await self.pods(MEMORY)
-        return {UUIDS[each.gpu] for pod in pods for each in read_shares(object_field("Pod", pod), None) or ()}
+        return {DeviceId(UUIDS[each.gpu]) for pod in pods for each in read_shares(object_field("Pod", pod), None) or ()}
 
     async def check(self) -> None:
         """Nothing is the kubelet's, or used by name, that a claim or an assignment names."""
         state = await self.state()
         scheduled = self.claimed(state) | await self.assigned()
-        assert not as_keys(state.offered) & scheduled, "offered by name, and the scheduler's"
-        assert not self.kubelet.used.keys() & scheduled, "used by name, and the scheduler's"
+        assert not devices_one_by_one(state.offered) & scheduled, "offered by name, and the scheduler's"
+        assert not set(map(DeviceId, self.kubelet.used)) & scheduled, "used by name, and the scheduler's"
 
 
 Step = Callable[[Node], Awaitable[None]]

@@ -22,27 +22,25 @@ from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.containerlimits import asks_of, lasting_containers
 from tessera.clients.kube import Object
 from tessera.clients.kubelet import PodResources
-from tessera.core.cluster.advertise import DeviceKey, NodeOffer
+from tessera.core.cluster.advertise import NodeOffer
 from tessera.core.cluster.allocators import (
-    Handover,
-    as_keys,
+    OfferPlan,
     by_name,
     claimed_keys,
-    existing,
-    handover,
-    on_gpus,
-    overlapping,
+    devices_one_by_one,
+    plan_offer,
     restricted,
     still_needed,
     with_former,
 )
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import Gpu
+from tessera.core.gpu.deviceids import DeviceId, devices_of_ids, existing_devices, overlap
 from tessera.core.gpu.inventory import Inventory
 from tessera.errors import Conflict, TesseraError
 from tessera.log import Logger
 
-__all__ = ["Handovers", "Look"]
+__all__ = ["DeviceOffers", "ObservedNode"]
 
 _SCHEDULER_S = 0.5
 """How long the scheduler may take to see that a node has fewer devices."""
@@ -50,8 +48,8 @@ _TRIES = 4
 """Servers write claims to the same object."""
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What is offered, and decided from, in one look."""
+class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered, and decided from, in one seen."""
 
     offered: NodeOffer
     """What the node would offer if all of it were the kubelet's."""
@@ -60,15 +58,15 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     node: Object
 
 
-class Handovers:
+class DeviceOffers:
     """Keeps `status.offered` and what is advertised in step.
 
     Args:
         gpunode: the node's GPUNode.
         record: the Node object.
-        kubelet: tells what the kubelet knows.
-        gate: tells what pods were allocated by name; observes the pods of this node.
-        pods: tells which devices assignments of pods name.
+        kubelet: which devices the kubelet has.
+        gate: what pods were allocated by name; observes the pods of this node.
+        pods: which devices assignments of pods name.
         log: where it is logged what could not be done.
 
     """
@@ -92,26 +90,26 @@ class Handovers:
         self._last = NodeOffer(resources=())
         """What was advertised last."""
 
-    async def before(self, look: Look) -> tuple[NodeOffer, Handover]:
+    async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what changes hands, with everything written down that must be before.
 
-        What cannot be written down is not advertised, until the next look.
+        What cannot be written down is not advertised, until the next seen.
         """
         if self._gpunode.absent:
-            return look.offered, Handover(advertise=by_name(look.offered))
-        offered = with_former(look.offered, self._last, await self._bound_for(look))
+            return seen.offered, OfferPlan(advertise=by_name(seen.offered))
+        offered = with_former(seen.offered, self._last, await self._bound_for(seen))
         desired = by_name(offered)
-        taken = self._taken(look, desired, claims=())
+        taken = self._taken(seen, desired, claims=())
         if self._gpunode.lost or desired - self._gpunode.offered() - taken:
             try:
-                await self._commit(look, desired)
+                await self._commit(seen, desired)
             except (TesseraError, TimeoutError) as error:  # what is advertised already goes on
                 self._log.warning("not_offered_yet", reason=str(error) or type(error).__name__)
-        plan = handover(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
+        plan = plan_offer(desired, self._gpunode.offered(), self._gate.by_name, taken, None)
         self._last = restricted(offered, plan.advertise)
         return self._last, plan
 
-    async def after(self, look: Look, plan: Handover) -> frozenset[DeviceKey]:
+    async def after(self, seen: ObservedNode, plan: OfferPlan) -> frozenset[DeviceId]:
         """Return the devices of which the kubelet has let go; call it when the kubelet was given the new lists.
 
         Raises:
@@ -120,11 +118,11 @@ class Handovers:
         """
         if not plan.withdrawing:
             return frozenset()
-        known = on_gpus(look.inventory, await self._kubelet.allocatable())
+        known = devices_of_ids(await self._kubelet.allocatable(), seen.inventory)
         desired, held = by_name(self._last), self._gate.by_name
-        return handover(desired, self._gpunode.offered(), held, frozenset(), known).release
+        return plan_offer(desired, self._gpunode.offered(), held, frozenset(), known).release
 
-    async def release(self, look: Look, keys: frozenset[DeviceKey]) -> None:
+    async def release(self, seen: ObservedNode, keys: frozenset[DeviceId]) -> None:
         """Take devices out of `status.offered`; call it when whoever still comes for one of them is refused.
 
         What a pod was allocated in the last moment stays.
@@ -133,24 +131,24 @@ class Handovers:
             TesseraError: the API server does not answer, or somebody wrote meanwhile; call again.
 
         """
-        state = await self._gpunode.fresh(look.node)
-        committed = as_keys(state.offered) | self._gpunode.lost
+        state = await self._gpunode.fresh(seen.node)
+        committed = devices_one_by_one(state.offered) | self._gpunode.lost
         await self._gpunode.write_offered(committed - (keys - self._gate.by_name), state.version)
 
     # To the kubelet
 
-    async def _commit(self, look: Look, desired: frozenset[DeviceKey]) -> None:
+    async def _commit(self, seen: ObservedNode, desired: frozenset[DeviceId]) -> None:
         """Write down what is the kubelet's from now on: of what is desired all that no claim and no pod has.
 
         What was the kubelet's when somebody deleted the object is still.
         """
         for _ in range(_TRIES):
-            state = await self._gpunode.fresh(look.node)
+            state = await self._gpunode.fresh(seen.node)
             lost = self._gpunode.lost
             await self._pods.refresh()  # after it: the pod of a claim that is gone from it is bound by now
-            committed = as_keys(state.offered) | lost
-            taken = self._taken(look, desired, state.claims)
-            add = handover(desired, committed, self._gate.by_name, taken, None).add
+            committed = devices_one_by_one(state.offered) | lost
+            taken = self._taken(seen, desired, state.claims)
+            add = plan_offer(desired, committed, self._gate.by_name, taken, None).add
             if not add and not lost:
                 return
             with contextlib.suppress(Conflict):
@@ -158,38 +156,41 @@ class Handovers:
                 return
         self._log.info("look_again", what="offered", reason="servers write claims to the GPUNode at every try")
 
-    def _taken(self, look: Look, desired: frozenset[DeviceKey], claims: Iterable[Claim]) -> frozenset[DeviceKey]:
+    def _taken(self, seen: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
         """Return which of the desired devices have something in common with what claims and assignments name."""
-        models = {gpu.uuid: gpu.model for gpu in look.gpus}
-        names = claimed_keys(claims, look.gpus) | self._pods.assigned(look.inventory)
-        return frozenset(key for key in desired if any(overlapping(models, key, name) for name in names))
+        models = {gpu.uuid: gpu.model for gpu in seen.gpus}
+        names = claimed_keys(claims, seen.gpus) | self._pods.assigned(seen.inventory)
+        return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
     # To the scheduler
 
-    async def _bound_for(self, look: Look) -> frozenset[DeviceKey]:
+    async def _bound_for(self, seen: ObservedNode) -> frozenset[DeviceId]:
         """Return which devices stay for pods that are bound to this node for them already.
 
         Where devices are about to go the Node shows that first, so that after a moment no more such pods come.
         """
-        resources = {each.key: named.name for named in self._last.resources for each in named.devices}
-        gone = by_name(self._last) - by_name(look.offered) - self._gate.by_name
-        leaving = {key: resources[key] for key in sorted(gone & existing(look.inventory), key=str)}
+        resources = {each.device: named.name for named in self._last.resources for each in named.devices}
+        gone = by_name(self._last) - by_name(seen.offered) - self._gate.by_name
+        existing = existing_devices(seen.inventory)
+        leaving = {device: resources[device] for device in sorted(gone & existing.keys(), key=DeviceId.order)}
         if not leaving:
             return frozenset()
-        left = {resource.name: len(resource.devices) for resource in look.offered.resources}
+        left = {resource.name: len(resource.devices) for resource in seen.offered.resources}
         try:
-            if await self._record.announce(look.node, {name: left.get(name, 0) for name in leaving.values()}):
+            if await self._record.announce(seen.node, {name: left.get(name, 0) for name in leaving.values()}):
                 await asyncio.sleep(_SCHEDULER_S)
             await self._view.refresh()
         except (TesseraError, TimeoutError) as error:  # then nobody binds pods either
             self._log.warning("not_announced", reason=str(error) or type(error).__name__)
-        given = {each.name: self._gate.taken(each.name) for each in (*look.offered.resources, *self._last.resources)}
+        given = {each.name: self._gate.taken(each.name) for each in (*seen.offered.resources, *self._last.resources)}
         free = {
             resource.name: sum(device.id not in given[resource.name] for device in resource.devices)
-            for resource in look.offered.resources
+            for resource in seen.offered.resources
         }
         awaited = {name: self._bound()[name] - len(ids) for name, ids in given.items()}
-        return still_needed(leaving, free, awaited)
+        return still_needed(
+            {device: resources[device] for device in sorted(leaving, key=DeviceId.order)}, free, awaited
+        )
 
     def _bound(self) -> Counter[str]:
         """Return how many devices of each resource the pods ask that are bound to this node."""

@@ -4,8 +4,8 @@ import pytest
 
 from tessera.core.deviceplugin.edits import Mount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
-from tessera.core.deviceplugin.handover import GPU_KIND, by_cdi, grant, share_name
-from tessera.core.node.liststrategies import Handover
+from tessera.core.deviceplugin.injection import GPU_KIND, by_cdi, grant, share_name
+from tessera.core.node.liststrategies import DeviceInjection
 
 EDITS = ShareEdits(
     env=(("A", "1"),),
@@ -18,9 +18,9 @@ NAMES = ("tessera.dev/gpu=GPU-a", "tessera.dev/gpu=MIG-b")
 
 # sentence: (how, NVIDIA_VISIBLE_DEVICES, container paths of mounts, annotations, CDI devices, device nodes)
 HOW = {
-    "by environment": (Handover(), "GPU-a,MIG-b", ["/c"], (), (), []),
+    "by environment": (DeviceInjection(), "GPU-a,MIG-b", ["/c"], (), (), []),
     "by mounts": (
-        Handover(strategies=("volume-mounts",)),
+        DeviceInjection(strategies=("volume-mounts",)),
         "/var/run/nvidia-container-devices",
         ["/var/run/nvidia-container-devices/GPU-a", "/var/run/nvidia-container-devices/MIG-b", "/c"],
         (),
@@ -28,16 +28,16 @@ HOW = {
         [],
     ),
     "by CDI annotations": (
-        Handover(strategies=("cdi-annotations",)),
+        DeviceInjection(strategies=("cdi-annotations",)),
         None,
         ["/c"],
         ((KEY, ",".join(NAMES)),),
         (),
         [],
     ),
-    "by CDI names": (Handover(strategies=("cdi-cri",)), None, ["/c"], (), NAMES, []),
+    "by CDI names": (DeviceInjection(strategies=("cdi-cri",)), None, ["/c"], (), NAMES, []),
     "by environment and CDI names": (
-        Handover(strategies=("envvar", "cdi-cri")),
+        DeviceInjection(strategies=("envvar", "cdi-cri")),
         "GPU-a,MIG-b",
         ["/c"],
         (),
@@ -45,7 +45,7 @@ HOW = {
         [],
     ),
     "with device nodes": (
-        Handover(pass_device_specs=True),
+        DeviceInjection(pass_device_specs=True),
         "GPU-a,MIG-b",
         ["/c"],
         (),
@@ -56,7 +56,7 @@ HOW = {
         ],
     ),
     "with device nodes of a driver elsewhere": (
-        Handover(pass_device_specs=True, dev_root="/run/nvidia/driver/"),
+        DeviceInjection(pass_device_specs=True, dev_root="/run/nvidia/driver/"),
         "GPU-a,MIG-b",
         ["/c"],
         (),
@@ -82,4 +82,4 @@ def test_a_share_s_name_is_the_same_for_the_same_ids_alone() -> None:
     assert share_name("r", ["a", "b"]) == share_name("r", ["b", "a"])
     assert len({share_name("r", ["a", "b"]), share_name("r", ["ab"]), share_name("r2", ["a", "b"])}) == 3
     assert share_name("r/../x", ["../../etc"]).isalnum()
-    assert by_cdi(Handover(), GPU_KIND, TWO) == Grant()
+    assert by_cdi(DeviceInjection(), GPU_KIND, TWO) == Grant()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tessera.core.deviceplugin.edits import Mount, ShareEdits
 from tessera.core.deviceplugin.grant import DeviceNode, Grant
-from tessera.core.node.liststrategies import Handover
+from tessera.core.node.liststrategies import DeviceInjection
 
 __all__ = ["GPU_KIND", "SHARE_KIND", "by_cdi", "grant", "share_name"]
 
@@ -28,21 +28,21 @@ def share_name(resource: str, ids: Iterable[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
-def by_cdi(handover: Handover, kind: str, names: Sequence[str]) -> Grant:
+def by_cdi(injection: DeviceInjection, kind: str, names: Sequence[str]) -> Grant:
     """Return the answer that names CDI devices; empty where no CDI strategy is chosen."""
     full = tuple(f"{kind}={name}" for name in names)
     annotations: tuple[tuple[str, str], ...] = ()
-    if "cdi-annotations" in handover.strategies:
-        key = f"{handover.annotation_prefix}tessera_{share_name(kind, names)}"
+    if "cdi-annotations" in injection.strategies:
+        key = f"{injection.annotation_prefix}tessera_{share_name(kind, names)}"
         annotations = ((key, ",".join(full)),)
-    return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in handover.strategies else ())
+    return Grant(annotations=annotations, cdi_devices=full if "cdi-cri" in injection.strategies else ())
 
 
-def grant(handover: Handover, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
+def grant(injection: DeviceInjection, cdi: Grant, visible: Sequence[str], edits: ShareEdits) -> Grant:
     """Return the whole answer for one container.
 
     Args:
-        handover: how this node hands devices over.
+        injection: how this node hands devices over.
         cdi: what `by_cdi` gave.
         visible: what the container sees, as UUIDs or indices, each once.
         edits: what its shares add. Device nodes are handed over only with `pass_device_specs`: the runtime makes them.
@@ -50,17 +50,17 @@ def grant(handover: Handover, cdi: Grant, visible: Sequence[str], edits: ShareEd
     """
     env: list[tuple[str, str]] = []
     mounts: list[Mount] = []
-    if "volume-mounts" in handover.strategies:
+    if "volume-mounts" in injection.strategies:
         env = [(VISIBLE, _LIST_FOLDER)]
         mounts = [Mount(host_path="/dev/null", container_path=f"{_LIST_FOLDER}/{name}") for name in visible]
-    if "envvar" in handover.strategies:
+    if "envvar" in injection.strategies:
         env = [(VISIBLE, ",".join(visible))]
-    nodes = edits.device_nodes if handover.pass_device_specs else ()
+    nodes = edits.device_nodes if injection.pass_device_specs else ()
     return Grant(
         env=(*env, *edits.env),
         mounts=(*mounts, *edits.mounts),
         device_nodes=tuple(
-            DeviceNode(host_path=f"{handover.dev_root.rstrip('/')}{path}", container_path=path) for path in nodes
+            DeviceNode(host_path=f"{injection.dev_root.rstrip('/')}{path}", container_path=path) for path in nodes
         ),
         annotations=cdi.annotations,
         cdi_devices=cdi.cdi_devices,

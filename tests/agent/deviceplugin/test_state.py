@@ -1,0 +1,83 @@
+"""Files that an agent of an earlier version left: what they say is known to the agent that starts after it."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from builders.kubeobjects import amount, pod
+from builders.signed import Trusting, signed
+from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
+from tessera.agent.nodeview import NodeView
+from tessera.clients.kube import Listing, Object
+from tessera.clients.kubelet import DeviceCheckpoint, PodResources
+from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.gpu.inventory import Inventory
+from tessera.core.gpu.mig import Placement
+from tessera.log import logger
+
+pytestmark = pytest.mark.anyio
+
+STATE = Path(__file__).parents[2] / "data" / "agentstate"
+NEED = "tessera.dev/gpu-memory"
+POD = signed(pod("p", {NEED: 2}, amount(0, memory_mib=2048), phase="Pending"))
+
+
+class Unchanged:
+    """GPUs that nobody changes here."""
+
+    async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
+        raise AssertionError(gpu, placement)
+
+    async def disable_mig(self, gpu: str) -> Inventory:
+        raise AssertionError(gpu)
+
+    async def enforce(self, shares: tuple[Share, ...]) -> None:
+        raise AssertionError(shares)
+
+
+def started(folder: Path) -> Plugins:
+    """Return the plugins of an agent that has just started on a node with one pod."""
+
+    async def relist() -> Listing:
+        return Listing(objects=(POD,), resource_version="1")
+
+    async def write(_: Object, __: object) -> None:
+        raise AssertionError
+
+    view = NodeView(lambda: (POD,), relist, DeviceCheckpoint(folder), PodResources(folder / "none"), proc=folder)
+    paths = Paths(plugins=folder, cdi=folder, memory=folder / "shares.json", allocations=folder / "allocations.json")
+    return Plugins(paths, view, AssignedPods(view.pods, write, Trusting("a")), Unchanged(), logger())
+
+
+async def test_files_without_a_version_are_read(tmp_path: Path) -> None:
+    for name in ("shares.json", "allocations.json"):
+        shutil.copy(STATE / name, tmp_path)
+    plugins = started(tmp_path)
+    assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(1, memory_mib=2048),)]
+    slice_ = Use(gpu="GPU-00000001", placement=Placement(0, 1, "1g.5gb"))
+    memory = Use(gpu="GPU-00000001", exclusivity=Exclusivity.MEMORY, memory_mib=2048)
+    assert plugins.gate.entries == (
+        Allocation(
+            resource="nvidia.com/mig-1g.5gb",
+            ids=("MIG-1",),
+            uses=(slice_,),
+            uid="uid-q",
+            pod="ns/q",
+            container="main",
+            at_ns=5,
+        ),
+        Allocation(resource=NEED, ids=("GPU-00000001-_-0",), uses=(memory,), at_ns=6),
+    )
+
+
+async def test_a_file_of_a_later_version_is_left_and_said(tmp_path: Path) -> None:
+    content = msgspec.json.decode((STATE / "shares.json").read_bytes()) | {"version": 2}
+    (tmp_path / "shares.json").write_bytes(msgspec.json.encode(content))
+    with capture_logs() as logs:
+        plugins = started(tmp_path)
+    assert [request.shares for request in plugins.shares.assigned_requests()] == [(amount(0, memory_mib=2048),)]
+    assert logs[0]["event"] == "answers_forgotten"
