@@ -114,7 +114,7 @@ def test_31_of_32_pods_run_on_the_mixed_fleet_and_no_plan_places_more(exact: tup
     assert [each["pod"] for each in got["waiting"]] == ["default/tune-0"]
 
 
-SHOWN = re.compile(r"^```\n\$ tessera ([^\n]*7-who-holds-what[^\n]*)\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```\n\$ tessera ([^\n]*7-gpu-usage[^\n]*)\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 PAGES = {page: (EXAMPLES.parent / page).read_text() for page in ("README.md", "docs/inspect.md")}
 
 

@@ -36,13 +36,13 @@ def fleet_options(command: _Command) -> _Command:
             click.option(
                 "--fleet",
                 metavar="FILE",
-                help="Nodes: a fleet file, Kubernetes Node objects, or kubectl's JSON; - reads standard input.",
+                help="Nodes: a fleet file, Node objects, or `kubectl get nodes,pods -A -o json`; - is stdin.",
             ),
             click.option(
                 "--gpus",
                 multiple=True,
                 metavar="NxMODEL",
-                help="A node in short form, such as 8xH100-80GB; repeat for more nodes.",
+                help="A node in short form, such as 8xH100-80GB; repeatable.",
             ),
         )
     ):
@@ -55,15 +55,14 @@ def input_options(command: _Command) -> _Command:
     unit = click.option(
         "--share-unit",
         type=click.Choice(tuple(_MIB)),
-        help="What one aliyun.com/gpu-mem counts, in the fleet and in manifests. "
-        "[default: what the fleet's nodes advertise, else GiB]",
+        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
     )
     manifests = click.option(
         "-f",
         "--filename",
         multiple=True,
         metavar="PATH",
-        help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
+        help="Manifests: a file, a folder, or - for stdin; repeatable.",
     )
     return fleet_options(manifests(unit(command)))
 
@@ -71,7 +70,7 @@ def input_options(command: _Command) -> _Command:
 def read_snapshot(
     fleet: str | None, gpus: Iterable[str], manifests: Sequence[str], share_unit: ShareUnit | None = None
 ) -> Snapshot:
-    """Return the fleet with the manifests' pods pending; what is no workload is named on standard error.
+    """Return the fleet with the manifests' pods pending; skipped objects are named on standard error.
 
     Raises:
         InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
@@ -82,7 +81,10 @@ def read_snapshot(
     nodes = (*observed.nodes, *short)
     if not nodes:
         raise InvalidInput(
-            "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
+            "fleet",
+            found="no node",
+            wanted="at least one node with GPUs",
+            accepted="--fleet FILE or --gpus 8xH100-80GB",
         )
     read = workloads.read(
         tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib
@@ -92,13 +94,13 @@ def read_snapshot(
     if manifests and not read.pods and not read.skipped:
         click.echo(f"note: no workload in {', '.join(manifests)}", err=True)
     if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
-        click.echo(f"note: {SHARE_MEMORY} is read as GiB; where it counts MiB, say --share-unit MiB", err=True)
+        click.echo(f"note: {SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB", err=True)
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
-        raise InvalidInput(f"node {twice}", found="it both in --fleet and in --gpus", wanted="each node once")
+        raise InvalidInput(f"node {twice}", found="it in both --fleet and --gpus", wanted="each node once")
     there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
     for key in (pod.key for pod in read.pods if pod.key in there):
-        click.echo(f"note: pod {key} is in the fleet already and is planned as it is there", err=True)
+        click.echo(f"note: pod {key} is already in the fleet; the manifest is ignored", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return Snapshot(nodes=nodes, running=observed.running, pending=pending)
 
@@ -124,8 +126,8 @@ def _skipped(objects: Sequence[str]) -> Iterator[str]:
         by_kind.setdefault(each.partition(" ")[0], []).append(each)
     for alike in by_kind.values():
         more = len(alike) - _EXAMPLES
-        rest = f" and {more} more like these" if more > 0 else ""
-        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: left out, no pods are read from such objects"
+        rest = f" and {more} more" if more > 0 else ""
+        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: skipped, Tessera reads no pods from these kinds"
 
 
 def read_documents(path: str) -> tuple[Document, ...]:

@@ -1,4 +1,4 @@
-"""A cluster to look at: live by its API, or saved in a file; the options that name it, and its objects over time."""
+"""A cluster to read: live by its API, or saved in a file; the options that name it, and its objects over time."""
 
 import asyncio
 from collections.abc import Callable
@@ -64,10 +64,12 @@ def cluster_options(command: _Command) -> _Command:
                 "-f",
                 "--filename",
                 metavar="FILE",
-                help="What `kubectl get nodes,pods,gpunodes -A -o json` printed, in place of a cluster; - reads it.",
+                help="Output of `kubectl get nodes,pods,gpunodes -A -o json` instead of a live cluster; - is stdin.",
             ),
-            click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or ~/.kube/config."),
-            click.option("--context", metavar="NAME", help="Context of the kubeconfig; else its current one."),
+            click.option(
+                "--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"
+            ),
+            click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
         )
     ):
         command = option(command)
@@ -80,7 +82,7 @@ def place_of(given: Any) -> Place:
 
 
 def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
-    """Return the cluster that a file tells, and all objects of the file.
+    """Return the cluster in a file, and all objects of the file.
 
     Raises:
         InvalidInput: it cannot be read, or has no node in it.
@@ -90,7 +92,7 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     found = read_cluster(fields)
     if not found.nodes:
         what = found.notes[0] if found.notes else "no Node object"
-        accepted = "what `kubectl get nodes,pods,gpunodes -A -o json` prints"
+        accepted = "the output of `kubectl get nodes,pods,gpunodes -A -o json`"
         raise InvalidInput(filename, found=what, wanted="a cluster", accepted=accepted)
     return found, tuple(field.mapping() for field in fields)
 

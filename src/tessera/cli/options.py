@@ -34,7 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class Number(click.FloatRange):
-    """A number between bounds; what is not finite is none, whatever the bounds."""
+    """A finite number between bounds."""
 
     name = "number"
 
@@ -47,7 +47,7 @@ class Number(click.FloatRange):
 
 
 class Seconds(Number):
-    """A time in seconds: finite, and more than none; the type of every option that is one.
+    """A positive, finite time in seconds; the type of every option that is one.
 
     Args:
         least: the shortest; any above 0 where it is left out.
@@ -70,7 +70,9 @@ def refuse_beside(option: str, other: str) -> None:
     """
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
-        raise InvalidInput(option, found=f"{other} beside it", wanted=f"one of the two, as {option} has no effect then")
+        raise InvalidInput(
+            option, found=f"{other} as well", wanted=f"one of the two, because {option} has no effect then"
+        )
 
 
 def refuse_without(option: str, other: str) -> None:
@@ -81,7 +83,7 @@ def refuse_without(option: str, other: str) -> None:
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} beside it, as it has no effect without")
+        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} as well, because it has no effect alone")
 
 
 def _source(option: str) -> ParameterSource | None:
@@ -92,17 +94,21 @@ def _source(option: str) -> ParameterSource | None:
 
 def kubeconfig_option(command: _Command) -> _Command:
     """Add `--kubeconfig` to a command that runs in a pod or on a node, passed as `kubeconfig`: a path or None."""
-    words = "Cluster and user; else KUBECONFIG or the pod's service account."
+    words = "Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]"
     return click.option("--kubeconfig", type=click.Path(path_type=Path), help=words)(command)
 
 
 def log_options(command: _Command) -> _Command:
     """Add `--log-level` and `--log-format`, passed as `log_level` and `log_format`."""
     forms = click.option(
-        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form."
+        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Log format."
     )
     least = click.option(
-        "--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least."
+        "--log-level",
+        type=click.Choice(get_args(Level)),
+        default="info",
+        show_default=True,
+        help="Least severe level that is logged.",
     )
     return least(forms(command))
 
@@ -115,7 +121,7 @@ def output_option(*formats: str) -> Callable[[_Command], _Command]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="Format of what is printed.",
+        help="Output format.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal: what was placed, every GPU as one line, what waits and why, warnings, the sum."""
+"""A plan as tables for a terminal: placed pods, every GPU as one line, pending pods, warnings, the sum."""
 
 import math
 from collections import Counter, defaultdict
@@ -43,8 +43,8 @@ _MODES = {
     Mode.WHOLE: "whole GPU",
     Mode.MIG: "",
     Mode.MIG_TIME_SLICING: "time-sliced",
-    Mode.MIG_MPS: "by MPS",
-    Mode.MPS: "share by MPS",
+    Mode.MIG_MPS: "with MPS",
+    Mode.MPS: "MPS share",
     Mode.TIME_SLICING: "time-sliced share",
     Mode.MEMORY_SHARE: "memory share",
 }
@@ -110,7 +110,7 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
-    table = _table("", "Workload", "Pods", "Each gets", "Isolation", "Where", title="Placed")
+    table = _table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = seen.workloads[number]
@@ -253,7 +253,7 @@ def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style
 
 
 def _gpus(seen: Fleet) -> Table:
-    table = _table("Node", "GPU", "Model", "Who sits where", "Granted", title="GPUs")
+    table = _table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
@@ -271,7 +271,7 @@ def _gpus(seen: Fleet) -> Table:
             table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
     _unbroken(table, 0, (Text(clean(_node_words(kind))) for kind in groups[:_MOST_NODES]))
     if left:
-        table.add_row(f"and {counted(left, 'more node')}", "", "", Text("all are in the JSON output"), "")
+        table.add_row(f"and {counted(left, 'more node')}", "", "", Text("-o json has all"), "")
     return table
 
 
@@ -282,11 +282,11 @@ def _granted(gpu: GpuView) -> str:
 
 def _node_words(kind: Kind) -> str:
     more = len(kind.nodes) - 1
-    return f"{kind.nodes[0].name} and {more} more like it" if more else kind.nodes[0].name
+    return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
 def _waiting(seen: Fleet) -> Table:
-    table = _table("", "Workload", "Pods", "Why", title="Waiting")
+    table = _table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
     table.expand = True
@@ -299,7 +299,7 @@ def _waiting(seen: Fleet) -> Table:
     rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
     _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.waiting[:MOST_REASONS]))
     if rest:
-        table.add_row("", "others", f"{rest:,}", "other reasons; all are in the JSON output")
+        table.add_row("", "others", f"{rest:,}", "other reasons; -o json has all")
     return table
 
 
@@ -308,14 +308,14 @@ def _sum(seen: Fleet) -> Text:
     asked = sums.placed + sums.waiting
     line = Text()
     line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.waiting else "bold")
-    line.append(f", {sums.waiting:,} waiting" if sums.waiting else "", "bold yellow")
+    line.append(f", {sums.waiting:,} pending" if sums.waiting else "", "bold yellow")
     parts = (
-        f"{sums.running:,} running before" if sums.running else "",
+        f"{sums.running:,} already running" if sums.running else "",
         f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",
-        f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be cut"
+        f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be created"
         if sums.instances
         else "",
-        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory granted",
+        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory allocated",
         f"policy {clean(seen.policy)}",
         seen.proof,
     )

@@ -134,7 +134,7 @@ def test_pods_leave_one_after_the_other_and_those_that_wait_are_bound() -> None:
             "1 evicting ns/web-1 from a",
             "1 waiting for the replacement of ns/web-1",
             "2 ns/web-1 is replaced",
-            "2 waiting for the pods to be bound",
+            "2 waiting until the pods are bound",
         ]
         pods = (await kube.list(PODS)).objects
         assert all(each["spec"].get("nodeName") for each in pods)
@@ -146,9 +146,9 @@ def test_nothing_is_evicted_where_everything_fits() -> None:
     async def act() -> None:
         kube = await filled(pod("small", NEED, node=None))
         mover, told = await made(kube, replaced, "ns/small", binds=False)
-        assert (mover.evicted, told) == ([], ["0 waiting for the pods to be bound"])
+        assert (mover.evicted, told) == ([], ["0 waiting until the pods are bound"])
 
-    with pytest.raises(Unavailable, match="not bound yet; its place is free"):
+    with pytest.raises(Unavailable, match="still pending although its place is free"):
         virtualtime.run(act())
 
 
@@ -164,15 +164,15 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
 
 # Keyed by a sentence: what the controller makes; wanted are words of the error.
 LATE: dict[str, tuple[React, str]] = {
-    "no replacement comes": (lambda _, __: None, "no replacement of it yet"),
-    "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new does not run yet"),
+    "no replacement comes": (lambda _, __: None, "no replacement yet"),
+    "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new is not ready yet"),
     "the replacement is not ready": (
         lambda _, __: owned(
             "new",
             share(2, 10240, Mode.MPS),
             status={"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
         ),
-        "its replacement new does not run yet",
+        "its replacement new is not ready yet",
     ),
 }
 
@@ -243,7 +243,7 @@ def test_an_eviction_whose_answer_was_lost_is_one() -> None:
         mover, _ = await made(kube, replaced, "ns/big", binds=False)
         return [*mover.evicted]
 
-    with pytest.raises(Unavailable, match="not bound yet") as caught:
+    with pytest.raises(Unavailable, match="still pending") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
 
@@ -261,7 +261,7 @@ def test_a_pod_that_is_another_by_now_is_not_evicted() -> None:
     async def act() -> None:
         await made(await stubborn(other=True), replaced, "ns/big")
 
-    with pytest.raises(Conflict, match="found another pod, or none"):
+    with pytest.raises(Conflict, match="found it was deleted or replaced"):
         virtualtime.run(act())
 
 
@@ -308,13 +308,13 @@ async def carried_out(*names: str, output: str, most: int = 9, objects: tuple[Ob
 def test_the_command_shows_the_moves_first_and_tells_each(capsys: pytest.CaptureFixture[str]) -> None:
     virtualtime.run(carried_out("ns/big", output="table", objects=(big(),)))
     told = capsys.readouterr()
-    assert "1 move, 1 placed, 0 not; fewer moves would not do" in told.out
+    assert "1 move, 1 pod placed, 0 pending; fewer moves are not enough" in told.out
     assert told.err.splitlines() == [
         "evicting ns/web-0 from a",
         "waiting for the replacement of ns/web-0",
         "ns/web-0 is replaced",
-        "waiting for the pods to be bound",
-        "1 of 1 moves are made",
+        "waiting until the pods are bound",
+        "1 of 1 moves made",
     ]
 
 
@@ -383,7 +383,7 @@ def test_the_node_that_a_pod_leaves_takes_no_new_pods_meanwhile() -> None:
 def test_the_taint_is_removed_when_a_deadline_passes() -> None:
     async def act() -> None:
         kube = await two_nodes(conflicts=0)
-        with pytest.raises(Unavailable, match="no replacement of it yet"):
+        with pytest.raises(Unavailable, match="no replacement yet"):
             await made(kube, lambda _, __: None, "ns/big", binds=False)
         assert await taints_of(kube, "a") == [OTHER]
 
@@ -394,6 +394,6 @@ def test_a_node_that_changes_without_end_stops_it_before_anything_is_evicted() -
     async def act() -> None:
         await made(await two_nodes(conflicts=99), replaced, "ns/big")
 
-    with pytest.raises(Conflict, match="changes without end") as caught:
+    with pytest.raises(Conflict, match="conflicting updates") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == [""]

@@ -20,7 +20,7 @@ def summary(inspection: Inspection, width: int | None) -> str:
     """Return the table and the cluster's total below it.
 
     Args:
-        inspection: who holds what.
+        inspection: the GPU usage.
         width: characters of the terminal; None where lines may be of any length.
 
     """

@@ -32,7 +32,7 @@ def _place(placement: Placement) -> str:
 def _mode(gpu: GpuFacts) -> str:
     if gpu.mig is None:
         return "no MIG"
-    mode = "on" if gpu.mig.current else "off"
+    mode = f"MIG {'on' if gpu.mig.current else 'off'}"
     return f"{mode}, {'on' if gpu.mig.pending else 'off'} after a reset" if gpu.mig.needs_reset else mode
 
 
@@ -41,8 +41,8 @@ def _users(users: Iterable[User]) -> str:
 
 
 def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
-    """Return every GPU with its instances and their users, then the configurations this node could have."""
-    table = _table("GPU", "model", "MIG", "instance", "in use by", "UUID")
+    """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
+    table = _table("GPU", "model, MIG instances", "used by", "UUID")
     for gpu in seen.inventory.gpus:
         own = [user for user in seen.users if user.gpu == gpu.uuid]
         rows = [
@@ -51,11 +51,10 @@ def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
         ]
         rows += [(f"{_place(each)}, incomplete", "", "") for each in gpu.incomplete]
         whole = _users(user for user in own if user.placement is None)
-        mode = "lost" if gpu.lost else _mode(gpu)
-        table.add_row(str(gpu.index), gpu.model.name, mode, "", whole, gpu.uuid)
+        table.add_row(str(gpu.index), f"{gpu.model.name}, {'lost' if gpu.lost else _mode(gpu)}", whole, gpu.uuid)
         for place, users, uuid in rows:
-            table.add_row("", "", "", place, users, uuid)
-    told = Text.assemble(("configurations  ", "bold"), ", ".join(names))
+            table.add_row("", f"  {place}", users, uuid)
+    told = Text.assemble(("Configurations: ", "bold"), ", ".join(names))
     notes = [Text(f"note: {note}") for note in seen.inventory.remarks]
     return Group(table, "", told, *notes)
 
@@ -104,15 +103,15 @@ def _user_json(user: User) -> dict[str, Any]:
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Return what became of each GPU, or would: its steps in order, and whom each disturbs."""
-    table = _table("GPU", "model", "result", "step", "disturbs")
+    """Return the outcome for each GPU, made or planned: its steps in order, and who each affects."""
+    table = _table("GPU", "model", "result", "step", "affects")
     for each in outcomes:
         colour = _GOOD.get(each.result, "yellow")
         table.add_row(str(each.index), each.model, Text(each.result, colour), "", "")
         for pod in each.evicts:
             table.add_row("", "", "", "evict", f"pod {pod}")
         for action in each.actions:
-            table.add_row("", "", "", _step(action), _users(action.disturbs) or "nobody")
+            table.add_row("", "", "", _step(action), _users(action.disturbs) or "nothing")
     reasons = [Text(each.reason, "yellow") for each in outcomes if each.reason]
     return Group(table, *([""] if reasons else []), *reasons)
 
@@ -147,8 +146,8 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def differences_table(found: Sequence[Difference]) -> RenderableType:
-    """Return in what GPUs are not as asserted."""
-    table = _table("GPU", "found", "wanted")
+    """Return how GPUs differ from what was asserted."""
+    table = _table("GPU", "observed", "desired")
     for each in found:
         table.add_row(str(each.index), each.found, each.wanted)
     return table

@@ -24,38 +24,37 @@ def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False)
+    table = Table(
+        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
+    )
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
 
 
 def _gpus(described: dict[str, Any]) -> Table:
-    table = _table("GPUs", "gpu", "name", "uuid", "bus", "used / usable MiB", "MIG", "compute mode", "state")
+    table = _table("GPUs", "gpu", "name, bus, uuid", "used/usable MiB", "MIG", "compute mode", "state")
     for gpu in described["gpus"]:
         mig = gpu["mig"]
         words = "on" if mig["current"] else "off"
         words += f", {'on' if mig['pending'] else 'off'} pending" if mig["pending"] != mig["current"] else ""
-        marks = ["lost"] * gpu["lost"] + ["change of MIG mode needs a reset"] * mig["needs_reset"]
+        marks = ["lost"] * gpu["lost"] + ["MIG mode needs a reset"] * mig["needs_reset"]
         table.add_row(
             str(gpu["index"]),
-            gpu["name"],
-            gpu["uuid"],
-            gpu["bus"],
-            f"{gpu['used_mib']} / {gpu['memory_mib'] - gpu['reserved_mib']}",
+            f"{gpu['name']}  {gpu['bus']}\n{gpu['uuid']}",
+            f"{gpu['used_mib']}/{gpu['memory_mib'] - gpu['reserved_mib']}",
             words if mig["capable"] else "none",
             _COMPUTE_MODES[gpu["compute_mode"]],
-            ", ".join(marks) or "well",
+            ", ".join(marks) or "ok",
         )
     return table
 
 
 def _instances(described: dict[str, Any]) -> Table:
-    table = _table("MIG instances", "gpu", "id", "profile", "placement", "MIG device", "processes")
+    table = _table("MIG instances", "gpu", "id", "instance", "MIG device", "processes")
     for gpu in described["gpus"]:
         for instance in sorted(gpu["instances"], key=lambda each: each["start"]):
-            place = f"{instance['start']}:{instance['size']}"
-            head = (str(gpu["index"]), str(instance["id"]), instance["profile"], place)
+            head = (str(gpu["index"]), str(instance["id"]), f"{instance['profile']} at {instance['start']}")
             for compute in instance["compute_instances"] or [None]:
                 users = [
                     str(each["pid"])
@@ -87,12 +86,12 @@ def _limits(described: dict[str, Any]) -> Table:
 
 
 def _faults(described: dict[str, Any]) -> Table:
-    table = _table("Faults due", "function", "gpu", "returns", "after", "times", "latency ms")
+    table = _table("Faults", "function", "gpu", "returns", "after", "times", "latency ms")
     for each in described["faults"]:
         table.add_row(
             each["function"],
             "any" if each["gpu"] is None else str(each["gpu"]),
-            code_text(each["code"]) if each["code"] else "its result",
+            code_text(each["code"]) if each["code"] else "real result",
             str(each["skip"]),
             "for ever" if each["times"] is None else str(each["times"]),
             f"{each['latency_us'] / 1000:g}",
