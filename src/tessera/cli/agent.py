@@ -66,7 +66,7 @@ _FILE = click.Path(path_type=Path)
     "--gpu-labels/--no-gpu-labels",
     default=True,
     show_default=True,
-    help="Set GPU Feature Discovery's labels; no beside GFD.",
+    help="Set the labels of GPU Feature Discovery (GFD); turn off beside GFD.",
 )
 @click.option("--evict", is_flag=True, help="Evict pods that block a layout, within their PodDisruptionBudgets.")
 @click.option(

@@ -68,12 +68,12 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     log = logger(controller=settings.identity)
+
+    def not_elected(error: Exception) -> None:
+        log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)
+
     async with LightkubeKube.connect(kubeconfig) as kube:
         seat = Seat(lease=settings.lease, namespace=settings.namespace)
-        election = Election(kube, seat, settings.identity, on_trouble=lambda error: _told(log, error))
+        election = Election(kube, seat, settings.identity, on_trouble=not_elected)
         with contextlib.suppress(asyncio.CancelledError):
             await election.run(lambda: Controller(settings, kube).run())
-
-
-def _told(log: Any, error: Exception) -> None:
-    log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)

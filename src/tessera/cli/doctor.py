@@ -8,8 +8,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from tessera.agent.configuration import Sources
@@ -17,7 +15,7 @@ from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import Kube, LightkubeKube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
@@ -98,7 +96,7 @@ def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     """
     found = checks(asyncio.run(_observed(given)))
     if given["output"] == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         _print(found)
     context.exit(_FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0)
@@ -144,10 +142,9 @@ async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
 
 def _print(found: tuple[Check, ...]) -> None:
     console = wide_console()
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     broad = console.width >= _BROAD
-    for heading in ("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",))):
-        table.add_column(heading, no_wrap=heading in {"CHECK", ""}, overflow="fold")
+    table = ruled_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for each in found:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])
         told = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
 import click
-import msgspec
 from rich.console import RenderableType
 from rich.markup import escape
 
@@ -15,8 +14,8 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.explainpod import pod
 from tessera.cli.explanations import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
-from tessera.cli.options import output_option, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import output_option
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.cli.tables import where
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.explain import explain as core
@@ -82,7 +81,7 @@ def explain(**given: Unpack[_Given]) -> None:
     snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
     found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
     if given["output"] == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        print_json(found)
     else:
         wide_console().print(trimmed(*(part for each in found for part in _tables(each))))
 

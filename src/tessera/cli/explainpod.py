@@ -15,8 +15,8 @@ from tessera.api.kubernetes.podevents import SeenEvent, read_events
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
-from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import output_option, refuse_beside
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.clients.kube import PODS
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.whereabouts import HeldDevice, Whereabouts, share_words, whereabouts
@@ -79,7 +79,7 @@ def pod(**given: Unpack[_Given]) -> None:
         raise _absent(cluster, namespace, name)
     told = _Told(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
     if given["output"] == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+        print_json(told)
     else:
         wide_console().print(trimmed(*_parts(told)))
 

@@ -1,10 +1,11 @@
 """What `plan`, `explain` and `simulate` read: fleets and manifests, from files, folders and standard input."""
 
+import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import click
 
@@ -13,13 +14,13 @@ from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.tessera import fleets
+from tessera.cli.options import with_options
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput
 
 __all__ = ["ShareUnit", "fleet_options", "input_options", "read_documents", "read_snapshot"]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 ShareUnit = Literal["GiB", "MiB"]
 _MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
 _ENDINGS = {".yaml", ".yml", ".json"}
@@ -29,42 +30,34 @@ _MOST_BYTES = 256 << 20
 """A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
 
 
-def fleet_options(command: _Command) -> _Command:
-    """Add the options that say which fleet: `--fleet` and `--gpus`."""
-    for option in reversed(
-        (
-            click.option(
-                "--fleet",
-                metavar="FILE",
-                help="Nodes: a fleet file, Node objects, or `kubectl get nodes,pods -A -o json`; - is stdin.",
-            ),
-            click.option(
-                "--gpus",
-                multiple=True,
-                metavar="NxMODEL",
-                help="A node in short form, such as 8xH100-80GB; repeatable.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+fleet_options = with_options(
+    click.option(
+        "--fleet",
+        metavar="FILE",
+        help="Nodes: a fleet file, Node objects, or `kubectl get nodes,pods -A -o json`; - is stdin.",
+    ),
+    click.option(
+        "--gpus", multiple=True, metavar="NxMODEL", help="A node in short form, such as 8xH100-80GB; repeatable."
+    ),
+)
+"""Adds the options that say which fleet."""
 
-
-def input_options(command: _Command) -> _Command:
-    """Add the options that say what to plan for: `--fleet`, `--gpus`, `-f` and `--share-unit`."""
-    unit = click.option(
-        "--share-unit",
-        type=click.Choice(tuple(_MIB)),
-        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
-    )
-    manifests = click.option(
+input_options = with_options(
+    fleet_options,
+    click.option(
         "-f",
         "--filename",
         multiple=True,
         metavar="PATH",
         help="Manifests: a file, a folder, or - for stdin; repeatable.",
-    )
-    return fleet_options(manifests(unit(command)))
+    ),
+    click.option(
+        "--share-unit",
+        type=click.Choice(tuple(_MIB)),
+        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
+    ),
+)
+"""Adds the options that say what to plan for."""
 
 
 def read_snapshot(
@@ -163,14 +156,10 @@ def read_bytes(path: str) -> tuple[str, bytes]:
 
     """
     try:
-        data = sys.stdin.buffer.read(_MOST_BYTES + 1) if path == "-" else _read(Path(path))
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InvalidInput(path, found=error.strerror or str(error), wanted="a file that can be read") from error
     if len(data) > _MOST_BYTES:
         raise InvalidInput(path, found="more than 256 MiB", wanted="manifests")
     return ("standard input" if path == "-" else path), data
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES + 1)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -12,6 +12,7 @@ from tessera.api.fields import objects
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.cli.inputs import read_documents
+from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVENTS,
@@ -41,7 +42,6 @@ __all__ = [
     "read_file",
 ]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SETTLE_S = 0.5
 """Changes that come together are shown together."""
@@ -56,24 +56,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
 
 
-def cluster_options(command: _Command) -> _Command:
-    """Add the options that say which cluster: `-f`, `--kubeconfig` and `--context`."""
-    for option in reversed(
-        (
-            click.option(
-                "-f",
-                "--filename",
-                metavar="FILE",
-                help="Output of `kubectl get nodes,pods,gpunodes -A -o json` instead of a live cluster; - is stdin.",
-            ),
-            click.option(
-                "--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"
-            ),
-            click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
-        )
-    ):
-        command = option(command)
-    return command
+cluster_options = with_options(
+    click.option(
+        "-f",
+        "--filename",
+        metavar="FILE",
+        help="Output of `kubectl get nodes,pods,gpunodes -A -o json` instead of a live cluster; - is stdin.",
+    ),
+    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
+    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
+)
+"""Adds the options that say which cluster."""
 
 
 def place_of(given: Any) -> Place:

@@ -26,6 +26,7 @@ __all__ = [
     "output_option",
     "refuse_beside",
     "refuse_without",
+    "with_options",
     "write_output",
     "write_outputs",
 ]
@@ -92,25 +93,38 @@ def _source(option: str) -> ParameterSource | None:
     return source if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT} else None
 
 
-def kubeconfig_option(command: _Command) -> _Command:
-    """Add `--kubeconfig` to a command that runs in a pod or on a node, passed as `kubeconfig`: a path or None."""
-    words = "Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]"
-    return click.option("--kubeconfig", type=click.Path(path_type=Path), help=words)(command)
+def with_options(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options to a command, in the order given."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def log_options(command: _Command) -> _Command:
-    """Add `--log-level` and `--log-format`, passed as `log_level` and `log_format`."""
-    forms = click.option(
-        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Log format."
-    )
-    least = click.option(
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]",
+)
+"""Adds `--kubeconfig` to a command that runs in a pod or on a node."""
+
+
+log_options = with_options(
+    click.option(
         "--log-level",
         type=click.Choice(get_args(Level)),
         default="info",
         show_default=True,
         help="Least severe level that is logged.",
-    )
-    return least(forms(command))
+    ),
+    click.option(
+        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Log format."
+    ),
+)
+"""Adds `--log-level` and `--log-format`."""
 
 
 def output_option(*formats: str) -> Callable[[_Command], _Command]:

@@ -4,13 +4,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
 from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
@@ -51,7 +50,7 @@ def profiles(gpu: str | None, output: str) -> None:
     """
     if output == "json":
         facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
-        click.echo(msgspec.json.format(msgspec.json.encode(facts)).decode())
+        print_json(facts)
         return
     console = wide_console()
     if gpu is None:
@@ -99,10 +98,10 @@ def _memory(gpu: GpuModel | Profile) -> str:
 
 def _table(*headings: str, left: int = 1) -> Table:
     """Return an empty table with its first `left` columns and the last one left-aligned."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for number, heading in enumerate(headings):
-        justify: JustifyMethod = "left" if number < left or number == len(headings) - 1 else "right"
-        table.add_column(heading, justify=justify, no_wrap=number == 0, overflow="fold")
+    table = ruled_table(*headings)
+    table.columns[0].no_wrap = True
+    for column in table.columns[left:-1]:
+        column.justify = "right"
     return table
 
 

@@ -1,9 +1,9 @@
 """`tessera simulate`: replay a workload under several packing policies and compare them."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -20,10 +20,11 @@ from tessera.cli.options import (
     output_option,
     refuse_beside,
     refuse_without,
+    with_options,
     write_output,
     write_outputs,
 )
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import print_json, trimmed
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -37,7 +38,6 @@ from tessera.sim.workloads.synthetic import PUBLISHED_MIX, ClassMix, make, plain
 
 __all__ = ["simulate"]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _FROM_0 = click.IntRange(min=0)
 
 
@@ -69,79 +69,71 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.log if len(self.policies) == 1 else self.log.with_suffix(f".{policy}{self.log.suffix}")
 
 
-def run_options(command: _Command) -> _Command:
-    """Add the options that all workloads share; the command passes them on as `Wanted(**options)`."""
-    options = (
-        click.option(
-            "--policy",
-            type=click.Choice(list(POLICIES)),
-            multiple=True,
-            default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
-            show_default=True,
-            help="Packing policy; repeatable.",
-        ),
-        click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
-        click.option(
-            "--queue",
-            type=click.Choice(["drop", "fifo", "backfill"]),
-            default="drop",
-            show_default=True,
-            help="Pods that do not fit are dropped, wait in order, or wait while later pods pass them.",
-        ),
-        click.option(
-            "--moves",
-            metavar="N",
-            type=_FROM_0,
-            default=0,
-            show_default=True,
-            help="Most running pods to move in the run, one for each pod that would not fit.",
-        ),
-        click.option(
-            "--cut-s",
-            type=Number(0, 86_400),
-            default=0.0,
-            show_default=True,
-            help="Seconds it takes to create a MIG instance.",
-        ),
-        click.option(
-            "--log",
-            type=click.Path(path_type=Path),
-            help="Write one JSON object for each arrival; with several policies, run.jsonl becomes run.fgd.jsonl etc.",
-        ),
-        click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
-        output_option("table", "json"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+run_options = with_options(
+    click.option(
+        "--policy",
+        type=click.Choice(list(POLICIES)),
+        multiple=True,
+        default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
+        show_default=True,
+        help="Packing policy; repeatable.",
+    ),
+    click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
+    click.option(
+        "--queue",
+        type=click.Choice(["drop", "fifo", "backfill"]),
+        default="drop",
+        show_default=True,
+        help="Pods that do not fit are dropped, wait in order, or wait while later pods pass them.",
+    ),
+    click.option(
+        "--moves",
+        metavar="N",
+        type=_FROM_0,
+        default=0,
+        show_default=True,
+        help="Most running pods to move in the run, one for each pod that would not fit.",
+    ),
+    click.option(
+        "--cut-s",
+        type=Number(0, 86_400),
+        default=0.0,
+        show_default=True,
+        help="Seconds it takes to create a MIG instance.",
+    ),
+    click.option(
+        "--log",
+        type=click.Path(path_type=Path),
+        help="Write one JSON object for each arrival; with several policies, run.jsonl becomes run.fgd.jsonl etc.",
+    ),
+    click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
+    output_option("table", "json"),
+)
+"""Adds the options that all workloads share; the command passes them on as `Wanted(**options)`."""
 
 
-def arrival_options(command: _Command) -> _Command:
-    """Add the options that turn a trace into arrivals; the command passes them to `arrivals`."""
-    options = (
-        click.option(
-            "--ratio",
-            type=Number(0, 100, min_open=True),
-            default=1.3,
-            show_default=True,
-            help="Arriving GPU demand as a multiple of capacity; no pod departs.",
-        ),
-        click.option(
-            "--load",
-            type=Number(0, 100, min_open=True),
-            help="Instead, pods arrive and depart: mean offered GPU demand as a multiple of capacity.",
-        ),
-        click.option(
-            "--lifetimes",
-            type=Number(0, 1000, min_open=True),
-            default=2.0,
-            show_default=True,
-            help="With --load: length of the measurement in mean pod lifetimes of one hour.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+arrival_options = with_options(
+    click.option(
+        "--ratio",
+        type=Number(0, 100, min_open=True),
+        default=1.3,
+        show_default=True,
+        help="Arriving GPU demand as a multiple of capacity; no pod departs.",
+    ),
+    click.option(
+        "--load",
+        type=Number(0, 100, min_open=True),
+        help="Instead, pods arrive and depart: mean offered GPU demand as a multiple of capacity.",
+    ),
+    click.option(
+        "--lifetimes",
+        type=Number(0, 1000, min_open=True),
+        default=2.0,
+        show_default=True,
+        help="With --load: length of the measurement in mean pod lifetimes of one hour.",
+    ),
+)
+"""Adds the options that turn a trace into arrivals; the command passes them to `arrivals`."""
 
 
 @click.group(
@@ -251,7 +243,7 @@ def compare(workload: Workload, wanted: Wanted) -> None:
     if wanted.plots is not None:
         write_outputs(wanted.plots, dict(figures(runs)))
     if wanted.output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(workload, wanted, runs))))
+        print_json(_report(workload, wanted, runs))
     else:
         _print_table(runs)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -21,6 +20,7 @@ from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
+from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
@@ -79,15 +79,6 @@ def letter(workload: int) -> str:
     return _LETTERS[workload] if workload < len(_LETTERS) else "#"
 
 
-def _table(*columns: str, title: str) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _unbroken(table: Table, column: int, names: Iterable[Text]) -> None:
     """Make a column wide enough for the longest word of its names, up to a third of a narrow terminal."""
     words = (word for name in names for word in name.plain.split())
@@ -110,7 +101,7 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
-    table = _table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
+    table = ruled_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = seen.workloads[number]
@@ -253,7 +244,7 @@ def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style
 
 
 def _gpus(seen: Fleet) -> Table:
-    table = _table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
+    table = ruled_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
@@ -286,7 +277,7 @@ def _node_words(kind: Kind) -> str:
 
 
 def _waiting(seen: Fleet) -> Table:
-    table = _table("", "Workload", "Pods", "Reason", title="Pending")
+    table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
     table.expand = True

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -20,8 +20,8 @@ from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
-from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.packing.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
@@ -30,6 +30,7 @@ from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["carry_out", "defrag"]
 
+_Result = TypeVar("_Result")
 _DEADLINE_S = 600.0
 _MOST_NAMED = 10
 _EPILOG = """
@@ -101,9 +102,9 @@ def defrag(**given: Any) -> None:
     _check()
     place = place_of(given)
     if given["execute"]:
-        asyncio.run(_execute(place, given))
+        asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
         return
-    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_live(place))
+    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_on_cluster(place, look))
     asked = _asked(cluster, given)
     _print(_Made(asked, propose(cluster, asked, leaves, most=given["max_moves"]), executed=False), given["output"])
 
@@ -131,14 +132,14 @@ def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Leave]]:
     return cluster, read_leaves(as_fields(objects))
 
 
-async def _live(place: Place) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+async def _on_cluster(place: Place, work: Callable[[Kube], Awaitable[_Result]]) -> _Result:
     async with connected(place) as kube:
-        return await look(kube)
+        return await work(kube)
 
 
 def _print(made: _Made, output: str) -> None:
     if output == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+        print_json(made)
     else:
         wide_console().print(trimmed(*parts(made.asked, made.proposal)))
 
@@ -209,11 +210,6 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
 
 
 # Making the moves
-
-
-async def _execute(place: Place, given: Mapping[str, Any]) -> None:
-    async with connected(place) as kube:
-        await carry_out(kube, given)
 
 
 async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """`tessera inspect`: GPU usage in a live cluster."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Literal, TypedDict, Unpack
 
 import click
@@ -14,7 +14,7 @@ from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.explain import inspection as core
 from tessera.core.explain.inspection import Inspection
@@ -54,17 +54,14 @@ class _Choice(msgspec.Struct, frozen=True):
         missing = [name for name in self.nodes if name not in {each.node.name for each in cluster.nodes}]
         if missing:
             known = [each.node.name for each in cluster.nodes]
+            accepted = ", ".join(known[:_MOST_NODES]) + (", ..." if len(known) > _MOST_NODES else "")
             raise InvalidInput(
-                f"node {missing[0]}", found="no such node", wanted="a node of the cluster", accepted=_few(known)
+                f"node {missing[0]}", found="no such node", wanted="a node of the cluster", accepted=accepted
             )
 
     def of(self, cluster: Cluster) -> Inspection:
         """Return the GPU usage of the chosen nodes."""
         return core.inspect(cluster, self.nodes, labels=self.labels, namespace=self.namespace)
-
-
-def _few(names: Collection[str]) -> str:
-    return ", ".join([*names][:_MOST_NODES]) + (", ..." if len(names) > _MOST_NODES else "")
 
 
 @click.command(
@@ -124,7 +121,7 @@ def _show(found: Inspection, choice: _Choice) -> None:
     if len(found.notes) > _MOST_NOTES:
         click.echo(f"note: and {len(found.notes) - _MOST_NOTES} more; -o json has all", err=True)
     if choice.output == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        print_json(found)
     elif choice.output == "wide":
         console.print(trimmed(devices(found, console.width)))
     else:

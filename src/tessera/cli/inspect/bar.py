@@ -82,12 +82,9 @@ def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Ite
         while last + 1 < len(owners) and owners[last + 1] == owners[first]:
             last += 1
         extent = step * (last + 1 - first)
-        yield _clash(extent) if len(owners[first]) > 1 else _instance(owners[first][0], extent, numbers)
+        clash = _Piece(extent, (), _CLASH, _ALARM)
+        yield clash if len(owners[first]) > 1 else _instance(owners[first][0], extent, numbers)
         first = last + 1
-
-
-def _clash(extent: int) -> _Piece:
-    return _Piece(extent, (), _CLASH, _ALARM)
 
 
 def _instance(each: Slice, extent: int, numbers: Mapping[str, int]) -> _Piece:

@@ -14,7 +14,7 @@ from tessera.api.nvidia import migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Group,
@@ -320,7 +320,7 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
 
 def _print(output: str, table: RenderableType, plain: object) -> None:
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(plain)).decode())
+        print_json(plain)
         return
     if isinstance(table, str):
         click.echo(table)

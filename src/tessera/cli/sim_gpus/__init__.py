@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tessera.cli.options import Number, output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
 from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
@@ -56,12 +56,13 @@ def sim_gpus() -> None:
 
 
 @sim_gpus.command(
+    short_help="Create a machine with GPUs.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus create --gpus 8xH100-80GB
   tessera sim-gpus create --gpus 2xA100-PCIE-40GB --gpus T4 --replace
-"""
+""",
 )
 @click.option(
     "--gpus", "gpus", multiple=True, required=True, metavar="[N x]MODEL", help="GPUs, such as 2xA100-40GB; repeatable."
@@ -82,12 +83,13 @@ def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replac
 
 
 @sim_gpus.command(
+    short_help="Print environment variables for NVML clients.",
     epilog="""
 \b
 Examples:
   eval "$(tessera sim-gpus env)"
   tessera sim-gpus env -o json
-"""
+""",
 )
 @_state_option
 @output_option("shell", "json")
@@ -104,6 +106,7 @@ def env(state: Path, output: str) -> None:
 
 @sim_gpus.command(
     "list",
+    short_help="Show GPUs, MIG instances and processes.",
     epilog="""
 \b
 Examples:
@@ -118,7 +121,7 @@ def list_machine(state: Path, output: str) -> None:
     with Machine(state) as machine:
         described = machine.describe()
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
+        print_json(described)
         return
     console = wide_console(_WIDE)
     console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
@@ -151,12 +154,13 @@ def _find_gpu(described: dict[str, Any], device: str) -> int:
 
 
 @sim_gpus.command(
+    short_help="Report an XID to NVML event sets.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus xid 0 48
   tessera sim-gpus xid MIG-1e2effbb-5d03-52c7-9195-b54942aba848 94
-"""
+""",
 )
 @click.argument("device")
 @click.argument("number", type=click.IntRange(1, 2**31), metavar="XID")
@@ -250,7 +254,7 @@ def remove(pid: int, state: Path) -> None:
         machine.remove_process(pid)
 
 
-@sim_gpus.group()
+@sim_gpus.group(short_help="Inject faults into NVML calls and GPUs.")
 def fault() -> None:
     """Inject faults: NVML calls that fail or hang, lost GPUs, MIG mode that needs a reset."""
 
@@ -333,13 +337,14 @@ def clear(state: Path) -> None:
 
 
 @sim_gpus.command(
+    short_help="Reset a GPU or the machine, or reboot it.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus reset
   tessera sim-gpus reset --gpu 0
   tessera sim-gpus reset --reboot
-"""
+""",
 )
 @click.option("--gpu", help="Reset only this GPU, by index or UUID, like nvidia-smi --gpu-reset.")
 @click.option(
@@ -360,11 +365,12 @@ def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
 
 
 @sim_gpus.command(
+    short_help="Write a driver's files to a folder.",
     epilog="""
 \b
 Example:
   tessera sim-gpus tree build/driver-root
-"""
+""",
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @_state_option

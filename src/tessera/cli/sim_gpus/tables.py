@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from tessera.cli.printing import ruled_table
 from tessera.sim.nvmlsim.faults import code_text
 
 __all__ = ["machine_tables"]
@@ -23,17 +23,8 @@ def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
             yield table
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _gpus(described: dict[str, Any]) -> Table:
-    table = _table("GPUs", "gpu", "name, bus, uuid", "used/usable MiB", "MIG", "compute mode", "state")
+    table = ruled_table("gpu", "name, bus, uuid", "MiB used", "MIG", "compute", "state", title="GPUs")
     for gpu in described["gpus"]:
         mig = gpu["mig"]
         words = "on" if mig["current"] else "off"
@@ -51,7 +42,7 @@ def _gpus(described: dict[str, Any]) -> Table:
 
 
 def _instances(described: dict[str, Any]) -> Table:
-    table = _table("MIG instances", "gpu", "id", "instance", "MIG device", "processes")
+    table = ruled_table("gpu", "id", "instance", "MIG device", "processes", title="MIG instances")
     for gpu in described["gpus"]:
         for instance in sorted(gpu["instances"], key=lambda each: each["start"]):
             head = (str(gpu["index"]), str(instance["id"]), f"{instance['profile']} at {instance['start']}")
@@ -68,7 +59,7 @@ def _instances(described: dict[str, Any]) -> Table:
 
 
 def _processes(described: dict[str, Any]) -> Table:
-    table = _table("Processes", "pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup")
+    table = ruled_table("pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup", title="Processes")
     for each in described["processes"]:
         ids = "" if each["gpu_instance"] is None else f"{each['gpu_instance']}/{each['compute_instance']}"
         mode = _PROCESS_MODES[each["mode"]]
@@ -78,7 +69,7 @@ def _processes(described: dict[str, Any]) -> Table:
 
 
 def _limits(described: dict[str, Any]) -> Table:
-    table = _table("Memory limits", "gpu", "cgroup", "soft MiB", "hard MiB")
+    table = ruled_table("gpu", "cgroup", "soft MiB", "hard MiB", title="Memory limits")
     for each in described["limits"]:
         soft, hard = ("none" if each[kind] == _NO_LIMIT else str(each[kind] >> 20) for kind in ("soft", "hard"))
         table.add_row(str(each["gpu"]), each["cgroup"], soft, hard)
@@ -86,7 +77,7 @@ def _limits(described: dict[str, Any]) -> Table:
 
 
 def _faults(described: dict[str, Any]) -> Table:
-    table = _table("Faults", "function", "gpu", "returns", "after", "times", "latency ms")
+    table = ruled_table("function", "gpu", "returns", "after", "times", "latency ms", title="Faults")
     for each in described["faults"]:
         table.add_row(
             each["function"],
