@@ -58,11 +58,7 @@ Examples:
 )
 @input_options
 @click.option(
-    "--policy",
-    type=click.Choice(core.PLAN_POLICIES),
-    default="tessera",
-    show_default=True,
-    help="Packing policy.",
+    "--policy", type=click.Choice(core.PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
 )
 @click.option("--exact", is_flag=True, help="Solve for the most pods with an integer program (HiGHS).")
 @click.option(

@@ -132,7 +132,7 @@ def _free(gpu: GpuView, cell: Cell) -> str:
         long, words = f"{cell.amount} of {gpu.units} memory slices in no MIG instance", ("", f"{units} free")
         if gpu.openings is not None:
             fits = _fitting(gpu.openings, cell)
-            long += f"; {', '.join(fits) or 'nothing'} fits here"
+            long += f"; fits {', '.join(fits) or 'nothing'}"
             words = (f"{units} free", f"fits {fits[0]}" if fits else "nothing fits")
     body = rect(area, rx=4, fill="url(#hatch)") + _words(cell, words, "")
     return group(title(long) + body, class_="free")
