@@ -19,6 +19,7 @@ PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exam
 CURRENT = [page for page in PAGES if page.parent.name != "decisions" and page.name != "CHANGELOG.md"]
 """Pages about the program as it is; decisions and the changelog are history."""
 LINK = re.compile(r"\[[^]]*\]\(([^)#]*)(?:#([^)]*))?\)")
+HTML_LINK = re.compile(r'(?:src|href)="([^"]+)"')
 BLOCK = re.compile(r"^```(?:sh|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
     r"^[ #$]*(?:[^|#\n]* \| )?(?:\.venv/bin/|kubectl )?tessera (?!COMMAND)(.*?)(?: +#.*| &.*| \| .*)?$"
@@ -65,7 +66,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: str) -> None:
     broken = []
-    for target, anchor in LINK.findall((ROOT / page).read_text()):
+    text = (ROOT / page).read_text()
+    for target, anchor in [*LINK.findall(text), *((each, "") for each in HTML_LINK.findall(text))]:
         if "://" in target:
             continue
         path = (ROOT / page).parent / target if target else ROOT / page

@@ -42,9 +42,7 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command(epilog=_EPILOG)
-@click.option(
-    "--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this node's Node object."
-)
+@click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this Node object.")
 @kubeconfig_option
 @node_options()
 @click.option("--mig-config", type=_FILE, help="mig-parted file with named layouts.")
@@ -62,12 +60,7 @@ _FILE = click.Path(path_type=Path)
     envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
     help="XIDs that mark a GPU unhealthy even if ignored otherwise; or all.",
 )
-@click.option(
-    "--gpu-labels/--no-gpu-labels",
-    default=True,
-    show_default=True,
-    help="Set the labels of GPU Feature Discovery (GFD); turn off beside GFD.",
-)
+@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Set GFD's labels; off beside it.")
 @click.option("--evict", is_flag=True, help="Evict pods that block a layout, within their PodDisruptionBudgets.")
 @click.option(
     "--reboot-command",
@@ -76,13 +69,9 @@ _FILE = click.Path(path_type=Path)
     help="Program and arguments, run without a shell, that reboot the node when MIG mode needs a reset and no GPU is "
     "in use.",
 )
-@click.option(
-    "--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Time to apply a layout."
-)
+@click.option("--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Time for a layout.")
 @click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="State that outlives the agent.")
-@click.option(
-    "--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's list of MIG minors."
-)
+@click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's file.")
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder with the host's /dev.")
 @log_options
 def agent(**given: Any) -> None:
@@ -93,10 +82,7 @@ def agent(**given: Any) -> None:
     """
     if not given["node"]:
         raise InvalidInput(
-            "--node",
-            found="no name",
-            wanted="the name of this node's Node object",
-            accepted="--node NAME, or NODE_NAME",
+            "--node", found="no name", wanted="the name of this Node object", accepted="--node, NODE_NAME"
         )
     configure(given["log_level"], given["log_format"])
     asyncio.run(_run(_settings(given), given["kubeconfig"]))

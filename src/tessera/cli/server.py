@@ -39,12 +39,8 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option(
-    "--host", default=_SETTINGS.host, show_default=True, help="Address to listen on; other than loopback only with TLS."
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="Port; 0 picks one."
-)
+@click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS.")
+@click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key, PEM.")
 @click.option("--tls-client-authority", type=_FILE, help="CA that client certificates must be signed by, PEM.")

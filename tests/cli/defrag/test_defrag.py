@@ -2,37 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from builders.evictable import budget, owned
 from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
 from tessera.core.gpu.sharing import Mode
 
 UNITS = {"tessera.dev/gpu-memory": "80"}
-NEED = {"tessera.dev/gpu-memory": 10}
 WHOLE = {"tessera.dev/isolation": "hardware"}
 NO_BUDGET = "note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`\n"
-
-
-def owned(name: str, *shares: Any, **more: Any) -> Object:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
-    metadata = {"ownerReferences": [owner], "labels": {"app": "web"}}
-    return pod(name, NEED, *shares, metadata=metadata, **more)
-
-
-def budget(allowed: int) -> Object:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "ns"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": allowed},
-    }
-
-
 NODES = [node("a", UNITS), gpunode("a", gpu(0), gpu(1))]
 HALVES = [
     *NODES,

@@ -8,35 +8,18 @@ from typing import Any
 
 import pytest
 
+from builders.evictable import NEED, budget, owned
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
 from tessera.cli.defrag import carry_out
 from tessera.cli.defrag.moving import TAINT, Mover, look
-from tessera.clients.kube import (
-    DISRUPTION_BUDGETS,
-    GPU_NODES,
-    NODES,
-    PODS,
-    Kind,
-    Kube,
-    MemoryKube,
-)
-from tessera.clients.kube import (
-    Object as KubeObject,
-)
+from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.defrag import Asker, propose
 from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 
 UNITS = {"tessera.dev/gpu-memory": "160"}
-NEED = {"tessera.dev/gpu-memory": 10}
 WHOLE = {"tessera.dev/isolation": "hardware"}
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
-
-
-def owned(name: str, *shares: Any, place: str | None = "a", **more: Any) -> Object:
-    metadata = {"ownerReferences": [OWNER], "labels": {"app": "web"}}
-    return pod(name, NEED, *shares, node=place, metadata=metadata, **more)
 
 
 def big(name: str = "big", place: str | None = None) -> Object:
@@ -187,15 +170,6 @@ def test_a_deadline_that_passes_stops_it(react: React, want: str) -> None:
     assert caught.value.__notes__ == ["ns/web-0"]
 
 
-def budget(allowed: int) -> Object:
-    return {
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "ns"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": allowed},
-    }
-
-
 class Stubborn(MemoryKube):
     """A budget that changes after the look, a lost answer, a pod that is another by now, a pod that ends slowly."""
 
@@ -209,7 +183,7 @@ class Stubborn(MemoryKube):
             raise Unavailable("eviction", found="a budget", wanted="another")
         await super().evict(name, namespace)
 
-    async def get(self, kind: Kind, name: str, namespace: str = "") -> KubeObject | None:
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         found = await super().get(kind, name, namespace)
         return {**found, "metadata": {**found["metadata"], "uid": "another"}} if self.other and found else found
 
@@ -341,7 +315,7 @@ class Watched(MemoryKube):
         self.taints.append(await taints_of(self, "a"))
         await super().evict(name, namespace)
 
-    async def patch(self, kind: Kind, name: str, body: KubeObject, **more: Any) -> KubeObject:
+    async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
         if kind == NODES and self.conflicts:
             self.conflicts -= 1
             raise Conflict("node", found="another", wanted="the same")

@@ -13,7 +13,7 @@ from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
-from tessera.cli.options import Seconds, output_option
+from tessera.cli.options import Seconds, output_option, with_options
 from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
@@ -67,6 +67,7 @@ _kubeconfig_option = click.option(
     type=click.Path(path_type=Path),
     help="With --node: kubeconfig file.  [default: KUBECONFIG, else the service account]",
 )
+_cluster_options = with_options(_node_option, _kubeconfig_option, _kubelet_option)
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and who each affects; change nothing.")
 _mode_only_option = click.option("--mode-only", is_flag=True, help="Only the MIG mode; leave instances as they are.")
 _state_option = click.option(
@@ -109,29 +110,20 @@ def mig() -> None:
     configure("error")
 
 
-@mig.command(
-    "list",
-    short_help="Show GPUs, MIG instances and what uses them.",
-    epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n",
-)
+@mig.command("list", epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n")
 @_file_option
-@_node_option
-@_kubeconfig_option
-@_kubelet_option
+@_cluster_options
 @output_option("table", "json")
 @click.pass_obj
 def list_(means: Means | None, /, **given: Any) -> None:
-    """Show GPUs, MIG instances and what uses them, and the configurations this node supports."""
+    """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
     configurations = node.configurations_in(given["file"])
     seen = _run(node.look, means, given)
     names = configuration_names(configurations, seen.inventory)
     _print(given["output"], tables.node_table(seen, names), tables.node_json(seen, names))
 
 
-@mig.command(
-    short_help="Apply a configuration.",
-    epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n",
-)
+@mig.command(epilog="\b\nExample:\n  tessera mig apply -f mig-config.yaml -c half-half --dry-run\n")
 @_file_option
 @_config_option
 @_mode_only_option
@@ -139,8 +131,7 @@ def list_(means: Means | None, /, **given: Any) -> None:
 @click.option(
     "--evict", is_flag=True, help="First evict pods that block the change, within their PodDisruptionBudgets."
 )
-@_node_option
-@_kubeconfig_option
+@_cluster_options
 @click.option(
     "--checkpoint",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -149,11 +140,10 @@ def list_(means: Means | None, /, **given: Any) -> None:
 )
 @_timeout_option
 @_state_option
-@_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
 def apply(means: Means | None, /, **given: Any) -> None:
-    """Apply a configuration, changing only what differs. A GPU whose instances in use would have to go is left alone.
+    """Apply a configuration. Only what differs changes; a GPU whose instances in use would have to go is left alone.
 
     If a step fails, the former layout is restored. Exit code 5: a GPU is in use and was not changed; 4: a step failed,
     or the GPU needs a reset.
@@ -163,11 +153,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
     _bring(means, lambda inventory: _asked(name, configurations, inventory, mode_only=given["mode_only"]), given)
 
 
-@mig.command(
-    "assert",
-    short_help="Check whether a configuration is applied.",
-    epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n",
-)
+@mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
 @_file_option
 @_config_option
 @click.option("--valid-config", is_flag=True, help="Only check that this node supports the configuration.")
@@ -176,7 +162,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
 @output_option("table", "json")
 @click.pass_context
 def assert_(ctx: click.Context, /, **given: Any) -> None:
-    """Exit with 0 if a configuration is applied, with 1 if not or if this node does not support it."""
+    """Check whether a configuration is applied. Exits with 0 if it is, with 1 if not or if it is not supported here."""
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
@@ -192,16 +178,13 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(_DIFFERS if told else 0)
 
 
-@mig.command(
-    short_help="Print the layouts as a mig-parted file.",
-    epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n",
-)
+@mig.command(epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n")
 @click.option("-c", "--config", default="current", show_default=True, metavar="NAME", help="Name of the configuration.")
 @_kubelet_option
 @output_option("yaml", "json")
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
-    """Print the current layouts as a mig-parted configuration file."""
+    """Print the layouts as a mig-parted file."""
     seen, _ = node.run(node.look, means, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
@@ -209,16 +192,13 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
     click.echo(text, nl=False)
 
 
-@mig.command(
-    short_help="Write the layouts to a file.",
-    epilog="\b\nExample:\n  tessera mig checkpoint --checkpoint layouts.json\n",
-)
+@mig.command(epilog="\b\nExample:\n  tessera mig checkpoint --checkpoint layouts.json\n")
 @click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), default=_CHECKPOINT, show_default=True)
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
-    """Write the current layouts to a file, with the placement of every instance."""
+    """Write the layouts to a file. It has the placement of every instance."""
     seen, _ = node.run(node.look, means, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
@@ -227,21 +207,16 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
     _print(output, text, {"checkpoint": str(checkpoint), "gpus": msgspec.to_builtins(recorded)})
 
 
-@mig.command(
-    short_help="Restore the layouts from a checkpoint.",
-    epilog="\b\nExample:\n  tessera mig restore --checkpoint layouts.json --dry-run\n",
-)
+@mig.command(epilog="\b\nExample:\n  tessera mig restore --checkpoint layouts.json --dry-run\n")
 @click.option("--checkpoint", type=click.Path(path_type=Path), default=_CHECKPOINT, show_default=True)
 @_dry_run_option
 @_timeout_option
 @_state_option
-@_node_option
-@_kubeconfig_option
-@_kubelet_option
+@_cluster_options
 @output_option("table", "json")
 @click.pass_obj
 def restore(means: Means | None, /, **given: Any) -> None:
-    """Restore a checkpoint, each instance at its placement. Restored instances have new UUIDs."""
+    """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
         raise InvalidInput(str(path), found="no such file", wanted="a checkpoint written by `tessera mig checkpoint`")

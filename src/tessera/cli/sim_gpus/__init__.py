@@ -56,13 +56,12 @@ def sim_gpus() -> None:
 
 
 @sim_gpus.command(
-    short_help="Create a machine with GPUs.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus create --gpus 8xH100-80GB
   tessera sim-gpus create --gpus 2xA100-PCIE-40GB --gpus T4 --replace
-""",
+"""
 )
 @click.option(
     "--gpus", "gpus", multiple=True, required=True, metavar="[N x]MODEL", help="GPUs, such as 2xA100-40GB; repeatable."
@@ -74,7 +73,7 @@ Examples:
 )
 @click.option("--replace", is_flag=True, help="Replace an existing machine.")
 def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replace: bool) -> None:
-    """Create a machine with these GPUs, of any model that `tessera profiles` lists."""
+    """Create a machine with GPUs. Models are those that `tessera profiles` lists."""
     create_state(state, gpus, seed=seed or str(state.resolve()), driver=driver, replace=replace)
     with Machine(state) as machine:
         count = len(machine.describe()["gpus"])
@@ -83,18 +82,17 @@ def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replac
 
 
 @sim_gpus.command(
-    short_help="Print environment variables for NVML clients.",
     epilog="""
 \b
 Examples:
   eval "$(tessera sim-gpus env)"
   tessera sim-gpus env -o json
-""",
+"""
 )
 @_state_option
 @output_option("shell", "json")
 def env(state: Path, output: str) -> None:
-    """Print the environment variables that show the machine to NVML clients."""
+    """Print environment variables for NVML clients. With these they use the machine."""
     Machine(state).close()
     settings = environment(state)
     if output == "json":
@@ -106,7 +104,6 @@ def env(state: Path, output: str) -> None:
 
 @sim_gpus.command(
     "list",
-    short_help="Show GPUs, MIG instances and processes.",
     epilog="""
 \b
 Examples:
@@ -117,7 +114,7 @@ Examples:
 @_state_option
 @output_option("table", "json")
 def list_machine(state: Path, output: str) -> None:
-    """Show GPUs, MIG instances, processes, memory limits and injected faults."""
+    """Show GPUs, MIG instances and processes. Also shows memory limits and injected faults."""
     with Machine(state) as machine:
         described = machine.describe()
     if output == "json":
@@ -154,19 +151,18 @@ def _find_gpu(described: dict[str, Any], device: str) -> int:
 
 
 @sim_gpus.command(
-    short_help="Report an XID to NVML event sets.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus xid 0 48
   tessera sim-gpus xid MIG-1e2effbb-5d03-52c7-9195-b54942aba848 94
-""",
+"""
 )
 @click.argument("device")
 @click.argument("number", type=click.IntRange(1, 2**31), metavar="XID")
 @_state_option
 def xid(device: str, number: int, state: Path) -> None:
-    """Report an XID of DEVICE to all NVML event sets; for a MIG device, with its instance."""
+    """Report an XID to NVML event sets. It is of DEVICE; for a MIG device, with its instance."""
     with Machine(state) as machine:
         gpu, instance, compute = _find(machine.describe(), device)
         machine.inject_xid(gpu, number, gpu_instance=instance, compute_instance=compute)
@@ -254,9 +250,9 @@ def remove(pid: int, state: Path) -> None:
         machine.remove_process(pid)
 
 
-@sim_gpus.group(short_help="Inject faults into NVML calls and GPUs.")
+@sim_gpus.group()
 def fault() -> None:
-    """Inject faults: NVML calls that fail or hang, lost GPUs, MIG mode that needs a reset."""
+    """Inject faults into NVML calls and GPUs."""
 
 
 class _Call(TypedDict):
@@ -337,14 +333,13 @@ def clear(state: Path) -> None:
 
 
 @sim_gpus.command(
-    short_help="Reset a GPU or the machine, or reboot it.",
     epilog="""
 \b
 Examples:
   tessera sim-gpus reset
   tessera sim-gpus reset --gpu 0
   tessera sim-gpus reset --reboot
-""",
+"""
 )
 @click.option("--gpu", help="Reset only this GPU, by index or UUID, like nvidia-smi --gpu-reset.")
 @click.option(
@@ -352,7 +347,7 @@ Examples:
 )
 @_state_option
 def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
-    """Reset the machine to what `create` made; with an option, only a GPU, or as a reboot does."""
+    """Reset a GPU or the machine, or reboot it. Without options the machine is as `create` made it."""
     if gpu is not None and reboot:
         raise InvalidInput("reset", found="--gpu and --reboot", wanted="only one of them")
     with Machine(state) as machine:
@@ -365,16 +360,15 @@ def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
 
 
 @sim_gpus.command(
-    short_help="Write a driver's files to a folder.",
     epilog="""
 \b
 Example:
   tessera sim-gpus tree build/driver-root
-""",
+"""
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @_state_option
 def tree(folder: Path, state: Path) -> None:
-    """Write a driver's files to FOLDER: proc/driver/nvidia-caps/mig-minors, dev, sys/bus/pci/devices."""
+    """Write a driver's files to FOLDER. They are proc/driver/nvidia-caps/mig-minors, dev and sys/bus/pci/devices."""
     with Machine(state) as machine:
         write_tree(folder, machine.describe()["gpus"])
