@@ -98,6 +98,7 @@ class Trusted:
     """What an agent knows of keys: that of a server."""
 
     keys = Keys(public={key_id(SIGNER.public): SIGNER.public}, verify=verify)
+    knows_servers = True
 
     def sealed(self, _: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, str]:
         """Sign nothing: no pod is mistaken here."""

@@ -402,6 +402,7 @@ class Cluster:
         holder = self.processes.get("namespaces")
         if holder:
             holder.signal(signal.SIGKILL)
+            self.processes.resume_parents()
             # Process 1 ends when all other processes of its namespace are gone.
             until("end of the namespaces", lambda: not holder.alive, timeout_s=_STOP_S)
         left: tuple[Path, ...] = ()

@@ -115,12 +115,16 @@ class Processes:
 
     def get(self, name: str) -> Process | None:
         """Return a process that runs; None when it was not started or has ended."""
+        process = self._recorded(name)
+        return process if process is not None and process.alive else None
+
+    def _recorded(self, name: str) -> Process | None:
+        """Return the process that a pid file names, also when it has ended."""
         try:
             pid, started = map(int, (self._pids / f"{name}.pid").read_text().split())
         except (OSError, ValueError):
             return None
-        process = Process(pid, started)
-        return process if process.alive else None
+        return Process(pid, started)
 
     def log(self, name: str) -> Path:
         """Return where a process writes what it says."""
@@ -195,6 +199,14 @@ class Processes:
             for each in (process, process.parent):
                 if each and each.pid > 1:
                     each.signal(signal.SIGCONT)
+
+    def resume_parents(self) -> None:
+        """Let all processes' parents run on, also of those that have ended: one that is stopped buries no child."""
+        for name in self.names():
+            process = self._recorded(name)
+            now = find_process(process.pid) if process is not None else None
+            if now is not None and now == process and now.parent is not None and now.parent.pid > 1:
+                now.parent.signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
         """Remove the pid file of a process that has ended."""

@@ -49,6 +49,24 @@ def test_a_process_that_does_not_listen_is_killed(processes: Processes) -> None:
     assert not deaf.alive
 
 
+def test_a_parent_that_stands_still_buries_its_child_when_parents_are_resumed(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """As nsenter, which stops with what it started: the namespaces of a child that is not buried do not end."""
+    parent = processes.start("parent", ["sh", "-c", "sleep 60 & echo $!; wait"])
+    until("child", lambda: processes.log("parent").read_text().strip().isdecimal(), timeout_s=10)
+    child = find_process(int(processes.log("parent").read_text()))
+    assert child is not None
+    (tmp_path / "pids" / "child.pid").write_text(f"{child.pid} {child.started}\n")
+    parent.signal(signal.SIGSTOP)
+    child.signal(signal.SIGKILL)
+    until("end", lambda: not child.alive, timeout_s=10)
+    assert find_process(child.pid) == child, "not buried"
+    processes.resume_parents()
+    until("burial", lambda: find_process(child.pid) is None, timeout_s=10)
+    processes.stop("parent")
+
+
 def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
     child = processes.start("child", ["sleep", "60"], inside=["sh", "-c", '"$@" & wait', "sh"])
     until("sleep", lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", timeout_s=10)

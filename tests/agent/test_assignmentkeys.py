@@ -179,8 +179,8 @@ async def test_the_key_is_told_before_anything_is_signed_and_devices_by_name_are
         assert await told_keys(machine) == told
 
 
-@pytest.mark.parametrize("signs", [False, True])
-async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, *, signs: bool) -> None:
+@pytest.mark.parametrize("former", ["did not sign", "signed", "signed, and its GPUNode was deleted"])
+async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machine, former: str) -> None:
     """An agent before this one let pods start whose assignments nobody signed; one that signs lets none."""
     await machine.label(gpushare="true")
     async with machine.agent():
@@ -191,12 +191,39 @@ async def test_what_runs_when_agents_begin_to_sign_is_signed_once(machine: Machi
         await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
     unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
     await machine.kube.patch(PODS, "p", unsigned, namespace="default")
-    if not signs:
+    if former == "signed, and its GPUNode was deleted":
+        await machine.kube.delete(GPU_NODES, "n1")
+    if former == "did not sign":
         await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
     waiting = await bound(machine, "waits", assigned(amount(1, container="c")))
     async with machine.agent():
         await machine.kubelet.until_allocatable(NEED, 80)
         await told_keys(machine)
         found = [await machine.kube.get(PODS, name, "default") or {} for name in ("p", "waits")]
-    assert ["tessera.dev/assignment-signature" in annotations_of(each) for each in found] == [not signs, False]
+    assert ["tessera.dev/assignment-signature" in annotations_of(each) for each in found] == [
+        former == "did not sign",
+        False,
+    ]
     assert annotations_of(found[1]) == annotations_of(waiting)
+
+
+async def test_what_a_tenant_writes_on_a_pod_of_its_own_ends_no_agent(machine: Machine) -> None:
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await machine.pod("hostile", {NEED: 4}, (amount(0, container="c"),))
+        endless = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "9" * 5000}}}
+        await machine.kube.patch(PODS, "hostile", endless, namespace="default")
+        await machine.pod("honest", {NEED: 4}, (amount(1, container="c"),))
+        await machine.start("hostile", NEED, 4)
+        await machine.start("honest", NEED, 4)
+
+
+async def test_the_servers_keys_are_known_as_soon_as_one_is_published(tmp_path: Path) -> None:
+    kube = MemoryKube()
+    keys = keys_at(tmp_path / "key", kube)
+    keys.open(())
+    assert not keys.knows_servers, "its own alone"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await keys.refresh()
+    assert keys.knows_servers

@@ -135,7 +135,9 @@ def test_a_label_of_a_name_that_does_not_exist(tmp_path: Path) -> None:
     assert replicas(files) == [2]
     assert replicas(files, {CONFIG_LABEL: "b"}) == [2]
     nothing = ConfigurationFiles(Sources(sharing=tmp_path / "no", default="a")).read({}, GPUS)
-    assert nothing.problem.endswith("accepted: none: the directory has no files")
+    assert nothing.problem.endswith("accepted: none: there are no files")
+    absent = ConfigurationFiles(Sources()).read({CONFIG_LABEL: "a"}, GPUS)
+    assert "wanted --sharing-config, a directory with that file" in absent.problem
 
 
 def test_a_former_policy_that_fits_the_gpus_no_more_offers_nothing(tmp_path: Path) -> None:

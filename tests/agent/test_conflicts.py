@@ -130,6 +130,39 @@ async def test_a_pod_that_cannot_start_for_a_minute_is_evicted_and_told_who_is_i
     assert "device GPU-1 of nvidia.com/gpu is used by pod ml/first, container main; evicting this pod" in message
 
 
+async def test_who_waits_for_a_pod_that_is_being_deleted_is_let_be_and_who_waits_for_what_it_left_is_not() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    holder = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    node.view.processes.add(first["metadata"]["uid"])
+    with pytest.raises(Conflict, match="used by pod ml/first"):
+        await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+    node.view.objects["first"] = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026"}}
+    node.now_ns = 61 * 10**9
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first", "late"]
+    await node.kube.delete(PODS, "first", namespace="ml")
+    del node.view.objects["first"]
+    for seconds, names in ((62, ["late"]), (121, ["late"]), (123, [])):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(holder, (Use(gpu="GPU-1"),), ids=True)
+        await node.conflicts.end({}, evict=True)
+        assert await node.names() == names, "a process that it left behind may never end"
+
+
+async def test_a_pod_of_the_same_name_is_not_evicted_for_the_former() -> None:
+    node = Node()
+    await node.pod("first", "GPU-1")
+    later = await node.pod("second", "GPU-1")
+    await node.kube.delete(PODS, "second", namespace="ml")
+    await node.kube.create(PODS, {"metadata": {"namespace": "ml", "name": "second", "uid": "another"}})
+    assert node.view.find(later["metadata"]["uid"]) is not None, "the watch is late"
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first", "second"]
+
+
 async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")

@@ -236,6 +236,18 @@ async def test_who_deletes_the_object_takes_nothing_from_the_kubelet(machine: Ma
         assert least == 2
 
 
+async def test_a_status_is_never_without_the_keys_of_an_agent_that_signs() -> None:
+    """One without is that of an agent that does not sign, and then servers take every assignment at its word."""
+    kube = MemoryKube()
+    link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
+    await link.tell_keys(("key",))
+    state = await link.fresh({})
+    await link.write_offered(frozenset({"GPU-0"}), state.version)
+    found = await kube.get(GPU_NODES, "n1")
+    assert found is not None
+    assert found["status"]["assignmentKeys"] == ["key"]
+
+
 async def offered(machine: Machine) -> object:
     found = await machine.kube.get(GPU_NODES, "n1")
     return found and (found.get("status") or {}).get("offered")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tessera.agent.loops import Joint, one_turn
+from tessera.agent.loops import Joint, defect, one_turn
 from tessera.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -62,9 +62,15 @@ async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_when_it_is_told_to()
 
     await one_turn(ended, said.append)
     assert [type(each) for each in said] == [asyncio.CancelledError]
+
+    async def wrong() -> None:
+        int("9" * 5000)
+
+    await one_turn(wrong, said.append)
+    assert [type(each) for each in map(defect, said)] == [type(None), ValueError], "one's traceback is for the log"
     running = asyncio.create_task(one_turn(asyncio.Event().wait, said.append))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert len(said) == 1
+    assert len(said) == 2

@@ -47,6 +47,28 @@ async def test_a_list_that_was_overtaken_counts_for_nothing(tmp_path: Path) -> N
     assert names(seen) == ["p"]
 
 
+async def test_a_pod_that_was_made_anew_since_the_list_is_the_one_of_its_name(tmp_path: Path) -> None:
+    old = pod("p", 5)
+    new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
+    watched = [old]
+    seen = view(tmp_path, lists=lambda: Listing(objects=(old,), resource_version="6"))
+    seen = NodeView(
+        lambda: watched, seen._relist, DeviceCheckpoint(tmp_path), PodResources(tmp_path / "s.sock"), proc=tmp_path
+    )
+    await seen.refresh()
+    watched[:] = [new]
+    assert seen.pods() == (new,)
+    assert seen.find("uid-p") is None
+
+
+async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path: Path) -> None:
+    old = pod("p", 5)
+    new = {"metadata": {**old["metadata"], "uid": "uid-new", "resourceVersion": "9"}}
+    seen = view(tmp_path, (old,), lambda: Listing(objects=(new,), resource_version="9"))
+    await seen.refresh()
+    assert seen.pods() == (new,)
+
+
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it() -> None:
     mirror = pod("static")
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "abc"}

@@ -50,6 +50,7 @@ class Trusting:
     def __init__(self, node: str = "n") -> None:
         self.keys = keys(SERVER, AGENT)
         self._node = node
+        self.knows_servers = True
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations signed by the agent."""

@@ -203,6 +203,14 @@ class KubeSuite:
         await kube.evict("suite-pod", NAMESPACE)
         assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
 
+    async def test_a_pod_of_another_uid_is_not_evicted(self, kube: Kube) -> None:
+        uid = (await kube.create(PODS, pod("suite-pod")))["metadata"]["uid"]
+        with pytest.raises(Conflict):
+            await kube.evict("suite-pod", NAMESPACE, uid="00000000-0000-4000-8000-000000000000")
+        assert await kube.get(PODS, "suite-pod", NAMESPACE) is not None
+        await kube.evict("suite-pod", NAMESPACE, uid=uid)
+        assert await kube.get(PODS, "suite-pod", NAMESPACE) is None
+
     async def test_a_kind_that_is_not_installed_is_told_from_an_object_that_is_not_there(self, kube: Kube) -> None:
         calls = {
             "list": kube.list(GHOSTS),

@@ -9,12 +9,26 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import cut, gpu, gpunode, node, pod
+from builders.kubeobjects import cut, gpu, gpunode, node, pod, share
 from builders.policyobjects import gpu_policy
+from builders.signed import AGENT, SERVER, STRANGER, config_map, signed
 from harness import virtualtime
-from tessera.clients.kube import EVENTS, GPU_NODES, GPU_POLICIES, NODES, PODS, Kind, MemoryKube, Object
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, key_id, keys_text
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVENTS,
+    GPU_NODES,
+    GPU_POLICIES,
+    NODES,
+    PODS,
+    Kind,
+    MemoryKube,
+    Object,
+    annotations_of,
+)
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
+from tessera.core.gpu.sharing import Mode
 
 pytestmark = pytest.mark.anyio
 
@@ -270,3 +284,27 @@ async def test_a_policy_that_comes_during_a_look_is_what_the_next_one_is_about()
     async with running(kube):
         await until(kube, lambda each: each["spec"].get("policy", {}).get("name") == "late")
         await until(kube, lambda each: condition(each, "Accepted")[0] == "True", GPU_POLICIES, "late")
+
+
+async def test_what_former_keys_signed_is_held_though_the_keys_object_is_written_anew(kube: MemoryKube) -> None:
+    """Deleted, and made by a server that has another key: a GPU that a pod holds is not cut for others."""
+    told = gpunode("a", gpu(0), assignment_keys=keys_text([AGENT.public]))
+    await kube.patch(GPU_NODES, "a", {"status": told["status"]}, subresource="status")
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    need = {"tessera.dev/gpu-memory": 40}
+    held = await kube.create(PODS, pod("held", need, share(0, 40000, Mode.MPS), node="a"))
+    signature = {"annotations": annotations_of(signed(held, SERVER))}
+    await kube.patch(PODS, "held", {"metadata": signature}, namespace="ns")
+    await kube.create(PODS, pod("p", SLICE, node=None))
+    async with running(kube):
+        await until(kube, lambda each: "policy" in each["spec"])
+        await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+        await asyncio.sleep(2 * SETTINGS.interval_s)
+        await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="another")
+        await asyncio.sleep(4 * SETTINGS.interval_s)
+        assert wanted(await kube.get(GPU_NODES, "a") or {}) == []
+        change = {"data": {key_id(SERVER.public): keys_text([SERVER.public])[0]}}
+        await kube.patch(CONFIG_MAPS, KEYS, change, namespace=NAMESPACE)
+        await asyncio.sleep(2 * SETTINGS.interval_s)
+        await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
+        await until(kube, lambda each: bool(wanted(each)))

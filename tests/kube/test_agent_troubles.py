@@ -1,6 +1,7 @@
 """The agent on a real node is killed inside the kubelet's calls, and cannot make sockets: nothing is lost or harmed."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,33 @@ async def test_killed_inside_pre_start_container(gpu_node: GpuNode) -> None:
     assert status(gpu_node, "late")[ASSIGNMENT] == late["metadata"]["annotations"][ASSIGNMENT]
     record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
     assert record == {"steady": 2, "late": 3}
+
+
+def info(node: GpuNode) -> dict[str, Any]:
+    return dict(node.cluster.get("node", node.node.name)["status"]["nodeInfo"])
+
+
+def test_pods_that_come_while_containerd_is_away_are_handed_their_devices_as_ever(gpu_node: GpuNode) -> None:
+    """The kubelet says then that it does not know the runtime's version: nobody may take that for an old containerd."""
+    gpu_node.start_agent(policy=POLICY)
+    gpu_node.until_offered((UNITS, 39))
+    run(gpu_node.cluster, assigned("before", 2))
+    gpu_node.cluster.processes.stop(f"{gpu_node.node.name}-containerd", number=signal.SIGKILL)
+    try:
+        until("a kubelet that notices", lambda: "Unknown" in info(gpu_node)["containerRuntimeVersion"], timeout_s=60)
+        create(gpu_node.cluster, assigned("late", 3))
+        until(
+            "an answer to Allocate for it",
+            lambda: any("share_allocated" in line and "late" in line for line in gpu_node.log_lines()),
+            timeout_s=60,
+            found=gpu_node.agent_log,
+        )
+    finally:
+        gpu_node.cluster.up(gpu_node.cluster.wanted)
+    gpu_node.cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=90s")
+    for name in ("before", "late"):
+        assert environment(gpu_node.cluster, name)["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert devices(gpu_node.cluster, name)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from builders.kubeobjects import gpu, node, pod, share
 from builders.signed import AGENT, signed
@@ -15,7 +16,8 @@ from harness.servers import FULL, NEED, Asked, Clock, check, hold, make_node, ma
 from tessera.api.tessera.gpunodes import claims_field
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.gpunodestate import Claim
-from tessera.core.workload.need import PodKey
+from tessera.core.cluster.snapshot import Share
+from tessera.core.workload.need import Need, PodKey
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.server.settings import Limits
 
@@ -144,7 +146,11 @@ async def test_an_object_that_cannot_be_read_any_more(kube: FaultyKube) -> None:
         waiting = await make_pod(kube, "p", NEED)
         await kube.patch(GPU_NODES, "a", {"spec": {"claims": 7}})
         await settle()
-        assert "again and again" in await server.bind(waiting, "a")
+        before = kube.calls.count("get")
+        error = await server.bind(waiting, "a")
+        assert "GPUNode 'a'" in error
+        assert "spec.claims" in error
+        assert kube.calls.count("get") == before + 1, "reading it again helps nobody"
         await kube.patch(GPU_NODES, "a", {"spec": {"claims": []}})
         await settle()
         assert await server.bind(waiting, "a") == ""
@@ -268,7 +274,7 @@ async def test_pods_claimed_for_together_fail_together(kube: FaultyKube) -> None
     await check(kube)
 
 
-async def test_a_server_that_ends_at_once_cancels_who_waits(kube: FaultyKube) -> None:
+async def test_a_server_that_ends_at_once_tells_who_waits(kube: FaultyKube) -> None:
     gate = asyncio.Event()
     async with servers(kube, limits=Limits(stop_s=0.01)) as (server,):
         pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(3)]
@@ -276,8 +282,46 @@ async def test_a_server_that_ends_at_once_cancels_who_waits(kube: FaultyKube) ->
         kube.before_patch = [gate.wait]
         binding = [asyncio.create_task(server.bind(each, "a")) for each in pods]
         await settle()
-    assert all(isinstance(each, BaseException) for each in await asyncio.gather(*binding, return_exceptions=True))
+        ended = server.server.binder
+    assert all("a server that ends" in each for each in await asyncio.gather(*binding))
+    assert ended.counts == {"unanswered": 3}
     assert await claims(kube) == []
+
+
+async def test_a_defect_while_claims_are_written_is_told_to_all_that_wait_and_logged(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1}) for index in range(4)]
+        await settle()
+        kube.before_patch = [lambda: asyncio.sleep(0.01)] * 2
+        kube.faults = {"patch": [OverflowError("too large") for _ in range(2)]}
+        with capture_logs() as logs:
+            errors = await asyncio.gather(*(server.bind(each, "a") for each in pods))
+        assert all("unexpected OverflowError: too large" in error for error in errors)
+        assert [each["log_level"] for each in logs if each["event"] == "defect"] == ["error"] * 2
+        assert len([each for each in logs if each["event"] == "not_bound"]) == 4
+        for each in pods:
+            assert await server.bind(each, "a") == ""
+    await check(kube)
+
+
+async def test_a_pod_that_breaks_the_choice_is_told_so_and_others_are_bound(kube: FaultyKube) -> None:
+    async with servers(kube) as (server,):
+        ledger = server.server.view.ledger
+        choose = ledger.choose
+
+        def broken(need: Need, node: str) -> tuple[Share, ...] | str:
+            return ("no number", 1 // 0)[0] if need.asks[0].memory_mib == 2048 else choose(need, node)
+
+        pods = [await make_pod(kube, f"p{index}", {"tessera.dev/gpu-memory": 1 + index % 2}) for index in range(6)]
+        await settle()
+        ledger.choose = broken  # type: ignore[method-assign]  # what no need is known to do
+        kube.before_patch = [lambda: asyncio.sleep(0.01)]
+        with capture_logs() as logs:
+            errors = await asyncio.gather(*(server.bind(each, "a") for each in pods))
+        assert [error == "" for error in errors] == [True, False] * 3
+        assert all("unexpected ZeroDivisionError" in error for error in errors if error)
+        assert len([each for each in logs if each["event"] == "defect"]) == 3
+    await check(kube)
 
 
 LOST: dict[str, tuple[str, Exception, bool]] = {
@@ -552,3 +596,41 @@ async def test_annotations_name_the_pod_that_was_bound(kube: FaultyKube) -> None
     async with servers(kube) as (server,):
         assert await server.bind(await make_pod(kube, "p", NEED), "a") == ""
     assert "tessera.dev/assignment" in annotations_of(await kube.get(PODS, "p", "ns") or {})
+
+
+class Slow(MemoryKube):
+    """An API whose answer to the next Binding comes when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def bind(self, *args: Any, **more: Any) -> None:
+        await super().bind(*args, **more)
+        if not self.done.is_set():
+            self.done.set()
+            await self.answer.wait()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["with its UID", "without its UID"])
+async def test_a_pod_made_anew_under_its_name_does_not_take_the_answer_of_the_former_one(*, named: bool) -> None:
+    """As a StatefulSet makes them, while the answer to the first one's Binding is under way."""
+    kube = Slow()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, limits=Limits(request_s=2)) as (server,):
+        first = await make_pod(kube, "web-0", NEED)
+        await settle()
+        one = asyncio.create_task(server.bind(first, "a"))
+        await kube.done.wait()
+        await kube.delete(PODS, "web-0", namespace="ns")
+        second = await make_pod(kube, "web-0", NEED)
+        assert second["metadata"]["uid"] != first["metadata"]["uid"]
+        await settle()
+        asked = second if named else {"metadata": second["metadata"] | {"uid": ""}}
+        assert await server.bind(asked, "a") == ""
+        assert await nodes_of(kube) == {"web-0": "a"}
+        kube.answer.set()
+        await one
+        await settle()
+        assert [each.uid for each in server.server.view.ledger.pods_on("a")] == [second["metadata"]["uid"]]
+    await check(kube)

@@ -32,6 +32,11 @@ class Trust(Protocol):
         """Whose signatures count; the same object while nothing changes."""
         ...
 
+    @property
+    def knows_servers(self) -> bool:
+        """Whether a server's key is known; before, nobody's assignment counts, and nobody is to blame for it."""
+        ...
+
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations for a pod of this node, signed where an assignment is among them."""
         ...
@@ -114,6 +119,11 @@ class AssignmentKeys:
             new = Keys(public={**published_keys(found), **public_keys(self._own)}, verify=verify)
             self._keys = self._keys if new.like(self._keys) else new
         return self._keys
+
+    @property
+    def knows_servers(self) -> bool:
+        """Whether a server's key is known."""
+        return bool(self.keys.public.keys() - public_keys(self._own).keys())
 
     def _latest(self) -> Object | None:
         """Return the servers' keys as they were seen or read last."""

@@ -181,8 +181,10 @@ class ConfigurationFiles:
             raise InvalidInput(
                 f"label {CONFIG_LABEL}" if label else "default configuration",
                 found=shown(wanted),
-                wanted=f"the name of a file in {root}",
-                accepted=", ".join(sorted(keys)) or "none: the directory has no files",
+                wanted="--sharing-config, a directory with that file"
+                if root is None
+                else f"the name of a file in {root}",
+                accepted=", ".join(sorted(keys)) or "none: there are no files",
             )
         name = wanted or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
         return name, keys.get(name)

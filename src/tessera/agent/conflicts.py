@@ -52,7 +52,9 @@ class Conflicts:
         self._gate = gate
         self._log = log
         self._now = now
-        self._evictions = Evictions(kube.evict, _ANSWER_S)
+        self._evictions = Evictions(self._evict, _ANSWER_S)
+        self._uids: dict[str, str] = {}
+        """UIDs of the pods that are to be evicted, by `namespace/name`."""
         self._reported: set[str] = set()
 
     async def end(self, unassigned: Mapping[str, str], *, evict: bool) -> tuple[str, ...]:
@@ -78,8 +80,12 @@ class Conflicts:
                 self._reported.add(uid)
                 await self._report(uid, pod, Report(reason=reason, message=text, warning=True))
         if evict:
-            await self._evictions.ask(User(gpu="", pod=pod) for pod, _, _ in there.values())
+            self._uids = {pod: uid for uid, (pod, _, _) in there.items()}
+            await self._evictions.ask(User(gpu="", pod=pod) for pod in self._uids)
         return tuple(text for _, text in conflicts.values())
+
+    async def _evict(self, name: str, namespace: str) -> None:
+        await self._kube.evict(name, namespace, uid=self._uids[f"{namespace}/{name}"])
 
     def _is_there(self, uid: str) -> bool:
         """Return whether a pod has not ended and is not being deleted."""

@@ -72,6 +72,8 @@ class GpuNodeLink:
         self._gone = ""
         """UID of the object that was deleted last."""
         self._offered = frozenset[DeviceKey]()
+        self._keys: tuple[str, ...] = ()
+        """The public keys that this agent tells."""
 
     async def run(self) -> None:
         """Follow the object until cancelled."""
@@ -164,7 +166,10 @@ class GpuNodeLink:
             TesseraError: the API refuses or does not answer.
 
         """
-        body = {"metadata": {"resourceVersion": version}, "status": {"offered": offered_field(as_wanted(keys))}}
+        status: dict[str, Any] = {"offered": offered_field(as_wanted(keys))}
+        if self._keys:  # a status without keys is that of an agent that does not sign
+            status["assignmentKeys"] = list(self._keys)
+        body = {"metadata": {"resourceVersion": version}, "status": status}
         self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")
         if keys and not (self._after.get("status") or {}).get("offered"):
             raise Unsupported(
@@ -182,6 +187,12 @@ class GpuNodeLink:
             return None
         return tuple(((self._latest() or {}).get("status") or {}).get("assignmentKeys") or ())
 
+    @property
+    def unsigned(self) -> bool:
+        """Whether the agent before this one signed nothing: it wrote a status, and no keys in it."""
+        found = (self._latest() or {}) if self._installed else {}
+        return bool(found.get("status")) and not self.assignment_keys
+
     async def tell_keys(self, keys: tuple[str, ...]) -> None:
         """Tell public keys, where a status is told already; else they come with the first.
 
@@ -189,6 +200,7 @@ class GpuNodeLink:
             TesseraError: the API refuses or does not answer; call again.
 
         """
+        self._keys = keys
         found = self._latest()
         if found is not None and found.get("status") and self.assignment_keys != keys:
             body = {"status": {"assignmentKeys": list(keys)}}

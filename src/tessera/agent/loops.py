@@ -6,16 +6,19 @@ from typing import Any, Generic, TypeVar
 
 from tessera.errors import TesseraError
 
-__all__ = ["Joint", "one_turn"]
+__all__ = ["Joint", "defect", "one_turn"]
 
 Result = TypeVar("Result")
 
 
 async def one_turn(act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None]) -> None:
-    """Act, and tell what went wrong; ends with an exception only when its task is told to end, or by a defect."""
+    """Act, and report what went wrong; ends with an exception only when its task is told to end.
+
+    A defect ends no loop either: what one pod says must not take the devices of all pods of the node away.
+    """
     try:
         await act()
-    except (TesseraError, TimeoutError, OSError) as error:
+    except Exception as error:  # noqa: BLE001
         trouble(error)
     except asyncio.CancelledError as error:
         # gRPC ends calls so whose connection is closed; without this the loop would end without a word.
@@ -23,6 +26,12 @@ async def one_turn(act: Callable[[], Awaitable[object]], trouble: Callable[[Base
         if task is None or task.cancelling():
             raise
         trouble(error)
+
+
+def defect(error: BaseException) -> BaseException | None:
+    """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
+    expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
+    return None if expected else error
 
 
 class Joint(Generic[Result]):

@@ -76,15 +76,18 @@ class NodeView:
         return tuple(self._merged(watched))
 
     def _merged(self, watched: Iterable[Object]) -> Iterator[Object]:
-        """Yield each pod in its later version; one that the list lacked is gone, unless it is newer than the list."""
-        left = dict(self._listed)
+        """Yield each pod in its later version; one that the list lacked is gone, unless it is newer than the list.
+
+        A listed pod is gone, too, where the watch shows another of its name.
+        """
+        left, names = dict(self._listed), set()
         for pod in watched:
             listed = left.pop(uid_of(pod), None)
-            if listed is not None:
-                yield listed if _version(listed) > _version(pod) else pod
-            elif _version(pod) > self._moment:
-                yield pod
-        yield from left.values()
+            if listed is None and _version(pod) <= self._moment:
+                continue
+            names.add(name_of(pod))
+            yield listed if listed is not None and _version(listed) > _version(pod) else pod
+        yield from (pod for pod in left.values() if name_of(pod) not in names)
 
     def find(self, uid: str) -> Object | None:
         """Return the pod of this UID, or the static pod that the kubelet knows by it."""

@@ -1,8 +1,8 @@
 """The node agent: observe the node, plan by `core`, apply; level-triggered, with nothing that it could not find again.
 
-Four loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it should
-be and reports it, one writes on pods what the kubelet gave them, one listens to the driver. Each looks when something
-changed, and every few seconds in any case, and goes on after any error.
+Five loops: one brings layouts to what label, policy and pods ask, one keeps what is offered to the kubelet as it
+should be and reports it, one serves the kubelet, one writes on pods what the kubelet gave them, one listens to the
+driver. Each looks when something changed, and every few seconds in any case, and goes on after any error.
 """
 
 import asyncio
@@ -26,11 +26,12 @@ from tessera.agent.handovers import Handovers, Look
 from tessera.agent.health import HealthWatch
 from tessera.agent.layouts import Layouts
 from tessera.agent.layouts import World as LayoutWorld
-from tessera.agent.loops import Joint, one_turn
+from tessera.agent.loops import Joint, defect, one_turn
 from tessera.agent.nodefiles import first_line
 from tessera.agent.nodepods import NodePods
 from tessera.agent.noderecord import NodeRecord
 from tessera.agent.nodeview import NodeView
+from tessera.agent.ownpods import OwnPods
 from tessera.agent.partition import MIG_CONFIG, NodeLocks, Outside
 from tessera.agent.recorded import Recorder
 from tessera.agent.recorded import World as RecorderWorld
@@ -48,7 +49,7 @@ from tessera.api.tessera.nodereports import (
 )
 from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
-from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, labels_of
+from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.cluster.advertise import DeviceKey, NodeOffer, OfferOptions, offer
 from tessera.core.cluster.allocators import as_wanted, by_name
@@ -63,7 +64,7 @@ from tessera.core.gpu.mig import Layout, Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.node.gpushare import GPUSHARE_MEMORY, gpus_to_count
 from tessera.core.node.health import Change
-from tessera.core.node.liststrategies import list_strategies
+from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, Strategy, withheld
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.core.node.wanted import Spots, chosen_devices
@@ -78,7 +79,7 @@ _RELIST_S = 5.0
 _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _TOLD_TRIES = 5
-"""Pods that are bound for a device already get it before it is withdrawn."""
+"""Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 _EVENTS = {
     "configuration": "ConfigurationImpaired",
@@ -113,6 +114,7 @@ class Agent:
         self._record = NodeRecord(kube, settings.node, self._log)
         self._kubelet = PodResources(settings.paths.pod_resources)
         self._view = self._own_view()
+        self._own_pods = OwnPods(kube, self._view)
         self._gpunode = GpuNodeLink(kube, settings.node, self._log, wake=self._ring)
         path = settings.paths.assignment_key
         self._keys = AssignmentKeys(kube, settings.node, path, self._log, wake=self._ring)
@@ -173,7 +175,7 @@ class Agent:
         )
         outside = PluginsOutside(
             view=self._view,
-            correct=self._correct,
+            correct=self._own_pods.annotate,
             instance=self._instance,
             whole=self._whole,
             enforce=self._enforce,
@@ -188,7 +190,7 @@ class Agent:
             look=self._declarations.look,
             assigned=self._pods.assigned,
             note=self._note,
-            evict=self._kube.evict,
+            evict=self._own_pods.evict,
         )
         return Layouts(self._settings, world, self._log)
 
@@ -251,7 +253,7 @@ class Agent:
             bell.ring()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
-        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__)
+        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
@@ -262,9 +264,8 @@ class Agent:
 
     async def _begin(self) -> None:
         """Have a key to sign with, and bring back the layouts of before a reboot."""
-        told = self._gpunode.assignment_keys
-        self._keys.open(told or ())
-        if told == ():  # the agent before this one did not sign
+        self._keys.open(self._gpunode.assignment_keys or ())
+        if self._gpunode.unsigned:
             await self._recorder.sign()
         await self._gpunode.tell_keys(self._keys.told)
         await self._layouts.begin(labels_of(await self._record.read()))
@@ -356,10 +357,8 @@ class Agent:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
         node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
-        if "cdi-cri" in self._list_strategies:
-            # What was read of the driver's specification is kept: that it is being written anew must not open the node.
-            node = msgspec.structs.replace(node, driver_spec=True)
-        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node)
+        former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
+        chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
             self._list_strategies = chosen.strategies
             told = self._log.warning if chosen.fallback else self._log.info
@@ -393,9 +392,6 @@ class Agent:
         if any(share.mode in _ENFORCED for share in shares):
             await self._offered()
             self._enforcer.check(shares, await self._driver.inventory())
-
-    async def _correct(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> Object:
-        return await self._kube.patch(PODS, pod, {"metadata": {"annotations": dict(annotations)}}, namespace=namespace)
 
     # Reports
 

@@ -33,9 +33,11 @@ from tessera.clients.kube import (
     Selection,
     Store,
     record_event,
+    version_of,
 )
 from tessera.controller.settings import Settings
 from tessera.core.cluster.gpunodestate import Wanted
+from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import NodeName
 from tessera.core.packing.partitioning import Decision, Memory, Observed, Policy, advance_all, applying, observed
 from tessera.errors import InvalidInput, TesseraError
@@ -78,7 +80,8 @@ class Controller:
             kind: Store(kube, kind, which, wake=self._bell.ring, on_trouble=self._trouble)
             for kind, which in {**dict.fromkeys(_KINDS, EVERYTHING), CONFIG_MAPS: keys}.items()
         }
-        self._authority = Authority(servers={}, verify=verify)
+        self._ring = KeyRing()
+        """The servers' public keys."""
         self._pods = PodMemory()
         self._memories: Mapping[str, Memory] = {}
         self._decided: tuple[Observed, dict[str, Spec]] | None = None
@@ -148,9 +151,11 @@ class Controller:
 
     def _seen(self, objects: tuple[Object, ...]) -> Observed:
         found = self._stores[CONFIG_MAPS].objects.get((NAMESPACE, KEYS))
-        if found is not None:  # where it was deleted, what was known holds until a server has written it again
-            self._authority = Authority(servers=published_keys(found), verify=verify)
-        return observed(read_cluster(as_fields(objects), memory=self._pods, authority=self._authority))
+        if found is not None:
+            metadata = found["metadata"]
+            self._ring = self._ring.saw(metadata.get("uid", ""), int(version_of(found) or 0), published_keys(found))
+        authority = Authority(servers=self._ring.public, verify=verify)
+        return observed(read_cluster(as_fields(objects), memory=self._pods, authority=authority))
 
     # Policies
 

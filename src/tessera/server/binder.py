@@ -60,6 +60,7 @@ class Binder:
         self._key = key
         self._log = log
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        """Node and task by the pod's UID: another pod may have come under the name meanwhile."""
         self.counts: Counter[str] = Counter()
         """How often each thing happened: bound, refused, unanswered."""
 
@@ -72,15 +73,22 @@ class Binder:
             InvalidInput: the pod's request or the node's object makes no sense, or the server refuses for good.
 
         """
-        known = self._under_way.get(args.key)
+        seen = self._view.pod(args.key)
+        uid = args.uid or (seen[1].uid if seen else args.key)
+        known = self._under_way.get(uid)
         if known is None:
             task = asyncio.create_task(self._bind(args))
-            self._under_way[args.key] = known = (args.node, task)
-            task.add_done_callback(lambda done: self._ended(args.key, done))
+            self._under_way[uid] = known = (args.node, task)
+            task.add_done_callback(lambda done: self._ended(uid, args.key, done))
         node, task = known
         if node != args.node:
             raise Conflict(_subject(args), found=f"a binding to node {node} under way", wanted="one at a time")
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # who asked waits no longer
+            raise Unavailable(_subject(args), found="a server that ends", wanted="another try") from None
 
     async def close(self) -> None:
         """Wait for what is under way, so long as it may take, and cancel the rest."""
@@ -91,9 +99,12 @@ class Binder:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        self._under_way.pop(key, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _ended(self, uid: str, key: str, task: asyncio.Task[None]) -> None:
+        self._under_way.pop(uid, None)
+        if task.cancelled():
+            self.counts["unanswered"] += 1
+            self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may be bound still")
+        elif (error := task.exception()) is not None:
             self.counts["refused" if not isinstance(error, Unanswered) else "unanswered"] += 1
             self._log.info("not_bound", pod=key, reason=str(error))
 

@@ -18,7 +18,7 @@ from tessera.core.cluster.claims import Fate, key_of
 from tessera.core.cluster.gpunodestate import Claim
 from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.packing.ledger import Holder
-from tessera.errors import Conflict, TesseraError
+from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 from tessera.server.nominations import Nominations
 from tessera.server.settings import Settings
@@ -93,6 +93,7 @@ class Claimer:
         Raises:
             Conflict: it does not fit, or others change the node again and again.
             Unavailable: the API server does not answer.
+            InvalidInput: the node's object cannot be read.
 
         """
         one, waiting = _Waiting(live, asyncio.get_running_loop().create_future()), self._waiting[node]
@@ -103,7 +104,7 @@ class Claimer:
                     await self._gather(node)
                     batch = waiting[:_TOGETHER]
                     del waiting[:_TOGETHER]
-                    with _answered(batch):
+                    with self._answered(node, batch):
                         await self._claim_all(node, batch)
         finally:
             if one in waiting:
@@ -133,6 +134,26 @@ class Claimer:
         raise Conflict(f"GPUNode {node}", found="changes by others again and again", wanted="a moment without any")
 
     @contextmanager
+    def _answered(self, node: str, batch: list[_Waiting]) -> Iterator[None]:
+        """Answer all that wait with what ends their claiming, the one that asked for it too."""
+        try:
+            yield
+        except TesseraError as error:
+            _refuse(batch, error)
+        except asyncio.CancelledError:
+            found = "a server that ends"
+            _refuse(batch, Unavailable(f"claims on node {node}", found=found, wanted="another try"))
+            raise
+        except Exception as error:  # noqa: BLE001 (who waits for an answer gets one)
+            _refuse(batch, self._defect(node, error))
+
+    def _defect(self, node: str, error: Exception) -> Unavailable:
+        """Log what nobody thought of, and return what a pod is told of it."""
+        self._log.error("defect", node=node, exc_info=error)
+        found = f"unexpected {type(error).__name__}: {error}"
+        return Unavailable(f"claims on node {node}", found=found, wanted="claims", accepted="the server's log")
+
+    @contextmanager
     def _chosen(self, node: str, batch: list[_Waiting], *, sure: bool) -> Iterator[list[tuple[_Waiting, Made]]]:
         """Give claims for pods that have room, their shares held meanwhile; answer the others where it is sure."""
         view, chosen, held = self._view, list[tuple[_Waiting, Made]](), list[str]()
@@ -141,7 +162,11 @@ class Claimer:
             live = each.live
             self._nominations.drop(live.uid)  # not before its turn: others would be sent to the place meanwhile
             earlier = view.claims(node).earlier(live.uid, view.fate)
-            shares = earlier.shares if earlier else self._choose(live, node)
+            try:
+                shares = earlier.shares if earlier else self._choose(live, node)
+            except Exception as defect:  # noqa: BLE001 (a pod that nobody thought of is not in the way of the others)
+                each.answer.set_exception(self._defect(node, defect))
+                continue
             if isinstance(shares, str):
                 if sure:
                     error = Conflict(
@@ -256,16 +281,8 @@ class Claimer:
             self._view.take_pod(found)
 
 
-@contextmanager
-def _answered(batch: list[_Waiting]) -> Iterator[None]:
-    """Answer all that wait with the error that ends their claiming, the one that asked for it too."""
-    try:
-        yield
-    except TesseraError as error:
-        for each in batch:
-            if not each.answer.done():
-                each.answer.set_exception(error)
-    finally:
-        for each in batch:  # cancelled, or a defect
-            if not each.answer.done():
-                each.answer.cancel()
+def _refuse(batch: list[_Waiting], error: TesseraError) -> None:
+    for each in batch:
+        if not each.answer.done():
+            each.answer.set_exception(error)
+            each.answer.exception()  # seen: one that was cancelled does not wait any more

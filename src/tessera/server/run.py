@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, published_keys
+from tessera.bell import Bell
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,
@@ -23,6 +24,7 @@ from tessera.clients.kube import (
     Change,
     Kind,
     Kube,
+    Object,
     Selection,
     follow,
 )
@@ -82,6 +84,8 @@ class Server:
         self._synced = {kind: asyncio.Event() for kind in (CONFIG_MAPS, GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
+        self._unpublished = Bell()
+        """Rings when the ConfigMap of public keys was deleted."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
         self._http: tuple[uvicorn.Server, ...] = ()
@@ -161,20 +165,26 @@ class Server:
                 raise error
 
     def _take_keys(self, change: Change) -> None:
-        if not change.gone:
+        if change.gone:
+            self._unpublished.ring()
+        else:
             self.view.take_keys(change.object)
 
     async def _keep_key(self) -> None:
-        """Have a key to sign with, and see to it that it is published, now and then again."""
+        """Have a key to sign with, and all keys published: now and then, and at once where they were deleted."""
         while True:
             try:
-                await self.key.renew(frozenset(self.view.authority.servers))
+                found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+                self.view.take_keys(found)  # what was revoked is not written again
+                await self.key.renew(published_keys(found), self.view.authority.servers)
                 self._no_key = ""
             except TesseraError as error:
                 self._no_key = str(error)
                 self._log.warning("no_key" if not self.key.ready.is_set() else "key_not_renewed", reason=str(error))
-            ready = self.key.ready.is_set()
-            await asyncio.sleep(self._settings.limits.sweep_s if ready and not self._no_key else _RETRY_S)
+            if self._no_key:
+                await asyncio.sleep(_RETRY_S)
+            else:
+                await self._unpublished.wait(self._settings.limits.sweep_s)
 
     async def _ask_for_keys(self) -> None:
         """Ask the API for keys that are unknown: whoever signs has published its key before."""
@@ -183,7 +193,7 @@ class Server:
             asked = list(self.view.doubts)
             try:
                 if asked:
-                    self.view.take_keys(await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE))
+                    self.view.take_keys(await self._published())
                 for name in {node for node, _ in asked}:
                     found = await self._kube.get(GPU_NODES, name)
                     if found is not None:
@@ -193,6 +203,13 @@ class Server:
                 self._log.warning("keys_not_read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 self.view.doubted.ring()
+
+    async def _published(self) -> Object:
+        """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""
+        found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+        if found is None:
+            raise Unavailable(f"ConfigMap {NAMESPACE}/{KEYS}", found="none", wanted="the public keys of all servers")
+        return found
 
     def _take_node(self, change: Change) -> None:
         if change.object is not None:

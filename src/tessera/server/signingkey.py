@@ -1,10 +1,12 @@
 """The servers' private key: made by the first server, read by the others, published before anything is signed by it.
 
 It lies in a Secret that servers alone may read. Deleting the Secret is how it is replaced: the next server that looks
-makes another. The public keys stay in their ConfigMap, so that what was signed before goes on to count.
+makes another. The public keys stay in their ConfigMap, so that what was signed before goes on to count; where the
+ConfigMap was deleted, each server writes all that it knows into it again.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from tessera.api.tessera.pods.signatures import NAMESPACE, SECRET, key_id, published, secret, secret_seed
 from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object
@@ -48,8 +50,12 @@ class SigningKey:
         """Id of the key; empty before there is one."""
         return key_id(self._signer.public) if self._signer else ""
 
-    async def renew(self, known: frozenset[str] = frozenset()) -> None:
-        """Read the key, make it where there is none, and publish it where it is not among those that are known.
+    async def renew(self, shown: Mapping[str, bytes] | None = None, known: Mapping[str, bytes] | None = None) -> None:
+        """Read the key, make it where there is none, and publish it, and what else is missing.
+
+        Args:
+            shown: public keys by id that the API server's ConfigMap has; read just now, since a watch may be late.
+            known: those that count, which the ConfigMap shall have.
 
         Raises:
             TesseraError: the API server does not answer or forbids it, or the Secret holds no key.
@@ -58,9 +64,10 @@ class SigningKey:
         found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
         signer = Signer(secret_seed(found))
         name = key_id(signer.public)
-        if name not in known:
-            # One field, one manager: servers that add their keys at once take nothing from each other.
-            await self._kube.apply(CONFIG_MAPS, published(signer.public), manager=f"tessera-key-{name}", force=True)
+        for each, public in {name: signer.public, **(known or {})}.items():
+            if each not in (shown or {}):
+                # One field, one manager: servers that add their keys at once take nothing from each other.
+                await self._kube.apply(CONFIG_MAPS, published(public), manager=f"tessera-key-{each}", force=True)
         if self.id != name:
             self._signer = signer
             self._log.info("signs_with", key=name)

@@ -18,11 +18,13 @@ from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate, NodeClaims
 from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, Ledger, seen
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 from tessera.errors import InvalidInput
 from tessera.log import Logger
+from tessera.server.retention import Retention
 from tessera.signing import verify
 
 __all__ = ["BY_LABELS", "View"]
@@ -62,6 +64,7 @@ class View:
         self._units: dict[str, int] = {}
         self._nodes_of_unit: Counter[int] = Counter()
         self._pods: dict[str, LivePod] = {}
+        self._retention = Retention()
         self._objects: dict[str, Object] = {}
         self._uids: dict[str, str] = {}
         self._gone: dict[str, None] = {}
@@ -74,7 +77,7 @@ class View:
         self._told: dict[tuple[str, str, str], None] = {}
         self.authority = Authority(servers={}, verify=verify)
         """The servers' public keys."""
-        self._authority_version = 0
+        self._ring = KeyRing()
         self._keys: dict[str, Keys] = {}
         self._strangers: dict[tuple[str, str], None] = {}
         self.doubts: dict[tuple[str, str], None] = {}
@@ -85,17 +88,12 @@ class View:
     # Keys
 
     def take_keys(self, each: Object | None) -> None:
-        """Take the ConfigMap of the servers' public keys as it is now.
-
-        Where it is gone, what was known holds: a server writes it again, and what pods hold must not look free.
-        """
-        version = int(version_of(each or {}) or 0)
-        if version <= self._authority_version:
+        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away."""
+        if each is None:
             return
-        self._authority_version = version
-        servers = published_keys(each)
-        if servers != self.authority.servers:
-            self.authority = Authority(servers=servers, verify=verify)
+        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each))
+        if self._ring.public != self.authority.servers:
+            self.authority = Authority(servers=self._ring.public, verify=verify)
             for name in list(self._put):
                 self._judge(name)
 
@@ -117,11 +115,15 @@ class View:
 
     def _read_anew(self, node: str) -> None:
         for uid in {holder.uid for holder in self.ledger.pods_on(node)} & self._objects.keys():
-            self._keep(uid, self._objects[uid], self._live(self._objects[uid]))
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def _live(self, each: Object) -> LivePod:
         node = (each.get("spec") or {}).get("nodeName") or ""
         return read_live_pod(each, share_unit_mib=self.share_unit_mib, keys=self._keys.get(node))
+
+    def _held(self, each: Object) -> LivePod:
+        live = self._live(each)
+        return self._retention.held(each, live, self._keys.get(live.node), self._ring.revoked)
 
     # Nodes
 
@@ -165,9 +167,9 @@ class View:
             self._gpu_nodes.pop(name, None)
             self._states.pop(name, None)
         elif int(version_of(each)) > claims.version:
-            state = self._state(name, each)
-            if state is None:
-                claims.lost()
+            try:
+                state = self._state(name, each)
+            except InvalidInput:
                 return
             claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
@@ -175,7 +177,12 @@ class View:
         self.reclaim(name)
 
     def verified(self, node: str, each: Object, pods: Listing) -> None:
-        """Take a GPUNode object that was read, and the pods of its node, which were listed after it."""
+        """Take a GPUNode object that was read, and the pods of its node, which were listed after it.
+
+        Raises:
+            InvalidInput: the object cannot be read; the pods were taken.
+
+        """
         present = {_uid(pod) for pod in pods.objects}
         for pod in pods.objects:
             self.take_pod(pod)
@@ -185,9 +192,6 @@ class View:
                 self._forget(uid)
         state = self._state(node, each)
         claims = self.claims(node)
-        if state is None:
-            claims.lost()
-            return
         if int(state.version) > claims.version:
             self._note_state(node, each, state)
         claims.read(int(state.version), state.claims, self._clock_s())
@@ -216,12 +220,19 @@ class View:
 
         return end
 
-    def _state(self, name: str, each: Object) -> GpuNodeState | None:
+    def _state(self, name: str, each: Object) -> GpuNodeState:
+        """Return what a GPUNode tells.
+
+        Raises:
+            InvalidInput: it cannot be read, and its claims are not known any more.
+
+        """
         try:
             return read_gpu_node(each)
         except InvalidInput as error:
             self._leave_out("GPUNode", name, str(error))
-            return None
+            self.claims(name).lost()
+            raise
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
         self._gpu_nodes[name] = each
@@ -272,7 +283,7 @@ class View:
         if unit_mib != self.share_unit_mib:
             self.share_unit_mib = unit_mib
             for uid, each in list(self._objects.items()):
-                self._keep(uid, each, self._live(each))
+                self._keep(uid, each, self._held(each))
 
     def prepare(self) -> None:
         """Do what the first question would wait for: scores of a large fleet are compiled, which takes seconds."""
@@ -309,12 +320,17 @@ class View:
         if known is None and 0 < int(version_of(each) or 0) <= self._listed:
             return  # one that was overtaken by a list of all pods, which did not have it any more
         if known is not None and int(version_of(known)) >= int(version_of(each)):
-            return
-        if known is not None and _same_request(known, each):
-            live = self._pods[uid]
+            self._take_former(uid, each)
+        elif known is not None and _same_request(known, each):
+            self._keep(uid, each, self._pods[uid])
         else:
-            live = _still(self._pods.get(uid), self._live(each))
-        self._keep(uid, each, live)
+            self._keep(uid, each, self._held(each))
+
+    def _take_former(self, uid: str, each: Object) -> None:
+        """Take a version of a pod that a look-up overtook: it may be the only one that has what was granted."""
+        live = self._pods[uid]
+        if live.node and live.claiming and not live.shares and self._held(each).shares:
+            self._keep(uid, self._objects[uid], self._held(self._objects[uid]))
 
     def _keep(self, uid: str, each: Object, live: LivePod) -> None:
         before = self._pods.get(uid)
@@ -358,6 +374,7 @@ class View:
     def _forget(self, uid: str) -> None:
         live = self._pods.pop(uid, None)
         self._objects.pop(uid, None)
+        self._retention.forget(uid)
         if live is not None and self._uids.get(live.key) == uid:
             del self._uids[live.key]
         self._assumed.pop(uid, None)
@@ -459,12 +476,6 @@ def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
     return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
-
-
-def _still(before: LivePod | None, live: LivePod) -> LivePod:
-    """Return a pod with what it was granted, where its assignment was taken away or spoiled: it uses that still."""
-    spoiled = before is not None and before.node == live.node and not before.doubted and not live.shares
-    return msgspec.structs.replace(live, shares=before.shares) if before is not None and spoiled else live
 
 
 def _same_request(before: Object, after: Object) -> bool:

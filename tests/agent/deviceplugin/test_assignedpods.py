@@ -29,7 +29,7 @@ class Node:
         self.written: dict[str, str] = {}
         self.assigned = AssignedPods(lambda: self.pods, self.write, self.trust)
 
-    async def write(self, _: str, __: str, annotations: Mapping[str, str]) -> Object | None:
+    async def write(self, _: Object, annotations: Mapping[str, str]) -> Object | None:
         self.written = dict(annotations)
         return None
 

@@ -67,6 +67,7 @@ class Node:
         self.cdi = root / "cdi"
         self.record = PodResources(kubelet.pod_resources)
         self.proc = of_the_host(root / "proc")
+        self.trust = Trusting()
         self.plugins = self.started()
         self.task: asyncio.Task[None] | None = None
 
@@ -88,7 +89,7 @@ class Node:
             correct=self.correct,
             instance=self.instance,
             whole=self.whole,
-            trust=Trusting(),
+            trust=self.trust,
         )
         return Plugins(paths, outside, logger())
 
@@ -116,11 +117,13 @@ class Node:
         del self.pods["default", name], self.watched["default", name]
         self.kubelet.remove("default", name)
 
-    async def correct(self, namespace: str, name: str, annotations: Mapping[str, str]) -> dict[str, Any] | None:
+    async def correct(self, changed: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, Any] | None:
         """Change a pod; whoever watches is told at once, or later."""
         if self.silent:
             raise Unavailable("API server", found="silence", wanted="an answer")
+        namespace, name = changed["metadata"]["namespace"], changed["metadata"]["name"]
         pod = self.pods[namespace, name]
+        assert pod["metadata"]["uid"] == changed["metadata"]["uid"]
         self.version += 1
         metadata = {
             **pod["metadata"],
@@ -1017,6 +1020,32 @@ async def test_an_init_container_has_its_pod_s_share_before_the_others(node: Nod
     for name in ("init", "main"):
         edits = node.spec(await node.kubelet.create("default", "p", name))
         assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in edits["env"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nobody_is_unassigned_while_no_server_s_key_is_known(node: Node, *, known: bool) -> None:
+    """As where the servers' keys were deleted and the agent starts anew: no pod can be judged."""
+    node.trust.knows_servers = known
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    node.ask("p", NEED, 2)
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="schedulerName: tessera-scheduler"):
+        await node.kubelet.create("default", "p", "main")
+    assert list(node.plugins.unassigned.values()) == (["default/p"] if known else [])
+
+
+async def test_a_container_of_another_size_than_it_was_assigned_is_evicted_in_the_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),)))
+    node.assign("p", 3, share(0, 3072))
+    with pytest.raises(Conflict, match="an assignment to 3 units"):
+        await node.kubelet.create("default", "p", "main")
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._HELD_UP_S", -1.0)
+    assert node.plugins.gate.held_up() == {"uid-p": ("default/p", "an assignment to 3 units, and it asks 2")}
 
 
 async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_were_assigned(node: Node) -> None:

@@ -177,11 +177,11 @@ class Stubborn(MemoryKube):
     unanswered = 0
     other = False
 
-    async def evict(self, name: str, namespace: str) -> None:
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         if self.refusals:
             self.refusals -= 1
             raise Unavailable("eviction", found="a budget", wanted="another")
-        await super().evict(name, namespace)
+        await super().evict(name, namespace, uid=uid)
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         found = await super().get(kind, name, namespace)
@@ -311,9 +311,9 @@ class Watched(MemoryKube):
         super().__init__()
         self.taints: list[Any] = []
 
-    async def evict(self, name: str, namespace: str) -> None:
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         self.taints.append(await taints_of(self, "a"))
-        await super().evict(name, namespace)
+        await super().evict(name, namespace, uid=uid)
 
     async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
         if kind == NODES and self.conflicts:

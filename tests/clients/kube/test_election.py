@@ -81,7 +81,7 @@ class BadNetwork:
     async def delete(self, kind: Kind, name: str, *, namespace: str = "", grace_s: int | None = None) -> None:
         raise NotImplementedError
 
-    async def evict(self, name: str, namespace: str) -> None:
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         raise NotImplementedError
 
     async def close(self) -> None:

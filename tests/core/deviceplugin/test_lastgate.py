@@ -62,6 +62,11 @@ HELD: dict[str, tuple[Evidence, bool, bool]] = {
     "the same, where no processes can be seen": (seen(A, blind=True), True, True),
     "it is gone, where no processes can be seen": (seen(blind=True), False, False),
     "its other container is being allocated for": (seen(PREPARING, recorded("a", "x", "init")), False, True),
+    "it runs, and PodResources, asked for want of a checkpoint, leaves its init container out": (
+        seen(PREPARING, recorded("a", "x"), running="a"),
+        True,
+        True,
+    ),
 }
 
 

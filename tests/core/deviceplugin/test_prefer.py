@@ -45,6 +45,15 @@ CHOICES: dict[str, tuple[Resource, list[int], list[int], int, Policy, bool, list
         False,
         [8, 9],
     ),
+    "two instances of one GPU, though replicas would be spread": (
+        SLICES,
+        list(range(14)),
+        [],
+        2,
+        "distributed",
+        True,
+        [0, 1],
+    ),
     "none": (REPLICAS, [0, 1], [], 0, "distributed", False, []),
 }
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from tessera.core.node.liststrategies import CdiSupport, Handover, ListStrategies, list_strategies
+from tessera.core.node.liststrategies import CdiSupport, Handover, ListStrategies, list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy
 
 
@@ -62,3 +62,38 @@ def test_a_node_that_cannot_hands_over_by_the_environment_and_says_why(case: str
 def test_what_is_configured_wins(given: CdiSupport) -> None:
     for strategies in (("envvar",), ("cdi-cri",), ("volume-mounts", "cdi-annotations")):
         assert list_strategies(strategies, given) == ListStrategies(strategies=strategies)
+
+
+# sentence: (what the node has, the strategies in force, those from now on)
+KEPT: dict[str, tuple[CdiSupport, tuple[ListStrategy, ...], ListStrategy]] = {
+    "containerd has ended, and the kubelet does not know its version": (
+        node("containerd://Unknown"),
+        ("cdi-cri",),
+        "cdi-cri",
+    ),
+    "the same, as the kubelet writes it without a name": (node("Unknown"), ("cdi-cri",), "cdi-cri"),
+    "the same, where devices are handed over by the environment": (
+        node("containerd://Unknown"),
+        ("envvar",),
+        "envvar",
+    ),
+    "the Node object says nothing for a moment": (CdiSupport(), ("cdi-cri",), "cdi-cri"),
+    "the driver's specification is being written anew": (node(spec=False), ("cdi-cri",), "cdi-cri"),
+    "containerd has ended on a node that never had a strategy": (node("containerd://Unknown"), (), "envvar"),
+    "containerd was downgraded": (node("containerd://1.7.24"), ("cdi-cri",), "envvar"),
+    "what was lacking is there": (node(), ("envvar",), "cdi-cri"),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_what_a_node_does_not_say_for_a_moment_changes_nothing(case: str) -> None:
+    support, former, want = KEPT[case]
+    assert list_strategies((), support, former).strategies == (want,)
+    assert list_strategies(("volume-mounts",), support, former).strategies == ("volume-mounts",)
+
+
+@pytest.mark.parametrize("strategy", get_args(ListStrategy))
+def test_strategies_are_read_as_they_were_written(strategy: ListStrategy) -> None:
+    assert read_strategies(strategy) == (strategy,)
+    assert read_strategies(f"{strategy},from-a-later-version,") == (strategy,)
+    assert read_strategies("") == ()

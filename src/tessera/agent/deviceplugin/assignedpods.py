@@ -45,7 +45,7 @@ class AssignedPods:
 
     Args:
         watched: the Pod objects of this node, as they are known at the moment.
-        write: sets annotations of a pod and returns it as stored, or None where that is not known.
+        write: sets annotations of this very pod, by its UID, and returns it as stored, or None where that is not known.
         trust: whose assignments count, and how they are signed.
 
     """
@@ -53,7 +53,7 @@ class AssignedPods:
     def __init__(
         self,
         watched: Callable[[], Iterable[Object]],
-        write: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]],
+        write: Callable[[Object, Mapping[str, str]], Awaitable[Object | None]],
         trust: Trust,
     ) -> None:
         self._share_unit_mib = 1024
@@ -113,6 +113,11 @@ class AssignedPods:
             await self._trust.refresh()
 
     @property
+    def judges(self) -> bool:
+        """Whether it can be told whose assignment does not count: some server's key is known."""
+        return self._trust.knows_servers
+
+    @property
     def refused(self) -> tuple[str, ...]:
         """Why assignments of pods do not count, a sentence each."""
         self.dues()
@@ -154,7 +159,7 @@ class AssignedPods:
         if all(present.get(key) == text for key, text in new.items()) and is_signed(pod, self._keys):
             return
         annotations = self._trust.sealed(pod, new)
-        stored = await self._write(*name, annotations)
+        stored = await self._write(pod, annotations)
         after = stored or {**pod, "metadata": {**pod["metadata"], "annotations": {**present, **annotations}}}
         self._written[name] = _Written(before=before, after=after, stored=stored is not None)
 
@@ -166,10 +171,10 @@ class AssignedPods:
 
         """
         self.dues()
-        for name, known in tuple(self._read.items()):
+        for known in tuple(self._read.values()):
             was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
             if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
-                await self._write(*name, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
+                await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 
 def _uid(pod: Object) -> str:

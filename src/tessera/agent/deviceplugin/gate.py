@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ending, uid_of
+from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, DeviceKey, PluginDevice
 from tessera.core.deviceplugin import lastgate
@@ -66,6 +66,8 @@ class _Refused(NamedTuple):
     pod: str
     text: str
     since_ns: int
+    rival: str
+    """UID of the pod that has what it needs; empty where that is not why."""
 
 
 class Gate:
@@ -211,20 +213,30 @@ class Gate:
             if not verdict.wait or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)
-        if verdict.refused is not None and not verdict.wait:
-            self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}")
+        if verdict.refused is not None:
+            rival = "" if verdict.refused.other is None else verdict.refused.other.uid
+            self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}", rival)
         self._follow(verdict, new)
         self._refused.pop(holder.uid, None)
 
-    def refuse(self, holder: Allocation, text: str) -> None:
+    def refuse(self, holder: Allocation, text: str, rival: str = "") -> None:
         """Remember that a container may not start, and why, as long as that goes on."""
         before = self._refused.get(holder.uid)
         since_ns = self._now_ns() if before is None else before.since_ns
-        self._refused[holder.uid] = _Refused(pod=holder.pod, text=text, since_ns=since_ns)
+        self._refused[holder.uid] = _Refused(pod=holder.pod, text=text, since_ns=since_ns, rival=rival)
 
     def held_up(self) -> dict[str, tuple[str, str]]:
-        """Return the pods that were refused for a minute, by UID, each with why."""
-        self._refused = {uid: each for uid, each in self._refused.items() if not is_ending(self.view.find(uid))}
+        """Return the pods that were refused for a minute, by UID, each with why.
+
+        Who waits for a pod that is being deleted waits for what will come by itself; but not who waits for processes
+        that a pod left behind when it was gone.
+        """
+        find = self.view.find
+        self._refused = {
+            uid: each
+            for uid, each in self._refused.items()
+            if not is_ending(find(uid)) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
+        }
         late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
         return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}
 

@@ -69,8 +69,8 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
     view: PodsInView
     """The pods of this node."""
-    correct: Callable[[str, str, Mapping[str, str]], Awaitable[Object | None]]
-    """Set annotations of a pod and return it as stored: namespace, name, annotations."""
+    correct: Callable[[Object, Mapping[str, str]], Awaitable[Object | None]]
+    """Set annotations of this very pod, by its UID, and return it as stored."""
     instance: Callable[[str, Placement], Awaitable[Inventory]]
     """Make the MIG instance of a GPU exist; return what the driver shows then."""
     trust: Trust

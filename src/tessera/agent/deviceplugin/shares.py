@@ -299,23 +299,28 @@ class ShareAllocator:
             last_s = asyncio.get_running_loop().time() + late_s
             while (due := self._due_of(holder)) is None or due.units != units:
                 if asyncio.get_running_loop().time() >= last_s:
-                    if due is None and not late_s:
-                        self.unassigned[holder.uid] = holder.pod
-                    raise Conflict(
-                        f"pod {holder.pod}, container {holder.container}",
-                        found="not scheduled by tessera-scheduler"
-                        if due is None
-                        else f"an assignment to {due.units} units",
-                        wanted=f"an assignment to {units} units of {holder.resource}",
-                        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
-                    )
+                    raise self._not_assigned(holder, units, due, final=not late_s)
                 await asyncio.sleep(_AGAIN_S)
         return due
+
+    def _not_assigned(self, holder: Allocation, units: int, due: Due | None, *, final: bool) -> Conflict:
+        """Return why a container has no assignment, and remember it where that is final."""
+        found = "not scheduled by tessera-scheduler" if due is None else f"an assignment to {due.units} units"
+        if final and due is not None:
+            self._gate.refuse(holder, f"{found}, and it asks {units}")
+        elif final and self._pods.judges:
+            self.unassigned[holder.uid] = holder.pod
+        return Conflict(
+            f"pod {holder.pod}, container {holder.container}",
+            found=found,
+            wanted=f"an assignment to {units} units of {holder.resource}",
+            accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+        )
 
     def _due_of(self, holder: Allocation) -> Due | None:
         namespace, _, pod = holder.pod.partition("/")
         key = DueKey(namespace, pod, holder.container, holder.resource)
-        return next((each for each in self.dues() if each.key == key), None)
+        return next((each for each in self.dues() if (each.key, each.uid) == (key, holder.uid)), None)
 
     async def _exchange(self, due: Due, holder: Allocation) -> Due:
         """Return the due with what its container was given in fact; assignments say so when this returns."""

@@ -197,7 +197,7 @@ class MemoryKube:
         self._remove(kind, _key(kind, name, namespace))
         self._confirm()
 
-    async def evict(self, name: str, namespace: str) -> None:
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         """Delete a pod, where every PodDisruptionBudget that selects it allows a disruption by its status."""
         await self._reach(PODS)
         pod = self._storage.get(PODS, (namespace, name))
@@ -209,6 +209,9 @@ class MemoryKube:
                 allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
                 if allowed < 1:
                     raise _forbidden(name, namespace, name_of(budget)[1])
+        if uid and uid != pod["metadata"]["uid"]:
+            found = f"another pod of that name, {pod['metadata']['uid']}"
+            raise Conflict(_subject(PODS, (namespace, name)), found=found, wanted=f"the pod {uid}")
         self._remove(PODS, (namespace, name))
         self._confirm()
 

@@ -210,10 +210,11 @@ class Kube(Protocol):
         """Delete an object, at once with a grace of 0; nothing happens where there is none."""
         ...
 
-    async def evict(self, name: str, namespace: str) -> None:
-        """Ask that a pod be evicted; nothing happens where there is none.
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
+        """Ask that a pod be evicted, that of this UID where one is named; nothing happens where there is none.
 
         Raises:
+            Conflict: another pod has the name now.
             Unavailable: a PodDisruptionBudget forbids it for now.
 
         """

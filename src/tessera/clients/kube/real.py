@@ -158,12 +158,15 @@ class LightkubeKube:
         except _Absent:
             return
 
-    async def evict(self, name: str, namespace: str) -> None:
-        """Ask that a pod be evicted; nothing happens where there is none."""
+    async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
+        """Ask that a pod be evicted, that of this UID where one is named; nothing happens where there is none."""
         asked = _Asked(f"evict {_subject(PODS, name, namespace)}", PODS, name, namespace, "eviction")
         metadata = {"name": name, "namespace": namespace}
+        body: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+        if uid:
+            body["deleteOptions"] = {"preconditions": {"uid": uid}}
         try:
-            await self._ask("POST", asked, body={"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
+            await self._ask("POST", asked, body=body)
         except _Absent:
             return
 

@@ -46,10 +46,10 @@ def prefer(
     """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
 
     Replicas come from the least used device (`distributed`) or the most used one (`packed`); MIG instances that are not
-    replicated from the most used GPU, so that others stay free to be cut anew. With `distinct`, another GPU comes
-    before any device of a GPU that is chosen already. Among equals: the NUMA node that gave most, the one with fewest
-    free devices that are enough, the order of the offer. Ids that are not offered any more come last. Costs the size
-    times the number of devices, whose replicas are not looked at singly.
+    replicated from the most used GPU, so that others stay free to be cut anew. With `distinct`, replicas come from
+    another GPU before any of a GPU that is chosen already. Among equals: the NUMA node that gave most, the one with
+    fewest free devices that are enough, the order of the offer. Ids that are not offered any more come last. Costs the
+    size times the number of devices, whose replicas are not looked at singly.
 
     Raises:
         InvalidInput: fewer are available than wanted, or more must be included.
@@ -64,7 +64,8 @@ def prefer(
         )
     groups = _groups(resource, available, must)
     chosen = list(must)
-    packed = policy == "packed" or all(device.mode in _UNSHARED for device in resource.devices)
+    unshared = all(device.mode in _UNSHARED for device in resource.devices)
+    packed, distinct = policy == "packed" or unshared, distinct and not unshared
     while len(chosen) < wanted.size:
         group = _best(groups, wanted.size - len(chosen), packed=packed, distinct=distinct)
         if group is None:

@@ -6,12 +6,13 @@ Source: NVIDIA/k8s-device-plugin `internal/plugin/server.go`, and its page on CD
 """
 
 import re
+from typing import get_args
 
 import msgspec
 
 from tessera.core.node.nodesharing import ListStrategy
 
-__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "Handover", "ListStrategies", "list_strategies"]
+__all__ = ["MAKE_DRIVER_SPEC", "CdiSupport", "Handover", "ListStrategies", "list_strategies", "read_strategies"]
 
 _CDI: frozenset[ListStrategy] = frozenset({"cdi-annotations", "cdi-cri"})
 MAKE_DRIVER_SPEC = "run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
@@ -23,6 +24,10 @@ _LEAST_CONTAINERD = (1, 7)
 _LEAST_KUBELET = (1, 29)
 """From which the kubelet passes on a device plugin's CDI names unless told otherwise (DevicePluginCDIDevices, beta;
 stable in 1.31). Source: KEP-4009 `kep.yaml`."""
+
+
+_UNKNOWN = "Unknown"
+"""What a kubelet says whose runtime does not answer. Source: kubernetes `pkg/kubelet/nodestatus/setters.go`."""
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +73,30 @@ class ListStrategies(msgspec.Struct, frozen=True, kw_only=True):
     """What to do about it."""
 
 
-def list_strategies(configured: tuple[ListStrategy, ...], node: CdiSupport) -> ListStrategies:
-    """Return the strategies of a node: those configured, else `cdi-cri` where everything has it, else `envvar`."""
+def read_strategies(text: str) -> tuple[ListStrategy, ...]:
+    """Return strategies written with commas between them; those that there are not are left out."""
+    known = text.split(",")
+    return tuple(each for each in get_args(ListStrategy) if each in known)
+
+
+def list_strategies(
+    configured: tuple[ListStrategy, ...], node: CdiSupport, former: tuple[ListStrategy, ...] = ()
+) -> ListStrategies:
+    """Return the strategies of a node: those configured, else `cdi-cri` where everything has it, else `envvar`.
+
+    Args:
+        configured: by the administrator.
+        node: what the node has for CDI.
+        former: those in force. They stay while the node does not say which runtime it has, as when containerd has
+            ended, and `cdi-cri` stays while the driver's specification is being written anew: neither opens the node.
+
+    """
     if configured:
         return ListStrategies(strategies=configured)
+    if former and (not node.kubelet or node.runtime.rpartition("://")[2] in ("", _UNKNOWN)):
+        return ListStrategies(strategies=former)
+    if "cdi-cri" in former:
+        node = msgspec.structs.replace(node, driver_spec=True)
     lacking, advice = _lacking(node)
     return ListStrategies(strategies=("envvar",) if lacking else ("cdi-cri",), fallback=lacking, advice=advice)
 

@@ -50,7 +50,8 @@ def pod(limits: dict[str, dict[str, int]], *shares: Share, annotations: dict[str
 
 
 INDEX = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "77"}
-ALLOCATION = {"scheduler.framework.gpushare.allocation": '{"0": {"1": 3, "2": 3}}'}
+GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
+ALLOCATION = {GPUSHARE_ALLOCATION: '{"0": {"1": 3, "2": 3}}'}
 
 # sentence: (pod, [(container, resource, units, [(GPU, MiB)], position, bound to the pod)])
 DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, int]], int, str]]]] = {
@@ -114,6 +115,11 @@ def test_age_and_end() -> None:
     plain = pod({"main": {NEED: 6}}, share(1, 6144))
     assert read_dues([plain]).dues[0].since_ns == 1_769_860_800 * 10**9
     assert read_dues([pod({"main": {GPUSHARE: 5}}, annotations=INDEX)]).dues[0].since_ns == 77
+    for text in ("0", "9" * 19):
+        hurried = pod({"main": {NEED: 6}}, share(1, 6144), annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": text})
+        assert read_dues([hurried]).dues[0].since_ns == 1_769_860_800 * 10**9, "only a binding's word counts"
+    endless = pod({"main": {GPUSHARE: 5}}, annotations=INDEX | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "9" * 5000})
+    assert read_dues([endless]).dues[0].since_ns == 1_769_860_800 * 10**9
     assert not read_dues([plain]).dues[0].ending
     assert not read_dues([plain]).dues[0].running
     assert read_dues([plain | {"status": {"phase": "Running"}}]).dues[0].running
@@ -137,6 +143,18 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "no shares at all": (
         pod({"main": {GPUSHARE: 6}}, annotations={"tessera.dev/assignment": "[]"}),
         "an assignment of 0 shares",
+    ),
+    "an allocation of less than nothing": (
+        pod({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 16, "1": -15}}'}),
+        "Expected `int` >= 0",
+    ),
+    "an allocation of more than there is": (
+        pod({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"0": 10000000000000000000000000}}'}),
+        "Expected `int` <= 1048576",
+    ),
+    "an allocation on a GPU that is none": (
+        pod({"main": {GPUSHARE: 1}}, annotations={GPUSHARE_ALLOCATION: '{"0": {"-1": 1}}'}),
+        "Expected `str` matching regex",
     ),
     "a time that is none": (
         pod({"main": {NEED: 6}}, share(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},

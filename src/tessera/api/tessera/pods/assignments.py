@@ -1,6 +1,8 @@
 """The devices of a running pod as annotations record them: Tessera's, and the two of gpushare."""
 
+import re
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -20,14 +22,18 @@ _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
 """Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`, gpushare-device-plugin
 `cmd/inspect/nodeinfo.go`: JSON of container index, GPU index, units of memory."""
 
-_INDEX_DIGITS = 3
+_GPU_INDEX = r"[0-9]{1,3}"
 """No node has a thousand GPUs."""
+_MOST_UNITS = 2**20
+"""Of gpushare's on one GPU: more than any has, in MiB too."""
 _WHOLE_PERCENT = 100
 _GIB = 1024
 _AMOUNTS = (Mode.MEMORY_SHARE, Mode.MPS)
 
 _DECODER = msgspec.json.Decoder(tuple[Share, ...])
-_ALLOCATION = msgspec.json.Decoder(dict[str, dict[str, int]])
+_Gpu = Annotated[str, msgspec.Meta(pattern=f"^{_GPU_INDEX}$")]
+_Units = Annotated[int, msgspec.Meta(ge=0, le=_MOST_UNITS)]
+_ALLOCATION = msgspec.json.Decoder(dict[str, dict[_Gpu, _Units]])
 
 
 def write_shares(shares: tuple[Share, ...]) -> str:
@@ -87,7 +93,7 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
     if not index.given or not memory_mib:
         return None
     text = index.text()
-    if not (text.isascii() and text.isdecimal() and len(text) <= _INDEX_DIGITS):
+    if not re.fullmatch(_GPU_INDEX, text):
         raise index.refuse("the index of a GPU")
     return (_share(int(text), memory_mib),)
 

@@ -1,6 +1,7 @@
 """What the assignments of a node's pods say about shares, container by container."""
 
 import datetime as dt
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 _ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 """Source: AliyunContainerService/gpushare-scheduler-extender `pkg/utils/const.go`."""
+_TIME_NS = re.compile(r"[0-9]{1,19}")
+"""Nanoseconds since 1970, of 64 bits at most."""
 _NS = 10**9
 
 
@@ -69,7 +72,7 @@ def _dues(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[Due]:
     if shares is None:
         return
     running = pod.get("status", "phase").value == "Running"
-    ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod)
+    ending, since_ns = pod.get("metadata", "deletionTimestamp").given, _since_ns(pod, need)
     initial, uid = set(_initial(pod)), str(pod.get("metadata", "uid").value or "")
     for ask, at, own in dealt(pod, need.asks, shares):
         units, shared = dict(_units(pod, ask.resource)), ask.resource in SHARE_RESOURCES
@@ -122,9 +125,11 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
                 yield container.get("name").text(), count(limit.value, limit.subject)
 
 
-def _since_ns(pod: Field) -> int:
+def _since_ns(pod: Field, need: Need) -> int:
+    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created."""
     assumed = pod.get("metadata", "annotations").get(_ASSUMED)
-    if assumed.given and assumed.text().isdecimal():
+    bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
+    if bound and _TIME_NS.fullmatch(assumed.text()):
         return int(assumed.text())
     created = pod.get("metadata", "creationTimestamp")
     if not created.given:

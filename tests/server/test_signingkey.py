@@ -1,0 +1,193 @@
+"""The servers' keys stay published: whatever is deleted, pods that run hold what they hold, until a key is revoked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from builders.kubeobjects import gpu, pod, share
+from builders.signed import STRANGER, config_map, signed
+from harness.servers import FULL, Asked, make_node, make_pod, servers, settle
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, SECRET, key_id, published_keys
+from tessera.clients.kube import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    PODS,
+    SECRETS,
+    Kind,
+    MemoryKube,
+    Object,
+    Selection,
+    WatchEvent,
+    annotations_of,
+)
+from tessera.server.settings import Limits
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Limits(sweep_s=0.05)
+
+
+@pytest.fixture
+async def kube() -> MemoryKube:
+    """Return a cluster with one node of one GPU, whose agent signs."""
+    made = MemoryKube()
+    await make_node(made, "a", gpu(0))
+    return made
+
+
+async def published(kube: MemoryKube) -> set[str]:
+    return set(published_keys(await kube.get(CONFIG_MAPS, KEYS, NAMESPACE)))
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(5):
+        while not await holds():  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.01)
+
+
+async def replaced(kube: MemoryKube, server: Asked) -> tuple[str, str]:
+    """Let the servers have another key; return the ids of the former and the present one."""
+    former = server.server.key.id
+    await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)
+    await server.server.key.renew()
+    await settle()
+    assert await published(kube) == {former, server.server.key.id}
+    return former, server.server.key.id
+
+
+async def without(kube: MemoryKube, key: str) -> None:
+    """Take one entry out of the ConfigMap, as an administrator revokes a key."""
+    await kube.patch(CONFIG_MAPS, KEYS, {"data": {key: None}}, namespace=NAMESPACE)
+    await settle()
+
+
+async def test_keys_that_are_deleted_are_written_again_at_once_also_the_former_ones(kube: MemoryKube) -> None:
+    """Long before a server would look again: a server that starts meanwhile would know none of them."""
+    async with servers(kube) as (server,):
+        keys = await replaced(kube, server)
+        await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+        await settle()
+        assert await published(kube) == set(keys)
+
+
+async def test_a_former_key_counts_though_another_server_writes_the_object_anew(kube: MemoryKube) -> None:
+    """Two servers know different keys, as where one starts: neither takes the other's away."""
+    async with servers(kube) as (server,):
+        assert await server.schedule(await make_pod(kube, "old", FULL), "a") == ""
+        former, present = await replaced(kube, server)
+        other = await make_pod(kube, "new", FULL)
+        await settle()
+        assert await server.fitting(other, "a") == []
+        await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+        await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="another")
+        for _ in range(30):
+            assert await server.fitting(other, "a") == []
+            await asyncio.sleep(0)
+        assert await published(kube) == {former, present, key_id(STRANGER.public)}
+        async with servers(kube) as (second,):
+            assert await second.fitting(other, "a") == []
+
+
+async def test_the_key_that_signs_is_published_again_where_its_entry_is_removed(kube: MemoryKube) -> None:
+    """Whether it is written is decided by what the API server has, not by what a late watch shows."""
+    async with servers(kube, limits=QUICK) as (server,):
+        present = server.server.key.id
+        await without(kube, present)
+        await until(lambda: _has(kube, present))
+
+
+async def _has(kube: MemoryKube, key: str) -> bool:
+    return key in await published(kube)
+
+
+async def test_a_key_that_is_revoked_is_not_written_again_and_what_it_signed_is_void(kube: MemoryKube) -> None:
+    """An administrator removes one entry from the object that exists: that is meant."""
+    async with servers(kube, 2, limits=QUICK) as (server, other):
+        assert await server.schedule(await make_pod(kube, "old", FULL), "a") == ""
+        former, present = await replaced(kube, server)
+        await other.server.key.renew()
+        waiting = await make_pod(kube, "new", FULL)
+        await without(kube, former)
+        await asyncio.sleep(4 * QUICK.sweep_s)
+        assert await published(kube) == {present}
+        for each in (server, other):
+            assert set(each.server.view.authority.servers) == {present}
+            assert await each.fitting(waiting, "a") == ["a"]
+        found = await kube.get(PODS, "old", "ns") or {}
+        assert former in annotations_of(found)["tessera.dev/assignment-signature"]
+
+
+async def test_a_key_that_came_back_with_another_object_can_be_revoked_there(kube: MemoryKube) -> None:
+    async with servers(kube, limits=QUICK) as (server,):
+        former, present = await replaced(kube, server)
+        await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+        await until(lambda: _has(kube, former))
+        await settle()
+        await without(kube, former)
+        await asyncio.sleep(4 * QUICK.sweep_s)
+        assert await published(kube) == {present}
+
+
+class Late(MemoryKube):
+    """An API that tells changes of the keys when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tells = asyncio.Event()
+        self.tells.set()
+
+    async def watch(self, kind: Kind, since: str, selection: Selection = EVERYTHING) -> AsyncIterator[WatchEvent]:
+        async for event in super().watch(kind, since, selection):
+            if kind == CONFIG_MAPS:
+                await self.tells.wait()
+            yield event
+
+
+async def test_a_key_that_was_revoked_unseen_is_not_written_again() -> None:
+    """The server looks at the object before it writes, and takes in what it sees there."""
+    kube = Late()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, limits=QUICK) as (server,):
+        former, present = await replaced(kube, server)
+        kube.tells.clear()
+        await without(kube, former)
+        await asyncio.sleep(4 * QUICK.sweep_s)
+        assert await published(kube) == {present}
+
+
+class Forgetful(MemoryKube):
+    """An API without the ConfigMap of keys for as long as a test wants it so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without = False
+        self.asked = asyncio.Event()
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        if self.without and kind == CONFIG_MAPS:
+            self.asked.set()
+            return None
+        return await super().get(kind, name, namespace)
+
+
+async def test_who_asks_for_an_unknown_key_waits_while_the_object_is_gone() -> None:
+    """That there are no keys at all says nothing about one of them: a server writes them again."""
+    kube = Forgetful()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        kube.without = True
+        forged = signed(pod("forged", FULL, share(0, 40000), node="a"), STRANGER)
+        forged["metadata"]["resourceVersion"] = "1000"
+        server.server.view.take_pod(forged)
+        async with asyncio.timeout(5):
+            await kube.asked.wait()
+        await settle()
+        assert server.server.view.ledger.pods_on("a")[0].shares
+        kube.without = False
+        await until(lambda: _settled(server))
+        assert server.server.view.ledger.pods_on("a")[0].shares == ()
+
+
+async def _settled(server: Asked) -> bool:
+    return not server.server.view.doubts
