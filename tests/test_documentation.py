@@ -1,29 +1,60 @@
-"""What the documentation points at is there, and the commands it shows on the examples work."""
+"""Documentation stays true: links and named files exist, and the commands that pages show run."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from tessera.cli import main
+from tessera.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")))
+CURRENT = [page for page in PAGES if page.parent.name != "decisions" and page.name != "CHANGELOG.md"]
+"""Pages about the program as it is; decisions and the changelog are history."""
 LINK = re.compile(r"\[[^]]*\]\(([^)#]*)(?:#([^)]*))?\)")
-
+HTML_LINK = re.compile(r'(?:src|href)="([^"]+)"')
+BLOCK = re.compile(r"^```(?:sh|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
-    r"^[ #$]*(?:\.venv/bin/)?tessera (.*\bexamples/.*?|simulate synthetic.*?)(?: +#.*)?$", re.MULTILINE
+    r"^[ #$]*(?:[^|#\n]* \| )?(?:\.venv/bin/|kubectl )?tessera (?!COMMAND)(.*?)(?: +#.*| &.*| \| .*)?$"
 )
-SHOWN = sorted(
-    {
-        command
-        for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("examples", "**/*.*"), ("src/tessera/cli", "*.py"))
-        for path in (ROOT / folder).glob(pattern)
-        for command in COMMAND.findall(path.read_text())
-    }
+NAMED = re.compile(
+    r"(?<![\w./{-])(?:docs|deploy|examples|scripts|tests|bench|native|testbed|src)/[\w./-]*\w|\b[A-Z]+\.md\b"
 )
+
+RUN = re.compile(r"examples/|^simulate synthetic|^profiles\b")
+"""What is run needs no cluster, no GPU and no root; of other commands only the options are checked."""
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """Yield the pages and help texts, each with the `tessera` commands that it shows."""
+    texts = [(str(page.relative_to(ROOT)), "\n".join(BLOCK.findall(page.read_text()))) for page in CURRENT]
+    comments = list(ROOT.glob("examples/**/*.yaml"))
+    texts += [(str(path.relative_to(ROOT)), path.read_text()) for path in comments]
+    texts += [(f"tessera {name} --help", command.epilog or "") for name, command in commands()]
+    for source, text in texts:
+        for line in text.splitlines():
+            if found := COMMAND.match(line):
+                yield source, found[1]
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {each}", below) for each, below in command.commands.items())
+
+
+SHOWN = sorted(set(shown()))
 
 
 def anchors(page: Path) -> set[str]:
@@ -35,13 +66,20 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_links_lead_somewhere(page: str) -> None:
     broken = []
-    for target, anchor in LINK.findall((ROOT / page).read_text()):
+    text = (ROOT / page).read_text()
+    for target, anchor in [*LINK.findall(text), *((each, "") for each in HTML_LINK.findall(text))]:
         if "://" in target:
             continue
         path = (ROOT / page).parent / target if target else ROOT / page
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(f"{target}#{anchor}" if anchor else target)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in CURRENT])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    named = NAMED.findall((ROOT / page).read_text())
+    assert [name for name in named if not list(ROOT.glob(name)) and not list((ROOT / "docs").glob(name))] == []
 
 
 def test_pages_that_the_source_names_are_there() -> None:
@@ -54,6 +92,21 @@ def test_pages_that_the_source_names_are_there() -> None:
     assert sorted(page for page in named if not (ROOT / page).exists()) == []
 
 
+def test_paths_in_the_tables_of_the_architecture_page_exist() -> None:
+    """A name in code there is a module or package of the program, or a folder beside it."""
+    rows = [line for line in (ROOT / "docs/architecture.md").read_text().splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`((?:[a-z]\w*/)*[a-z]\w*(?:\.py)?)`", row)}
+    tops = (ROOT / "src/tessera", ROOT)
+    found = {name for name in named for top in tops if (top / name).exists() or (top / f"{name}.py").exists()}
+    assert len(named) > 40
+    assert sorted(named - found) == []
+
+
+def test_the_architecture_page_answers_twenty_questions() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert len(re.findall(r"^\| .*\? \|", text.partition("## Twenty questions")[2], re.MULTILINE)) == 20
+
+
 def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
@@ -63,13 +116,56 @@ def test_every_decision_is_in_the_index() -> None:
     assert len({name[:4] for name in records}) == len(records), "each number once"
 
 
+def test_the_readme_has_every_command_and_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in COMMANDS if f"| `tessera {name}" not in text] == []
+    pages = [str(page.relative_to(ROOT)) for page in CURRENT if page.name != "README.md"]
+    assert [page for page in pages if f"({page})" not in text] == []
+
+
 def test_commands_are_found() -> None:
-    assert len(SHOWN) >= 8
+    ran = {command for _, command in SHOWN if RUN.search(command)}
+    assert len(ran) >= 15
+    assert len(SHOWN) >= 80
 
 
-@pytest.mark.parametrize("command", SHOWN)
-def test_a_command_shown_on_an_example_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", sorted({command for _, command in SHOWN if RUN.search(command)}))
+def test_a_command_that_is_shown_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, shlex.split(command))
     assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize(("source", "command"), [each for each in SHOWN if not RUN.search(each[1])])
+def test_a_command_that_is_shown_has_the_options_it_is_shown_with(source: str, command: str) -> None:
+    """Nothing is run: it may name clusters, files and GPUs that are not here."""
+    name, *arguments = shlex.split(command)
+    context = click.Context(main, info_name="tessera", resilient_parsing=True)
+    found = main.get_command(context, name)
+    assert found is not None, source
+    while isinstance(found, click.Group) and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        found = found.commands[name]
+    options = {option for each in found.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    if command.startswith("explain pod"):
+        options |= {"-n", "-f", "--namespace"}
+    given = [argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)]
+    assert [option for option in given if option not in options] == [], source
+
+
+@pytest.mark.parametrize("page", ["docs/simulated-gpus.md", "docs/mig.md"])
+def test_a_quick_start_on_simulated_gpus_runs(page: str, tmp_path: Path) -> None:
+    """The block that creates GPUs runs in a shell as it is shown; of a transcript the lines after `$`."""
+    block = next(each for each in BLOCK.findall((ROOT / page).read_text()) if "sim-gpus create" in each)
+    typed = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ") or "$ " not in block]
+    home = {"XDG_STATE_HOME": str(tmp_path), "TESSERA_MIG_STATE_DIR": str(tmp_path / "state")}
+    environ = {**os.environ, **home, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environ.pop("TESSERA_NVMLSIM_STATE", None)
+    subprocess.run(["bash", "-e", "-c", "\n".join(typed)], check=True, env=environ, cwd=tmp_path, timeout=60)
+
+
+def test_scripts_that_pages_show_exist_and_can_be_run() -> None:
+    named = {name for page in CURRENT for name in re.findall(r"\bscripts/[a-z]+\b", page.read_text())}
+    assert named >= {"scripts/demo", "scripts/test"}
+    assert [name for name in sorted(named) if not os.access(ROOT / name, os.X_OK)] == []

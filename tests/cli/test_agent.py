@@ -9,7 +9,7 @@ from tessera.cli import main
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        ([], "--node: found none, wanted the name of this node's object"),
+        ([], "--node: found no name, wanted the name of this Node object"),
         (
             ["--node=n1", "--reboot-command=/nowhere/reboot now"],
             "--reboot-command: found no program '/nowhere/reboot', wanted a program of this machine and its arguments",

@@ -91,7 +91,7 @@ def test_the_picture_is_one_svg_with_a_name_and_a_description(scene: Scene) -> N
     assert (root.get("role"), root.get("width"), root.get("aria-labelledby")) == ("img", "1200", "title desc")
     assert (root[0].tag, root[0].get("id"), root[0].text) == (f"{SVG}title", "title", "Tomorrow's <plan>")
     assert (root[1].tag, root[1].get("id")) == (f"{SVG}desc", "desc")
-    assert f"{len(scene.plan.pending)} waiting" in (root[1].text or "")
+    assert f"{len(scene.plan.pending)} pending" in (root[1].text or "")
 
 
 @each_scene
@@ -211,13 +211,13 @@ def test_marks_tell_running_new_and_unprotected() -> None:
     ]
     new = [seat for seat in classed(root, "seat") if seat.find(f"{SVG}path") is not None]
     assert [seat.findtext(f"{SVG}title", "").partition(" ")[0] for seat in new] == ["default/asr-0", "default/asr-1"]
-    assert "to be cut" in new[0].findtext(f"{SVG}title", "")
-    assert "there already" in outlined[0].findtext(f"{SVG}title", "")
+    assert "to be created" in new[0].findtext(f"{SVG}title", "")
+    assert "exists" in outlined[0].findtext(f"{SVG}title", "")
 
 
 DASHED = {
     "time-slicing has a dashed edge and an open lock": ("a T4 with 14 clients", "4 3", "no memory isolation"),
-    "MPS has a plain edge and a closed lock": ("bare pods and many workloads", None, "limits kept by the driver"),
+    "MPS has a plain edge and a closed lock": ("bare pods and many workloads", None, "limits enforced by the driver"),
 }
 
 
@@ -232,7 +232,7 @@ def test_isolation_shows_at_the_edge(name: str, dashes: str | None, words: str) 
 def test_what_waits_is_told_with_the_reason() -> None:
     scene = SCENES["a Job of 60 on eight GPUs in sevenths"]()
     words = " ".join(" ".join(drawn(scene).itertext()).split())
-    assert "Waiting: 4 pods" in words
+    assert "Pending: 4 pods" in words
     assert "mig-batch-56, mig-batch-57, mig-batch-58, mig-batch-59" in words
     assert scene.plan.pending[0].reason in words
 
@@ -415,9 +415,9 @@ def test_twenty_four_workloads_look_different() -> None:
 
 
 FREE = {
-    "what the largest opening takes is named": (Sharing(), 4, "4 units free", "fits 3g.40gb"),
-    "a unit no instance can start at fits nothing": (Sharing(), 7, "1 unit free", "nothing fits"),
-    "where the layout is fixed nothing is promised": (Sharing(recut=False), 7, "1 unit free", ""),
+    "what the largest opening takes is named": (Sharing(), 4, "4 slices free", "fits 3g.40gb"),
+    "a unit no instance can start at fits nothing": (Sharing(), 7, "1 slice free", "nothing fits"),
+    "where the layout is fixed nothing is promised": (Sharing(recut=False), 7, "1 slice free", ""),
 }
 
 
@@ -448,4 +448,4 @@ def test_an_instance_that_a_pod_runs_on_is_there() -> None:
     scene = Scene()
     node = scene.node("n", "H100-80GB")
     scene.instance((node, 0), "3g.40gb", 0, [scene.pod("runs", running=True)], exists=False)
-    assert "to be cut" not in " ".join(drawn(scene).itertext()).replace("none to be cut", "")
+    assert "to be created" not in " ".join(drawn(scene).itertext()).replace("none to be created", "")

@@ -56,7 +56,7 @@ def words(result: Result) -> str:
 def test_a_pod_that_waits() -> None:
     got = words(run("pod", "large", "-n", "ns", "-f", "-"))
     for want in (
-        "ns/large needs 36 GiB with driver isolation waiting",
+        "ns/large needs 36 GiB with driver isolation pending",
         "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
         "2026-01-01T00:00:01Z Warning FailedScheduling: 0/30 nodes are available - 2026-01-01T00:00:02Z",
         "FailedScheduling (2 times): 0/31 nodes are available",
@@ -72,14 +72,14 @@ def test_a_pod_that_runs() -> None:
         "running on gpu-a",
         "8192 MiB of GPU 0 (mps), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
         "tessera-scheduler bound it to gpu-a",
-        "Each node, were it not there yet",
+        "Each node, if the pod were scheduled again",
     ):
         assert want in got
 
 
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
     objects = [node(), gpunode("a", gpu(0)), pod("p", NEED, share(3, 8192))]
-    assert "8192 MiB of GPU 3 (memory-share), a GPU that the node does not have" in words(
+    assert "8192 MiB of GPU 3 (memory-share), the node has no such GPU" in words(
         run("pod", "p", "-n", "ns", "-f", "-", objects=objects)
     )
 
@@ -110,7 +110,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no name": (["pod", "-n", "ns", "-f", "-"], ["Missing argument 'NAME'"]),
     "a file beside a cluster": (["pod", "large", "-f", "-", "--context", "x"], ["--context", "--filename"]),
     "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
-    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "give manifests with -f"]),
+    "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "manifests, with -f"]),
 }
 
 
@@ -124,7 +124,7 @@ def test_bad_input_is_one_clear_error(sentence: str) -> None:
 
 
 def test_help_is_that_of_the_pod() -> None:
-    assert "Explain where pod NAME of a live cluster is" in words(run("pod", "--help"))
+    assert "Explain where pod NAME of a live cluster runs" in words(run("pod", "--help"))
     assert "explain pod notebook-3" in words(run("--help"))
     assert all(
         f"--{(each.name or '').replace('_', '-')}" in each.opts for each in command.params if each.name != "name"

@@ -89,7 +89,7 @@ def lines(result: Result) -> list[str]:
 
 
 NARROW = """\
-GPU LAYOUT                              MODE          GRANTED      HEALTH
+GPU LAYOUT                              MODE          ALLOCATED    HEALTH
     pods                                isolation     used         fragmented
 gpu-a  10.0.0.5  4 x A100-40GB  driver 580.95.05  policy batch
 0   │2g.10gb│- 2g   │?  │░░░│1g │░░░│   MIG           14.4/40 GiB  healthy
@@ -105,19 +105,19 @@ gke-cluster-europe-west4-pool-2-a1b2c3d4-x7k2  10.0.0.45  2 x T4
     ns/nb-0, ns/nb-1                    none          -            0 %
 1   │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│ (time-sliced) 0/15 GiB     healthy
                                         -             -            0 %
-waits: team/w1, needs nvidia.com/mig-3g.20gb; tessera explain pod tells why
-░ free   - an instance that nobody holds   ? an instance to be cut"""
+pending: team/w1 needs nvidia.com/mig-3g.20gb; see tessera explain pod
+░ free   - unused MIG instance   ? MIG instance to be created"""
 
 
 def test_every_gpu_drawn_on_80_columns() -> None:
     got = lines(run("-o", "wide", columns=80))
     assert got[: len(NARROW.splitlines())] == NARROW.splitlines()
     assert " ".join(got[len(NARROW.splitlines()) :]).startswith(
-        "5 of 6 GPUs in use; 89.9 GiB of 190 GiB granted (47 %)"
+        "5 of 6 GPUs in use; 89.9 GiB of 190 GiB allocated (47 %)"
     )
 
 
-HEADER = "NODE GPU MODEL LAYOUT MODE ISOLATION GRANTED COMPUTE USED HEALTH FRAG PODS"
+HEADER = "NODE GPU MODEL LAYOUT MODE ISOLATION ALLOCATED COMPUTE USED HEALTH FRAG PODS"
 SECOND = (
     "gpu-a 1 A100-40GB │16 GiB vllm-0 │8 GiB │░░░░░░░░░░░░░░░░░░░│ MPS MPS 24/40 GiB 60 % 19 GiB healthy 57 %"
     " ns/vllm-0, ns/vllm-1 (starting)"
@@ -162,12 +162,12 @@ def test_what_is_wrong_is_shown_below() -> None:
     text = " ".join(" ".join(lines(run("-o", "wide", objects=BROKEN))).split())
     for words in (
         "!!!!!",
-        "! held twice",
+        "! allocated twice",
         "conflict",
         "a: ns/p3 holds GPU 9, which the node does not have",
         "a GPU 0: held at once: 3g.20gb at 0 and 2g.10gb at 2 share unit 2",
         "a GPU 1: 50000 MiB is more than the GPU's 40960 MiB",
-        "a: ns/p4 runs here, and nobody recorded which GPU it holds",
+        "a: ns/p4 runs here, and its GPU is not recorded",
         "GeForce-9999",
         "(97 %)",
     ):
@@ -178,8 +178,8 @@ def test_many_that_wait_and_many_conflicts_are_counted() -> None:
     waiting = [pod(f"w{n}", NEED, node=None) for n in range(15)]
     wrong = [pod(f"x{n}", NEED, share(9, 4096)) for n in range(25)]
     text = run("-o", "wide", objects=[node(), gpunode("a", gpu(0)), *waiting, *wrong]).stdout
-    assert "and 3 more pods waiting" in text
-    assert "and 5 more of the like" in text
+    assert "and 3 more pods pending" in text
+    assert "and 5 more; -o json has all" in text
 
 
 TABLE = f"""\
@@ -438,9 +438,9 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(kind: str, monkeypa
     got = capture.get()
     words = (
         "waiting for the cluster",
-        "not up to date: list pods",
+        "out of date: list pods",
         f"{len(cluster.pods)} pods",
-        "not up to date: list nodes",
+        "out of date: list nodes",
     )
     positions = [got.find(each) for each in words]
     assert positions == sorted(positions)

@@ -91,13 +91,13 @@ def test_list_shows_gpus_instances_users_and_what_could_be(tmp_path: Path) -> No
     node.driver.start_process("GPU-1", 78)
     text = node.run("list", "-f", str(node.file)).stdout
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "0 A100-40GB on GPU-0" in lines
+    assert "0 A100-40GB, MIG on GPU-0" in lines
     assert "3g.20gb at 0 process 77 MIG-0-0" in lines
     assert "3g.20gb at 4 MIG-0-1" in lines
-    assert "1 T4 no MIG process 78 GPU-1" in lines
-    assert "2 A100-40GB lost GPU-2" in lines
-    assert "3 A100-40GB off, on after a reset GPU-3" in lines
-    assert any(line.startswith("configurations half-half, all-disabled, all-enabled, all-1g.5gb,") for line in lines)
+    assert "1 T4, no MIG process 78 GPU-1" in lines
+    assert "2 A100-40GB, lost GPU-2" in lines
+    assert "3 A100-40GB, MIG off, on after a reset GPU-3" in lines
+    assert any(line.startswith("Configurations: half-half, all-disabled, all-enabled, all-1g.5gb,") for line in lines)
     plain = node.json("list")
     assert plain["gpus"][0]["mig"] == {"current": True, "pending": True}
     assert plain["gpus"][0]["instances"][0] == {
@@ -156,7 +156,7 @@ class Refusing(MemoryKube):
 
 DOWN = Unavailable("the API server", found="no answer", wanted="one")
 WITHOUT: dict[str, tuple[tuple[str, ...], TesseraError | TimeoutError, str]] = {
-    "no name": ((), DOWN, "--node or NODE_NAME names this node's object"),
+    "no name": ((), DOWN, "no node name, from --node or NODE_NAME"),
     "no API": (("--node", "n1"), DOWN, "the API server: found no answer"),
     "a silent API": (("--node", "n1"), TimeoutError(), "the API server did not answer within 10 s"),
 }
@@ -213,7 +213,7 @@ def test_dry_run_shows_steps_and_whom_each_disturbs(tmp_path: Path) -> None:
     ]
     text = node.run("apply", "-f", str(node.file), "--dry-run").stdout
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "destroy 1g.5gb at 0 nobody" in lines
+    assert "destroy 1g.5gb at 0 nothing" in lines
     assert "destroy 1g.5gb at 1 process 77" in lines
     assert node.layouts() == [SEVEN[:2]]
     assert "switch MIG off" in node.run("apply", "-c", "all-disabled", "--dry-run").stdout
@@ -264,7 +264,11 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "want"),
     [
-        ((), 2, "--evict: found no name of this node, wanted that of its Node object; accepted: --node or NODE_NAME"),
+        (
+            (),
+            2,
+            "--evict: found no node name, wanted the name of this node's Node object; accepted: --node or NODE_NAME",
+        ),
         (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
     ],
 )
@@ -280,7 +284,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
-    assert "--evict: found no kubelet at /nowhere/kubelet.sock, wanted the kubelet's record" in without.stderr
+    assert "--evict: found no kubelet at /nowhere/kubelet.sock, wanted the kubelet's PodResources" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
     alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
@@ -323,7 +327,7 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
             card(pending=True),
             ("apply", "-c", "all-1g.5gb"),
             4,
-            "found needs reset: GPU 0: MIG is switched on with the next",
+            "found needs reset: GPU 0: MIG mode changes to on at the next",
         ),
         (
             card(layout=HALVES),
@@ -357,7 +361,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_pa
     given = ("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "file" / "layouts.json"))
     result = node.run(*given, code=4)
     assert "done" in result.stdout
-    assert "error: the layout is applied and its checkpoint is not written: " in result.stderr
+    assert "error: the layout is applied, but its checkpoint could not be written: " in result.stderr
     assert "wanted a checkpoint that can be written" in result.stderr
     assert node.layouts() == [SEVEN]
     assert json.loads(node.run(*given, "-o", "json", code=4).stdout)["gpus"][0]["result"] == "unchanged"
@@ -451,7 +455,7 @@ def test_what_is_written_down_comes_back_at_its_places(tmp_path: Path) -> None:
     layout = at(A100, ("1g.5gb", 3), ("3g.20gb", 4))
     node = Node(card(layout=layout), folder=tmp_path)
     file = str(tmp_path / "mig.json")
-    assert "2 instances of 1 GPUs are written to" in node.run("checkpoint", "--checkpoint", file).stdout
+    assert "2 instances of 1 GPUs written to" in node.run("checkpoint", "--checkpoint", file).stdout
     assert node.json("checkpoint", "--checkpoint", file)["gpus"][0]["uuid"] == "GPU-0"
     node.driver.reset("GPU-0")
     planned = node.json("restore", "--checkpoint", file, "--dry-run")["gpus"][0]

@@ -79,7 +79,7 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "a policy beside the exact solver": (
         ["--gpus", "T4", "--exact", "--policy", "tessera"],
         "",
-        ["--policy", "--exact beside it"],
+        ["--policy", "--exact as well"],
     ),
     "no number of GPUs": (["--fleet", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
     "cores without end": (["--fleet", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
@@ -161,7 +161,7 @@ UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
     "MiB when the user says so": (["--share-unit", "MiB"], "", 4096, 4096, ""),
     "MiB where the nodes show it": ([], json.dumps(GPUSHARE), 4096, 4096, ""),
     "GiB where the user says so against the nodes": (["--share-unit", "GiB"], json.dumps(GPUSHARE), 4, 4096, ""),
-    "a number of MiB read as GiB is noted": ([], "", 4096, None, "say --share-unit MiB"),
+    "a number of MiB read as GiB is noted": ([], "", 4096, None, "use --share-unit MiB"),
 }
 
 
@@ -209,16 +209,14 @@ def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
 def test_many_objects_without_pods_are_one_note_and_none_at_all_is_noted() -> None:
     services = "\n---\n".join(f"{{kind: Service, apiVersion: v1, metadata: {{name: s{i}}}}}" for i in range(5))
     result = run("plan", "--gpus", "T4", "-f", "-", given=services)
-    want = (
-        "note: Service s0, Service s1, Service s2 and 2 more like these: left out, no pods are read from such objects"
-    )
+    want = "note: Service s0, Service s1, Service s2 and 2 more: skipped, Tessera reads no pods from these kinds"
     assert result.stderr.splitlines() == [want]
     assert run("plan", "--gpus", "T4", "-f", "-", given="").stderr == "note: no workload in -\n"
 
 
 def test_a_plan_of_nothing_says_how_manifests_are_given() -> None:
     result = run("plan", "--gpus", "T4")
-    assert (result.exit_code, result.stderr) == (0, "note: there is nothing to place; -f reads manifests\n")
+    assert (result.exit_code, result.stderr) == (0, "note: no pending pods; pass manifests with -f\n")
 
 
 def test_explain_breaks_no_word_and_cuts_nothing_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +254,7 @@ def test_a_pod_that_runs_already_is_not_planned_again(tmp_path: Path) -> None:
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
     result = run("plan", "--fleet", "-", "-f", str(tmp_path / "a.yaml"), "-o", "json", given=cluster)
     assert json.loads(result.stdout)["summary"]["placed"] == 0
-    assert "default/a is in the fleet already" in result.stderr
+    assert "default/a is already in the fleet" in result.stderr
 
 
 def test_a_node_both_in_the_fleet_and_in_short_form() -> None:
@@ -273,14 +271,14 @@ def test_explain_tells_alike_nodes_once_and_no_more_than_a_screen_of_kinds() -> 
     nodes = "\n".join(f"- {{name: n{i}, gpus: 2xT4, taints: ['k{i}:NoSchedule']}}" for i in range(25))
     fleet = f"kind: Fleet\nnodes:\n{nodes}\n---\n{pod('nvidia.com/gpu: 1')}"
     many = run("explain", "a", "--fleet", "-", given=fleet).stdout
-    assert "and 5 more nodes; all with -o json" in many
+    assert "and 5 more nodes; -o json has all" in many
 
 
 def test_explain() -> None:
     vllm = ("explain", "vllm", "--gpus", "8xH100-80GB", "-f", str(EXAMPLES / "2-vllm-replicas/vllm.yaml"))
     table = " ".join(run(*vllm).stdout.split())
     assert "3g.40gb" in table
-    assert "16 placed (node-0 GPU 0-7), 0 waiting" in table
+    assert "16 placed (node-0 GPU 0-7), 0 pending" in table
     assert "Ways to serve 37 GiB with hardware isolation" in table
     (found,) = json.loads(run(*vllm, "-o", "json").stdout)
     assert len(found["placed"]) == 16

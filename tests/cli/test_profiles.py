@@ -32,18 +32,18 @@ def rows(text: str) -> dict[str, list[str]]:
     ],
 )
 def test_gke_table_of_partitions_comes_out(gpu: str, want: dict[str, int]) -> None:
-    table = rows(shown(gpu).partition("unit ")[0])
+    table = rows(shown(gpu).partition("slice ")[0])
     assert {name: int(table[name][3]) for name in want} == want
 
 
 def test_a_profile_row_has_slices_memory_count_sm_id_starts_and_how_they_are_known() -> None:
-    table = rows(shown("H100-80GB").partition("unit ")[0])
-    assert table["2g.20gb"] == ["2g.20gb", "2", "20090", "3", "32", "14", "0", "2", "4", "seen"]
+    table = rows(shown("H100-80GB").partition("slice ")[0])
+    assert table["2g.20gb"] == ["2g.20gb", "2", "20090", "3", "32", "14", "0", "2", "4", "observed"]
 
 
-def test_placements_are_drawn_under_their_units() -> None:
-    lines = {line.split()[0]: line for line in shown("H100-80GB").partition("unit ")[2].splitlines() if line.strip()}
-    axis = next(line for line in shown("H100-80GB").splitlines() if line.startswith("unit "))
+def test_placements_are_drawn_under_their_memory_slices() -> None:
+    lines = {line.split()[0]: line for line in shown("H100-80GB").partition("slice ")[2].splitlines() if line.strip()}
+    axis = next(line for line in shown("H100-80GB").splitlines() if line.startswith("slice "))
     assert lines["4g.40gb"] == "4g.40gb     [──────────0───────────]"
     assert lines["2g.20gb"] == "2g.20gb     [────0─────][────2─────][────4─────]"
     ones = lines["1g.10gb"]
@@ -53,16 +53,16 @@ def test_placements_are_drawn_under_their_units() -> None:
 @pytest.mark.parametrize(
     ("gpu", "want"),
     [
-        pytest.param("A100-40GB", r"layouts +239 are maximal", id="maximal layouts"),
+        pytest.param("A100-40GB", r"layouts +239 maximal layouts", id="maximal layouts"),
         pytest.param("A100-40GB", r"mig-parted +all-disabled, all-enabled, all-1g\.5gb,", id="named configurations"),
         pytest.param("A100-40GB", r"also called +A100-SXM4-40GB,", id="other names"),
-        pytest.param("A100-40GB", r"media +one GPU holds one instance with \+me", id="media rule"),
+        pytest.param("A100-40GB", r"media +at most one \+me instance per GPU", id="media rule"),
         pytest.param("A100-40GB", r"sources +smi: memory total", id="sources"),
-        pytest.param("A100-40GB", r"seen +nvidia-smi's list of placements", id="how placements are known"),
+        pytest.param("A100-40GB", r"observed +placements as nvidia-smi lists them", id="how placements are known"),
         pytest.param("B300", r"1g\.34gb +1 +~30942 ", id="an estimate is marked"),
-        pytest.param("B300", r"memory +~ is an estimate", id="and explained"),
+        pytest.param("B300", r"memory +~ is a low estimate", id="and explained"),
         pytest.param("RTX-PRO-5000", r"2g\.24gb-me +2 +~\d+ +1 +\? +unknown", id="placements not known"),
-        pytest.param("RTX-PRO-5000", r"placement units not known", id="an axis not known"),
+        pytest.param("RTX-PRO-5000", r"memory slices unknown", id="an axis not known"),
         pytest.param("RTX-PRO-5000", r"note +placements were not found", id="a note"),
         pytest.param("T4", r"^T4, Turing, 15360 MiB usable, no MIG\n", id="a GPU without MIG"),
         pytest.param("L40", r"no MIG\nsources  smi", id="a GPU without other names"),
@@ -76,10 +76,10 @@ def test_without_a_model_all_are_listed() -> None:
     text = shown()
     table = rows(text)
     assert {each.name for each in CATALOGUE} <= table.keys()
-    assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "7", "8", "seen"]
+    assert table["H100-80GB"] == ["H100-80GB", "Hopper", "81559", "7", "8", "observed"]
     assert table["T4"] == ["T4", "Turing", "15360", "no", "MIG"]
     assert "~45776" in text
-    assert "~ is an estimate" in text
+    assert "~ is a low estimate" in text
 
 
 def test_json_of_all_models_is_a_summary_each() -> None:
@@ -125,5 +125,5 @@ def test_help_has_examples() -> None:
 @pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.units], ids=lambda each: each.name)
 def test_every_model_can_be_drawn(gpu: Any) -> None:
     """Placements of one profile lie side by side on every model, so one line is enough for each."""
-    boxes = rows(shown(gpu.name).partition("unit ")[2])
+    boxes = rows(shown(gpu.name).partition("slice ")[2])
     assert all("".join(boxes[each.name]).count("[") == len(each.starts) for each in gpu.profiles)

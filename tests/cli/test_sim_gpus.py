@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from tessera.cli import main
 
 CUT = """
-import harness.nvmlcalls as c, pynvml as n
+import pynvml as n
+from harness import nvmlcalls as c
 n.nvmlInit()
 gpu = n.nvmlDeviceGetHandleByIndex(0)
 n.nvmlDeviceSetMigMode(gpu, 1)
@@ -85,12 +86,12 @@ def test_the_list_has_gpus_instances_processes_limits_and_faults(cut: str) -> No
     done("fault", "needs-reset", "0")
     text = done("list")
     rows = [line.split() for line in text.splitlines()]
-    assert ["0", "2", "3g.20gb", "4:4", cut, "7"] in rows
-    assert ["0", "7", "1g.5gb", "0:1", "no", "compute", "instance"] in rows
+    assert ["0", "2", "3g.20gb", "at", "4", cut, "7"] in rows
+    assert ["0", "7", "1g.5gb", "at", "0", "no", "compute", "instance"] in rows
     assert ["7", "0", "2/0", "512", "0", "compute", "train.py"] in rows
-    assert ["nvmlDeviceGetName", "1", "its", "result", "0", "for", "ever", "1.5"] in rows
+    assert ["nvmlDeviceGetName", "1", "real", "result", "0", "for", "ever", "1.5"] in rows
     assert "NVIDIA A100-SXM4-40GB" in text
-    assert "change of MIG mode needs a reset" in text
+    assert "MIG mode needs a reset" in text
     assert "lost" in text
 
 
@@ -129,7 +130,7 @@ WRONG = {
     "no such process": (["process", "remove", "5"], 2, "no such process"),
     "a process beside the instances": (["process", "add", "0"], 2, "with MIG on an instance"),
     "memory that is not there": (["process", "add", "1", "--memory", "99999"], 5, "too little free memory"),
-    "two kinds of reset": (["reset", "--gpu", "0", "--reboot"], 2, "one of them at most"),
+    "two kinds of reset": (["reset", "--gpu", "0", "--reboot"], 2, "only one of them"),
     "no such model": (["create", "--gpus", "2xA100", "--replace"], 2, "A100-40GB, A100-80GB"),
 }
 

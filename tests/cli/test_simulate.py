@@ -184,7 +184,7 @@ WRONG = {
         for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--cut-s", "nan"))
     },
     "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: found no --load"),
-    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: found --load beside it"),
+    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: found --load as well"),
     "a log in the place of a folder": (["--trace", "tiny", "--policy", "random", "--log", "/"], "Is a directory"),
     "a negative seed": (["--trace", "tiny", "--seed", "-1"], "--seed"),
     "two logs in one stream": (

@@ -57,14 +57,14 @@ def test_a_plan_of_nothing_is_one_line() -> None:
     scene = SCENES["an empty fleet"]()
     assert scene.plan == Plan(policy="tessera")
     assert scene.snapshot == Snapshot(nodes=())
-    want = "0 of 0 pods placed; 0 of 0 GPUs in use; 0 % of GPU memory granted; policy tessera"
+    want = "0 of 0 pods placed; 0 of 0 GPUs in use; 0 % of GPU memory allocated; policy tessera"
     assert squeezed(printed(scene)) == want
 
 
 def test_one_line_for_each_workload_and_share() -> None:
     words = squeezed(printed(SCENES["a Job of 60 on eight GPUs in sevenths"]()))
-    assert "A Job default/mig-batch 56 1g.10gb, 9.6 GiB, 14 % hardware gpu-node-1 GPU 0-7" in words
-    assert "56 of 60 pods placed, 4 waiting; 8 of 8 GPUs in use; 56 MIG instances, 56 to be cut" in words
+    assert "A Job default/mig-batch 56 1g.10gb, 9.6 GiB, 14% hardware gpu-node-1 GPU 0-7" in words
+    assert "56 of 60 pods placed, 4 pending; 8 of 8 GPUs in use; 56 MIG instances, 56 to be created" in words
 
 
 def test_what_waits_has_its_reason_and_names() -> None:
@@ -110,15 +110,15 @@ def test_running_pods_sit_on_strips_and_are_not_placed_again() -> None:
     words = squeezed(printed(SCENES["memory shares of many sizes"](), 200))
     assert "B 30 GiB chat-llm-0" in words
     assert "StatefulSet default/chat-llm" not in words
-    assert "4 running before" in words
+    assert "4 already running" in words
 
 
 PLACES = {
-    "a pod on two GPUs": ("memory shares of many sizes", "2 \u00d7 whole GPU, 40 GiB, 14 % hardware a100-node GPU 0-1"),
+    "a pod on two GPUs": ("memory shares of many sizes", "2 \u00d7 whole GPU, 40 GiB, 14% hardware a100-node GPU 0-1"),
     "a pod without a GPU": ("memory shares of many sizes", "Deployment default/web 1 no GPU l4-node"),
     "many nodes": ("forty nodes, most alike", "8 more nodes"),
-    "nodes alike are one line": ("forty nodes, most alike", "pool-a-000 and 13 more like it 0-7 H100-80GB A 1g"),
-    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.8 GiB, 14 % none a100 GPU 0"),
+    "nodes alike are one line": ("forty nodes, most alike", "pool-a-000 and 13 like it 0-7 H100-80GB A 1g"),
+    "time-sliced instances": ("time-sliced MIG instances", "3g.20gb time-sliced, 4.8 GiB, 14% none a100 GPU 0"),
 }
 
 
@@ -160,7 +160,7 @@ def test_many_reasons_and_warnings_are_counted() -> None:
         scene.wait(scene.pod(f"pod-{n}", f"Job/default/{n}"), f"reason {n}")
     scene.warnings = tuple(f"warning {n}" for n in range(MOST_REASONS + 1))
     words = squeezed(printed(scene))
-    assert "others 3 other reasons; all are in the JSON output" in words
+    assert "others 3 other reasons; -o json has all" in words
     assert "and 1 more warning" in words
 
 
@@ -170,4 +170,4 @@ def test_many_nodes_are_counted() -> None:
         pod = scene.pod(f"p-{n}", f"Job/default/{n}")
         scene.whole((scene.node(f"n-{n}", "T4"), 0), Mode.WHOLE, 1, {pod: 15360})
     words = squeezed(printed(scene))
-    assert "and 3 more nodes all are in the JSON output" in words
+    assert "and 3 more nodes -o json has all" in words

@@ -149,7 +149,7 @@ async def test_a_pod_of_a_deployment_is_evicted_and_the_pod_that_waits_is_bound(
     assert freed["pod"].partition("/")[2] not in after
     assert {node for name, node in after.items() if name != "big"} == {freed["fits"]["node"]}
     assert "is replaced" in err
-    assert "1 of 1 moves are made" in err
+    assert "1 of 1 moves made" in err
 
 
 async def test_a_budget_that_allows_nothing_leaves_everything_as_it_is(kube: Kube, scheduling_plane: Cluster) -> None:

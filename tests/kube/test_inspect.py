@@ -176,7 +176,7 @@ async def test_a_pod_that_waits_is_explained(control_plane: Cluster) -> None:
         on(None, "large", {"tessera.dev/gpu-memory": 90}),
     ):
         text = await told(control_plane, "kubectl", "tessera", "explain", "pod", "large")
-        assert "waiting" in text
+        assert "pending" in text
         assert "no GPU of the node can provide" in " ".join(text.split())
         got = json.loads(await told(control_plane, "tessera", "explain", "pod", "one", "-o", "json"))
         assert got["explanation"]["node"] == "gpu-0"

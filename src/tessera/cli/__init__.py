@@ -16,18 +16,18 @@ from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Un
 __all__ = ["COMMANDS", "EXIT_CODES", "main"]
 
 COMMANDS: dict[str, str] = {
-    "plan": "Show how to cut which GPU, where every pod goes, what waits and why.",
-    "explain": "Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.",
-    "inspect": "Show who holds what on the GPUs of a cluster: pods, memory, layout, isolation, health, fragmentation.",
-    "defrag": "Show the fewest moves of running pods after which what is asked for fits; make them with --execute.",
-    "profiles": "Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.",
-    "mig": "Show and change how this node's GPUs are cut by MIG.",
-    "agent": "Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.",
-    "server": "Answer kube-scheduler: where a pod fits, which node is best, which shares it gets, which pods must go.",
-    "controller": "Carry out GPUPolicy objects, and have GPUs cut for pods that wait for slices nobody has cut yet.",
-    "simulate": "Replay a workload under several packing policies and compare them.",
+    "plan": "Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending.",
+    "explain": "Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.",
+    "inspect": "Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation.",
+    "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
+    "profiles": "List the known GPU models, or one MODEL's MIG profiles and placements.",
+    "mig": "Show and change the MIG layout of this node's GPUs.",
+    "agent": "Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.",
+    "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
+    "controller": "Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.",
+    "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
-    "sim-gpus": "Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.",
+    "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",
 }
 """Commands and what each does in one line. `x-y` is `x_y` in module `tessera.cli.x_y`, imported when it is called."""
 
@@ -37,32 +37,33 @@ EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Un
 _UNEXPECTED = 1
 _INTERRUPTED = 130
 _NO_READER = 141
-"""What a shell tells of a program that SIGPIPE ended, as it ends `ls | head -1`; Python ignores that signal."""
+"""What a shell reports for a program that SIGPIPE ended, as it ends `ls | head -1`; Python ignores that signal."""
 
 _EPILOG = """
 \b
 Exit codes:
-  0  done; pods that wait are a result, not an error
-  1  unexpected: a defect of Tessera; of `doctor`: a check failed
+  0  done; pending pods are a result, not an error
+  1  a defect of Tessera; or a failed check of `doctor` or `mig assert`
   2  the input or the command line is wrong: fix it
   3  this GPU, node or build cannot do it: choose another
-  4  something outside did not answer: try again later
-  5  the world changed meanwhile: run again
+  4  the API server, kubelet or driver did not answer: try again later
+  5  the cluster or node changed meanwhile: run it again
   130  interrupted
-  141  whoever read the output wanted no more of it, as in `... | head`
+  141  the reader closed the pipe, as in `... | head`
 
-Every option has an environment name, which the command line overrides: TESSERA_PLAN_POLICY is `tessera plan --policy`.
+Every option can be set by an environment variable: TESSERA_PLAN_POLICY for `tessera plan --policy`.
+The command line wins.
 
-Completion in your shell: eval "$(_TESSERA_COMPLETE=bash_source tessera)", or zsh_source, fish_source.
+Shell completion: eval "$(_TESSERA_COMPLETE=bash_source tessera)", or zsh_source, fish_source.
 """
 
 
 class _Defect(Exception):
-    """An error that nobody expected, as one line."""
+    """An unexpected error, as one line."""
 
 
 class _NoReader(Exception):  # no error: `... | head` has read enough
-    """Nobody reads the output any more."""
+    """The reader of the output is gone."""
 
 
 class _Root(click.Group):
@@ -91,7 +92,7 @@ class _Root(click.Group):
                 formatter.write_dl(list(COMMANDS.items()))
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run a command line; leaves by `SystemExit` with the code that `EXIT_CODES` tells."""
+        """Run a command line; exits with the code in `EXIT_CODES`."""
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
@@ -121,7 +122,7 @@ class _Root(click.Group):
             raise _NoReader from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what nobody expected becomes one line, with the traceback under `--debug`."""
+        """Run the command; an unexpected error becomes one line, with the traceback under `--debug`."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, EOFError):
@@ -168,5 +169,5 @@ def _stop(text: str, code: int) -> NoReturn:
 @click.version_option(__version__, prog_name="tessera")
 @click.option("--debug", is_flag=True, help="Print the traceback of an unexpected error.")
 def main(*, debug: bool) -> None:
-    """Share a Kubernetes cluster's GPUs: cut the cards, pack the pods, explain what waits."""
+    """Share a Kubernetes cluster's GPUs: partition GPUs, place pods, and explain why a pod is pending."""
     del debug  # read by _Root.invoke

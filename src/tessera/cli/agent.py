@@ -29,13 +29,12 @@ _EPILOG = """
 \b
 Examples:
   tessera agent --node node1
-  tessera agent --node node1 --kubeconfig ~/.kube/config --sharing-config /etc/tessera/sharing --strategy single
+  tessera agent --node node1 --sharing-config /etc/tessera/sharing
   kubectl label node node1 nvidia.com/mig.config=all-1g.5gb
 
-\b
-Rights it needs: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods; create
-pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
-gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system (deploy/rbac/agent.yaml).
+RBAC (deploy/rbac/agent.yaml): get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
+create pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
+gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
 """
 
 _PATHS, _LIMITS = Paths(), Limits()
@@ -43,47 +42,47 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this node's object.")
+@click.option("--node", metavar="NAME", envvar=["TESSERA_AGENT_NODE", "NODE_NAME"], help="Name of this Node object.")
 @kubeconfig_option
 @node_options()
-@click.option("--mig-config", type=_FILE, help="mig-parted file of named layouts.")
+@click.option("--mig-config", type=_FILE, help="mig-parted file with named layouts.")
 @click.option(
     "--disable-healthchecks",
     default="",
     metavar="XIDS",
     envvar=["TESSERA_AGENT_DISABLE_HEALTHCHECKS", "DP_DISABLE_HEALTHCHECKS"],
-    help="Errors to ignore besides applications' own, or all.",
+    help="XIDs to ignore, besides those that applications cause; or all.",
 )
 @click.option(
     "--enable-healthchecks",
     default="",
     metavar="XIDS",
     envvar=["TESSERA_AGENT_ENABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
-    help="Errors that count all the same, or all.",
+    help="XIDs that mark a GPU unhealthy even if ignored otherwise; or all.",
 )
-@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Not where GFD sets them.")
-@click.option("--evict", is_flag=True, help="Evict pods in the way of a layout, as disruption budgets allow.")
+@click.option("--gpu-labels/--no-gpu-labels", default=True, show_default=True, help="Set GFD's labels; off beside it.")
+@click.option("--evict", is_flag=True, help="Evict pods that block a layout, within their PodDisruptionBudgets.")
 @click.option(
     "--reboot-command",
     default="",
     metavar="COMMAND",
-    help="Program and arguments, run without a shell, that reboot the node when only a reset can switch MIG and nobody "
-    "uses a GPU.",
+    help="Program and arguments, run without a shell, that reboot the node when MIG mode needs a reset and no GPU is "
+    "in use.",
 )
-@click.option("--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Wait for a layout.")
-@click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="What outlives the agent.")
-@click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's list.")
-@click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder that has /dev.")
+@click.option("--pending-s", type=Seconds(), default=_LIMITS.pending_s, show_default=True, help="Time for a layout.")
+@click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="State that outlives the agent.")
+@click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's file.")
+@click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder with the host's /dev.")
 @log_options
 def agent(**given: Any) -> None:
-    """Cut and share this node's GPUs, offer them to the kubelet, and keep both as declared.
+    """Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.
 
-    It follows the label nvidia.com/mig.config and the files it is given, and answers with labels, a condition and
-    events of the node. Ending it leaves GPUs, daemons and pods as they are; started again it finds its way back.
+    It reconciles the label nvidia.com/mig.config, its files and the GPUPolicy of the node, and reports in labels,
+    conditions and events. Stopping it leaves GPUs, MPS daemons and pods as they are; it resumes on restart.
     """
     if not given["node"]:
         raise InvalidInput(
-            "--node", found="none", wanted="the name of this node's object", accepted="--node, NODE_NAME"
+            "--node", found="no name", wanted="the name of this Node object", accepted="--node, NODE_NAME"
         )
     configure(given["log_level"], given["log_format"])
     asyncio.run(_run(_settings(given), given["kubeconfig"]))
@@ -125,7 +124,7 @@ def _program(text: str) -> tuple[str, ...]:
     """Return a command line as program and arguments.
 
     Raises:
-        InvalidInput: a quote without its second, or no such program.
+        InvalidInput: an open quote, or no such program.
 
     """
     option, wanted = "--reboot-command", "a program of this machine and its arguments"

@@ -25,10 +25,9 @@ Examples:
   tessera controller --kubeconfig ~/.kube/config --namespace tessera-system
   kubectl get gpupolicy
 
-\b
-Rights it needs: get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev; get, list and
-watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch the Lease; get,
-list and watch the ConfigMap tessera-assignment-keys in tessera-system (deploy/rbac/controller.yaml).
+RBAC (deploy/rbac/controller.yaml): get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev;
+get, list and watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch
+the Lease; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
 """
 
 _SETTINGS = Settings(identity="")
@@ -36,21 +35,21 @@ _SETTINGS = Settings(identity="")
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Where the Lease is.")
-@click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="What the leader holds.")
-@click.option("--name", metavar="NAME", help="Name of this candidate in the Lease.  [default: host name]")
+@click.option("--namespace", default=_SETTINGS.namespace, show_default=True, help="Namespace of the Lease.")
+@click.option("--lease", default=_SETTINGS.lease, show_default=True, metavar="NAME", help="Lease for leader election.")
+@click.option("--name", metavar="NAME", help="Identity in the Lease.  [default: host name]")
 @click.option(
     "--interval-s",
     type=Seconds(0.1),
     default=_SETTINGS.interval_s,
     show_default=True,
-    help="Longest pause between two looks.",
+    help="Longest time between two reconciliations.",
 )
 @log_options
 def controller(**given: Any) -> None:
-    """Carry out GPUPolicy objects, and have GPUs cut for pods that wait for slices nobody has cut yet.
+    """Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.
 
-    Any number may run: the one that holds the Lease works, the others wait. Ending it at any moment harms nothing.
+    Run any number of replicas: the one that holds the Lease works, the others stand by. Stopping one is always safe.
     """
     configure(given["log_level"], given["log_format"])
     settings = Settings(
@@ -69,12 +68,12 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     log = logger(controller=settings.identity)
+
+    def not_elected(error: Exception) -> None:
+        log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)
+
     async with HttpKube.connect(kubeconfig) as kube:
         lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
-        election = Election(kube, lock, settings.identity, on_trouble=lambda error: _told(log, error))
+        election = Election(kube, lock, settings.identity, on_trouble=not_elected)
         with contextlib.suppress(asyncio.CancelledError):
             await election.run(lambda: Controller(settings, kube).run())
-
-
-def _told(log: Any, error: Exception) -> None:
-    log.warning("not_elected_now", reason=str(error) if isinstance(error, TesseraError) else type(error).__name__)

@@ -1,4 +1,4 @@
-"""`tessera doctor`: what is wrong on this GPU node, and what to do about it."""
+"""`tessera doctor`: what is wrong on this GPU node, and how to fix it."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,6 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from tessera.agent.configuration import Sources
@@ -17,7 +15,7 @@ from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import HttpKube, Kube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
@@ -27,6 +25,8 @@ from tessera.errors import TesseraError
 __all__ = ["doctor"]
 
 _FAILED = 1
+_BROAD = 120
+"""Characters from which a fix has a column of its own."""
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
 
 
@@ -55,7 +55,7 @@ _FILE = click.Path(path_type=Path)
 
 
 def _agents(name: str, *, more: Sequence[str] = (), **settings: Any) -> Callable[[_Command], _Command]:
-    """Return an option that the agent has too; what the environment tells the agent, it tells this command."""
+    """Return an option that the agent has too, read from the agent's environment variables as well."""
     variable = name.replace("-", "_").upper()
     names = [f"TESSERA_DOCTOR_{variable}", f"TESSERA_AGENT_{variable}", *more]
     return click.option(f"--{name}", envvar=names, **settings)
@@ -65,17 +65,18 @@ _EPILOG = """
 \b
 Examples:
   tessera doctor
-  tessera doctor --node gpu-1 --sharing-config /etc/tessera/sharing --node-policy /etc/tessera/policy.yaml
+  tessera doctor --node gpu-1 --node-policy /etc/tessera/policy.yaml
   kubectl exec -n tessera-system ds/tessera-agent -- tessera doctor -o json
 
-\b
-Exit codes: 1 when a check failed, 0 when none did; warnings and what was skipped are no failures.
+Exit codes: 1 if a check failed, else 0; warnings and skipped checks are not failures.
 """
 
 
 @click.command(epilog=_EPILOG)
-@_agents("node", more=["NODE_NAME"], metavar="NAME", help="Compare with this Node object too.")
-@_agents("kubeconfig", type=_FILE, help="With --node: cluster and user; else KUBECONFIG or the service account.")
+@_agents("node", more=["NODE_NAME"], metavar="NAME", help="Also check this Node object.")
+@_agents(
+    "kubeconfig", type=_FILE, help="With --node: kubeconfig file.  [default: KUBECONFIG, else the service account]"
+)
 @node_options("TESSERA_DOCTOR", "TESSERA_AGENT")
 @click.option(
     "--root",
@@ -83,19 +84,19 @@ Exit codes: 1 when a check failed, 0 when none did; warnings and what was skippe
     default=Path("/"),
     show_default=True,
     metavar="DIR",
-    help="Where the node's file system is, for all folders and sockets.",
+    help="Where the node's file system is mounted.",
 )
 @output_option("table", "json")
 @click.pass_context
 def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     """Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.
 
-    Run it on the node, or in the agent's container, where it sees what the agent sees and takes the agent's settings
-    from the environment. It says what to do about each failure, and changes nothing.
+    Run it on the node, or in the agent's container, where it takes the agent's settings from the environment. It says
+    how to fix each failure, and changes nothing.
     """
     found = checks(asyncio.run(_observed(given)))
     if given["output"] == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
         _print(found)
     context.exit(_FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0)
@@ -141,12 +142,13 @@ async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
 
 def _print(found: tuple[Check, ...]) -> None:
     console = wide_console()
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in ("CHECK", "", "FOUND", "WHAT TO DO"):
-        table.add_column(heading, no_wrap=heading in {"CHECK", ""}, overflow="fold")
+    broad = console.width >= _BROAD
+    table = ruled_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for each in found:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])
-        table.add_row(Text(each.name), verdict, Text(each.found), Text(each.advice))
+        told = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)
+        table.add_row(Text(each.name), verdict, *map(Text, told))
     console.print(trimmed(table))
     counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in Verdict}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

@@ -1,4 +1,4 @@
-"""`tessera explain`: one workload, the ways it could be served, where it goes or what stands in its way.
+"""`tessera explain`: one workload, the ways to serve it, where it goes or why it stays pending.
 
 `tessera explain pod NAME` is another command, about a pod of a live cluster; see `explainpod`.
 """
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, TypedDict, Unpack
 
 import click
-import msgspec
 from rich.console import RenderableType
 from rich.markup import escape
 
@@ -15,8 +14,8 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.explainpod import pod
 from tessera.cli.explanations import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
-from tessera.cli.options import output_option, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import output_option
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.cli.tables import where
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.explain import explain as core
@@ -28,7 +27,7 @@ __all__ = ["explain"]
 
 _MOST_NODES = 20
 _OF_FILES = {"--fleet", "--gpus", "--policy", "--share-unit"}
-"""Options by which a workload that is called `pod` is told from the word."""
+"""Options that show that `pod` is the name of a workload."""
 
 
 class _Given(TypedDict):
@@ -44,7 +43,7 @@ class _Given(TypedDict):
 
 
 class _Explain(click.Command):
-    """The command, which gives way to the one about a pod of a live cluster where its first word is `pod`."""
+    """The command; with `pod` as its first word it runs the one about a pod of a live cluster."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -70,19 +69,19 @@ Examples:
 @click.argument("workload")
 @input_options
 @click.option(
-    "--policy", type=click.Choice(PLAN_POLICIES), default="tessera", show_default=True, help="As in `tessera plan`."
+    "--policy", type=click.Choice(PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
 )
 @output_option("table", "json")
 def explain(**given: Unpack[_Given]) -> None:
-    """Explain WORKLOAD: what it needs, the ways GPUs could serve it, where it goes, what stands in its way.
+    """Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.
 
-    WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. All pending pods are planned
-    with it, as `tessera plan` does.
+    WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. It is planned together with
+    all pending pods, as in `tessera plan`. For a pod of a live cluster: `tessera explain pod NAME`.
     """
     snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
     found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
     if given["output"] == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        print_json(found)
     else:
         wide_console().print(trimmed(*(part for each in found for part in _tables(each))))
 
@@ -101,7 +100,7 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
             f"workload {workload}",
             found="no pending pod of this name",
             wanted="a pod or workload of the manifests",
-            accepted=", ".join(known[:_MOST_NODES]) or "give manifests with -f",
+            accepted=", ".join(known[:_MOST_NODES]) or "manifests, with -f",
         )
     return chosen
 
@@ -112,6 +111,6 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield from ways_tables(found.ways)
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
     places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
-    yield f"{len(found.placed)} placed{places}, {len(found.waiting)} waiting\n"
+    yield f"{len(found.placed)} placed{places}, {len(found.waiting)} pending\n"
     verdicts = ((each.node, (each.obstacle.text if each.obstacle else "has room", each.detail)) for each in found.nodes)
-    yield from node_table("One more such pod after the plan", "node verdict detail", verdicts)
+    yield from node_table("Where one more such pod could go after this plan", "node verdict detail", verdicts)

@@ -1,4 +1,4 @@
-"""`tessera explain pod`: where a pod of a live cluster is and why, or what it waits for and what would make it fit."""
+"""`tessera explain pod`: where a pod of a live cluster runs and why, or why it is pending and what would help."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from tessera.api.kubernetes.podevents import SeenEvent, read_events
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
-from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import output_option, refuse_beside
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.clients.kube import PODS
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_pod, share_words
@@ -61,10 +61,10 @@ Examples:
 @cluster_options
 @output_option("table", "json")
 def pod(**given: Unpack[_Given]) -> None:
-    """Explain where pod NAME of a live cluster is and why, or what it waits for.
+    """Explain where pod NAME of a live cluster runs and why, or why it is pending.
 
-    Tells what it needs, the devices it holds with their neighbours and the isolation in force, each node's answer, what
-    would make it fit, and what schedulers and kubelets said of it.
+    Prints what it needs, its devices with their other pods and the isolation in force, what each node answers, what
+    would make it fit, and the events of schedulers and kubelets.
     """
     for other in ("--kubeconfig", "--context"):
         refuse_beside(other, "--filename")
@@ -79,7 +79,7 @@ def pod(**given: Unpack[_Given]) -> None:
         raise _absent(cluster, namespace, name)
     told = _Told(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
     if given["output"] == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+        print_json(told)
     else:
         wide_console().print(trimmed(*_parts(told)))
 
@@ -95,7 +95,7 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     accepted = f"-n {elsewhere[0].partition('/')[0]}" if elsewhere else ", ".join(there[:_MOST_NAMED]) or "another -n"
     return InvalidInput(
         f"pod {namespace}/{name}",
-        found="no pod of this name that has not finished",
+        found="no such pod, or one that has finished",
         wanted="a pod of the cluster",
         accepted=accepted,
     )
@@ -105,15 +105,16 @@ def _parts(told: _Told) -> Iterator[RenderableType]:
     found = told.explanation
     yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}")
     where = f" on {clean(found.node)}" if found.node else ""
-    yield Text(f"{found.phase.value}{where}", "bold yellow" if found.phase is Phase.WAITING else "bold green")
+    pending = found.phase is Phase.WAITING
+    yield Text("pending" if pending else f"{found.phase.value}{where}", "bold yellow" if pending else "bold green")
     for device in found.devices:
         yield Padding(Text(_device(device)), (0, 0, 0, 2))
     for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
         yield from _list(title, sentences)
-    yield from _list("Events, the last one last", tuple(map(_event, told.events[-_MOST_EVENTS:])))
+    yield from _list("Events, oldest first", tuple(map(_event, told.events[-_MOST_EVENTS:])))
     yield ""
     yield from ways_tables(found.ways)
-    title = "Each node" if found.node is None else "Each node, were it not there yet"
+    title = "Each node" if found.node is None else "Each node, if the pod were scheduled again"
     answers = ((each.node, (each.obstacle.text if each.obstacle else "has room",)) for each in found.nodes)
     yield from node_table(title, "node answer", answers)
 
@@ -134,8 +135,10 @@ def _device(device: HeldDevice) -> str:
         clean(device.model),
         f"{share.memory_mib} MiB" if share.profile or not share.mode.isolation else "",
         f"{share.compute_percent} % compute" if share.compute_percent else "",
-        f"isolation in force: {device.level.value}" if device.level else "a GPU that the node does not have",
-        f"beside {', '.join(map(clean, device.neighbours[:_MOST_NAMED]))}" if device.neighbours else "alone on the GPU",
+        f"isolation in force: {device.level.value}" if device.level else "the node has no such GPU",
+        f"shared with {', '.join(map(clean, device.neighbours[:_MOST_NAMED]))}"
+        if device.neighbours
+        else "alone on the GPU",
     )
     return ", ".join(part for part in parts if part)
 

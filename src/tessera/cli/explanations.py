@@ -1,4 +1,4 @@
-"""Tables that the two forms of `tessera explain` share: ways to serve an ask, and nodes that say the same."""
+"""Tables that the two forms of `tessera explain` share: ways to serve a request, and nodes grouped by their answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -17,14 +17,14 @@ _MOST_NODES = 20
 _WORD = 20
 """The longest word that is not broken, in a terminal of 80 characters."""
 _AMOUNTS = frozenset({"MiB", "compute%"})
-_MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be cut"}
+_MADE = {Mode.WHOLE: "a free GPU", Mode.MIG: "to be created"}
 
 
 def ways_tables(ways: Sequence[RequestOption]) -> Iterator[RenderableType]:
-    """Yield a table for each ask, the preferred way first."""
+    """Yield a table for each request, the preferred way first."""
     columns = "GPUs mode profile MiB compute% isolation device"
     for ask, alike in groupby(ways, key=lambda way: way.ask):
-        yield _table(f"Ways to serve {ask}, the preferred first", columns, [_cells(way) for way in alike])
+        yield _table(f"Ways to serve {ask}, preferred first", columns, [_cells(way) for way in alike])
         yield ""
 
 
@@ -37,7 +37,7 @@ def node_table(title: str, columns: str, answers: Iterable[tuple[str, tuple[str,
     yield _table(title, columns, rows[:_MOST_NODES])
     if len(rows) > _MOST_NODES:
         more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])
-        yield f"and {more} more nodes; all with -o json"
+        yield f"and {more} more nodes; -o json has all"
 
 
 def listed(names: Sequence[str]) -> str:

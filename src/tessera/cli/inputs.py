@@ -1,10 +1,11 @@
 """What `plan`, `explain` and `simulate` read: fleets and manifests, from files, folders and standard input."""
 
+import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import click
 
@@ -13,13 +14,13 @@ from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.tessera import fleets
+from tessera.cli.options import with_options
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput
 
 __all__ = ["ShareUnit", "fleet_options", "input_options", "read_documents", "read_snapshot"]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 ShareUnit = Literal["GiB", "MiB"]
 _MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
 _ENDINGS = {".yaml", ".yml", ".json"}
@@ -29,49 +30,40 @@ _MOST_BYTES = 256 << 20
 """A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
 
 
-def fleet_options(command: _Command) -> _Command:
-    """Add the options that say which fleet: `--fleet` and `--gpus`."""
-    for option in reversed(
-        (
-            click.option(
-                "--fleet",
-                metavar="FILE",
-                help="Nodes: a fleet file, Kubernetes Node objects, or kubectl's JSON; - reads standard input.",
-            ),
-            click.option(
-                "--gpus",
-                multiple=True,
-                metavar="NxMODEL",
-                help="A node in short form, such as 8xH100-80GB; repeat for more nodes.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+fleet_options = with_options(
+    click.option(
+        "--fleet",
+        metavar="FILE",
+        help="Nodes: a fleet file, Node objects, or `kubectl get nodes,pods -A -o json`; - is stdin.",
+    ),
+    click.option(
+        "--gpus", multiple=True, metavar="NxMODEL", help="A node in short form, such as 8xH100-80GB; repeatable."
+    ),
+)
+"""Adds the options that say which fleet."""
 
-
-def input_options(command: _Command) -> _Command:
-    """Add the options that say what to plan for: `--fleet`, `--gpus`, `-f` and `--share-unit`."""
-    unit = click.option(
-        "--share-unit",
-        type=click.Choice(tuple(_MIB)),
-        help="What one aliyun.com/gpu-mem counts, in the fleet and in manifests. "
-        "[default: what the fleet's nodes advertise, else GiB]",
-    )
-    manifests = click.option(
+input_options = with_options(
+    fleet_options,
+    click.option(
         "-f",
         "--filename",
         multiple=True,
         metavar="PATH",
-        help="Manifests: a YAML or JSON file, a folder of them, or -; repeatable.",
-    )
-    return fleet_options(manifests(unit(command)))
+        help="Manifests: a file, a folder, or - for stdin; repeatable.",
+    ),
+    click.option(
+        "--share-unit",
+        type=click.Choice(tuple(_MIB)),
+        help="Unit of aliyun.com/gpu-mem in the fleet and in manifests.  [default: what the nodes advertise, else GiB]",
+    ),
+)
+"""Adds the options that say what to plan for."""
 
 
 def read_snapshot(
     fleet: str | None, gpus: Iterable[str], manifests: Sequence[str], share_unit: ShareUnit | None = None
 ) -> Snapshot:
-    """Return the fleet with the manifests' pods pending; what is no workload is named on standard error.
+    """Return the fleet with the manifests' pods pending; skipped objects are named on standard error.
 
     Raises:
         InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
@@ -82,7 +74,10 @@ def read_snapshot(
     nodes = (*observed.nodes, *short)
     if not nodes:
         raise InvalidInput(
-            "fleet", found="no nodes", wanted="GPUs to plan for", accepted="--fleet FILE or --gpus 8xH100-80GB"
+            "fleet",
+            found="no node",
+            wanted="at least one node with GPUs",
+            accepted="--fleet FILE or --gpus 8xH100-80GB",
         )
     read = workloads.read(
         tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib
@@ -92,13 +87,13 @@ def read_snapshot(
     if manifests and not read.pods and not read.skipped:
         click.echo(f"note: no workload in {', '.join(manifests)}", err=True)
     if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
-        click.echo(f"note: {SHARE_MEMORY} is read as GiB; where it counts MiB, say --share-unit MiB", err=True)
+        click.echo(f"note: {SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB", err=True)
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
-        raise InvalidInput(f"node {twice}", found="it both in --fleet and in --gpus", wanted="each node once")
+        raise InvalidInput(f"node {twice}", found="it in both --fleet and --gpus", wanted="each node once")
     there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
     for key in (pod.key for pod in read.pods if pod.key in there):
-        click.echo(f"note: pod {key} is in the fleet already and is planned as it is there", err=True)
+        click.echo(f"note: pod {key} is already in the fleet; the manifest is ignored", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
     return Snapshot(nodes=nodes, running=observed.running, pending=pending)
 
@@ -124,8 +119,8 @@ def _skipped(objects: Sequence[str]) -> Iterator[str]:
         by_kind.setdefault(each.partition(" ")[0], []).append(each)
     for alike in by_kind.values():
         more = len(alike) - _EXAMPLES
-        rest = f" and {more} more like these" if more > 0 else ""
-        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: left out, no pods are read from such objects"
+        rest = f" and {more} more" if more > 0 else ""
+        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: skipped, Tessera reads no pods from these kinds"
 
 
 def read_documents(path: str) -> tuple[Document, ...]:
@@ -161,14 +156,10 @@ def read_bytes(path: str) -> tuple[str, bytes]:
 
     """
     try:
-        data = sys.stdin.buffer.read(_MOST_BYTES + 1) if path == "-" else _read(Path(path))
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise InvalidInput(path, found=error.strerror or str(error), wanted="a file that can be read") from error
     if len(data) > _MOST_BYTES:
         raise InvalidInput(path, found="more than 256 MiB", wanted="manifests")
     return ("standard input" if path == "-" else path), data
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES + 1)

@@ -1,9 +1,9 @@
-"""A cluster to look at: live by its API, or saved in a file; the options that name it, and its objects over time."""
+"""A cluster to read: live by its API, or saved in a file; the options that name it, and its objects over time."""
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -12,6 +12,7 @@ from tessera.api.fields import objects
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.cli.inputs import read_documents
+from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVENTS,
@@ -41,7 +42,6 @@ __all__ = [
     "read_file",
 ]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SETTLE_S = 0.5
 """Changes that come together are shown together."""
@@ -56,22 +56,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
 
 
-def cluster_options(command: _Command) -> _Command:
-    """Add the options that say which cluster: `-f`, `--kubeconfig` and `--context`."""
-    for option in reversed(
-        (
-            click.option(
-                "-f",
-                "--filename",
-                metavar="FILE",
-                help="What `kubectl get nodes,pods,gpunodes -A -o json` printed, in place of a cluster; - reads it.",
-            ),
-            click.option("--kubeconfig", type=_FILE, help="Cluster and user; else KUBECONFIG or ~/.kube/config."),
-            click.option("--context", metavar="NAME", help="Context of the kubeconfig; else its current one."),
-        )
-    ):
-        command = option(command)
-    return command
+cluster_options = with_options(
+    click.option(
+        "-f",
+        "--filename",
+        metavar="FILE",
+        help="Output of `kubectl get nodes,pods,gpunodes -A -o json` instead of a live cluster; - is stdin.",
+    ),
+    click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
+    click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
+)
+"""Adds the options that say which cluster."""
 
 
 def place_of(given: Any) -> Place:
@@ -80,7 +75,7 @@ def place_of(given: Any) -> Place:
 
 
 def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
-    """Return the cluster that a file tells, and all objects of the file.
+    """Return the cluster in a file, and all objects of the file.
 
     Raises:
         InvalidInput: it cannot be read, or has no node in it.
@@ -90,7 +85,7 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     found = read_cluster(fields)
     if not found.nodes:
         what = found.notes[0] if found.notes else "no Node object"
-        accepted = "what `kubectl get nodes,pods,gpunodes -A -o json` prints"
+        accepted = "the output of `kubectl get nodes,pods,gpunodes -A -o json`"
         raise InvalidInput(filename, found=what, wanted="a cluster", accepted=accepted)
     return found, tuple(field.mapping() for field in fields)
 

@@ -16,25 +16,28 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 _PATHS, _MPS = Paths(), MpsSettings()
 _FILE = click.Path(path_type=Path)
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "sharing-config": {"type": _FILE, "help": "NVIDIA sharing file, or a folder of which a label names one."},
-    "sharing-default": {"default": "", "metavar": "NAME", "help": "File of the folder for nodes without label."},
+    "sharing-config": {
+        "type": _FILE,
+        "help": "NVIDIA's device plugin file, or a folder of them that a node label chooses from.",
+    },
+    "sharing-default": {"default": "", "metavar": "NAME", "help": "File in that folder for nodes without the label."},
     "device-list-strategy": {
         "type": click.Choice(get_args(ListStrategy)),
         "multiple": True,
-        "help": "How devices are handed over where no file says.  [default: cdi-cri where the node can, else envvar]",
+        "help": "How containers get devices, unless a file says.  [default: cdi-cri where supported, else envvar]",
     },
     "node-policy": {
         "type": _FILE,
-        "help": "Tessera's own file on the sharing of this node's GPUs; a GPUPolicy yields to it.",
+        "help": "NodePolicy file for this node's GPUs; it overrides a GPUPolicy.",
     },
     "strategy": {
         "type": click.Choice(get_args(Strategy)),
-        "help": "MIG strategy where neither a policy nor a sharing file says one; mixed where nothing does.",
+        "help": "MIG strategy, unless a policy or file sets one.  [default: mixed]",
     },
-    "plugins-dir": {"type": _FILE, "default": _PATHS.plugins, "help": "Kubelet's plugin folder."},
-    "pod-resources": {"type": _FILE, "default": _PATHS.pod_resources, "help": "Kubelet's record."},
+    "plugins-dir": {"type": _FILE, "default": _PATHS.plugins, "help": "The kubelet's device plugin folder."},
+    "pod-resources": {"type": _FILE, "default": _PATHS.pod_resources, "help": "The kubelet's PodResources socket."},
     "cdi-dir": {"type": _FILE, "default": _PATHS.cdi, "help": "Folder for CDI specifications."},
-    "mps-dir": {"type": _FILE, "default": _MPS.root, "help": "Pipes and logs of MPS daemons."},
+    "mps-dir": {"type": _FILE, "default": _MPS.root, "help": "Folder for pipes and logs of MPS daemons."},
     "mps-control": {"default": _MPS.program, "help": "MPS control program."},
 }
 

@@ -26,6 +26,7 @@ __all__ = [
     "output_option",
     "refuse_beside",
     "refuse_without",
+    "with_options",
     "write_output",
     "write_outputs",
 ]
@@ -34,7 +35,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class Number(click.FloatRange):
-    """A number between bounds; what is not finite is none, whatever the bounds."""
+    """A finite number between bounds."""
 
     name = "number"
 
@@ -47,7 +48,7 @@ class Number(click.FloatRange):
 
 
 class Seconds(Number):
-    """A time in seconds: finite, and more than none; the type of every option that is one.
+    """A positive, finite time in seconds; the type of every option that is one.
 
     Args:
         least: the shortest; any above 0 where it is left out.
@@ -70,7 +71,9 @@ def refuse_beside(option: str, other: str) -> None:
     """
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
-        raise InvalidInput(option, found=f"{other} beside it", wanted=f"one of the two, as {option} has no effect then")
+        raise InvalidInput(
+            option, found=f"{other} as well", wanted=f"one of the two, because {option} has no effect then"
+        )
 
 
 def refuse_without(option: str, other: str) -> None:
@@ -81,7 +84,7 @@ def refuse_without(option: str, other: str) -> None:
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} beside it, as it has no effect without")
+        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} as well, because it has no effect alone")
 
 
 def _source(option: str) -> ParameterSource | None:
@@ -90,21 +93,38 @@ def _source(option: str) -> ParameterSource | None:
     return source if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT} else None
 
 
-def kubeconfig_option(command: _Command) -> _Command:
-    """Add `--kubeconfig` to a command that runs in a pod or on a node, passed as `kubeconfig`: a path or None."""
-    words = "Cluster and user; else KUBECONFIG or the pod's service account."
-    return click.option("--kubeconfig", type=click.Path(path_type=Path), help=words)(command)
+def with_options(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options to a command, in the order given."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def log_options(command: _Command) -> _Command:
-    """Add `--log-level` and `--log-format`, passed as `log_level` and `log_format`."""
-    forms = click.option(
-        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Form."
-    )
-    least = click.option(
-        "--log-level", type=click.Choice(get_args(Level)), default="info", show_default=True, help="Least."
-    )
-    return least(forms(command))
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]",
+)
+"""Adds `--kubeconfig` to a command that runs in a pod or on a node."""
+
+
+log_options = with_options(
+    click.option(
+        "--log-level",
+        type=click.Choice(get_args(Level)),
+        default="info",
+        show_default=True,
+        help="Least severe level that is logged.",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Log format."
+    ),
+)
+"""Adds `--log-level` and `--log-format`."""
 
 
 def output_option(*formats: str) -> Callable[[_Command], _Command]:
@@ -115,7 +135,7 @@ def output_option(*formats: str) -> Callable[[_Command], _Command]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="Format of what is printed.",
+        help="Output format.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`tessera plan`: how to cut which GPU, where every pod goes, what waits and why."""
+"""`tessera plan`: GPU layouts, a node and GPU for each pod, and why the others stay pending."""
 
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -53,39 +53,35 @@ Examples:
   tessera plan --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
   tessera plan --fleet fleet.yaml -f manifests/ --draw plan.svg
   kubectl get nodes,pods -A -o json | tessera plan --fleet - -f new-deployment.yaml
-  tessera plan --fleet fleet.yaml -f manifests/ --write out/   # what an administrator applies
+  tessera plan --fleet fleet.yaml -f manifests/ --write out/   # files to apply
 """
 )
 @input_options
 @click.option(
-    "--policy",
-    type=click.Choice(core.PLAN_POLICIES),
-    default="tessera",
-    show_default=True,
-    help="How nodes and GPUs are chosen.",
+    "--policy", type=click.Choice(core.PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
 )
-@click.option("--exact", is_flag=True, help="Improve on policy tessera by solving for the most pods (HiGHS).")
+@click.option("--exact", is_flag=True, help="Solve for the most pods with an integer program (HiGHS).")
 @click.option(
     "--limit",
     type=Seconds(),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --exact: what the solver may take in all; the best found by then is shown with what is proved.",
+    help="With --exact: time limit of the solver; the best plan found by then is shown, with its bound.",
 )
 @output_option("table", "json", "yaml")
-@click.option("--draw", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw every GPU with who sits where.")
+@click.option("--draw", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw every GPU with its pods.")
 @click.option(
     "--write",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Write a mig-parted file, node labels and a sharing configuration for each node.",
+    help="Write mig-parted files, device plugin files and node labels.",
 )
 def plan(**given: Unpack[_Given]) -> None:
-    """Show how to cut which GPU, where every pod goes, what waits and why. Changes nothing anywhere.
+    """Plan a cluster: GPU layouts, a node and GPU for each pod, and why the others stay pending. Changes nothing.
 
-    The fleet comes from a file (--fleet: a fleet file, Kubernetes nodes, or `kubectl get nodes,pods -A -o json`,
-    whose running pods stay where they are) or in short form (--gpus, one node each). Workloads come from -f.
+    The nodes come from a file (--fleet: a fleet file, Node objects, or `kubectl get nodes,pods -A -o json`, whose
+    running pods stay where they are) or in short form (--gpus, one node each). Workloads come from -f.
     """
     refuse_beside("--policy", "--exact")
     refuse_without("--limit", "--exact")
@@ -94,7 +90,7 @@ def plan(**given: Unpack[_Given]) -> None:
         snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
         _check_targets(given["draw"], given["write"])
         if not snapshot.pending and not given["filename"]:
-            click.echo("note: there is nothing to place; -f reads manifests", err=True)
+            click.echo("note: no pending pods; pass manifests with -f", err=True)
         made = core.plan(
             snapshot, policy=given["policy"], exact=given["exact"], limit_s=given["limit"], progress=report
         )
@@ -112,7 +108,7 @@ def _check_targets(draw: str | None, write: str | None) -> None:
     """Find out before a long run what could not be written after it."""
     if draw is not None:
         if Path(draw).suffix.lower() in _OTHER_PICTURES:
-            raise InvalidInput(f"--draw {draw}", found="the name of another kind of picture", wanted="a name in .svg")
+            raise InvalidInput(f"--draw {draw}", found="another image format", wanted="a name ending in .svg")
         check_output(draw)
     if write is not None:
         check_outputs(write)

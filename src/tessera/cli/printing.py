@@ -4,6 +4,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -11,13 +14,28 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
 
-__all__ = ["titled", "trimmed", "wide_console"]
+__all__ = ["print_json", "ruled_table", "titled", "trimmed", "wide_console"]
 
 
 def wide_console(columns: int = 160) -> Console:
     """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters."""
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if told else columns, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, indented."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value)))
+
+
+def ruled_table(*headings: str, title: str | None = None) -> Table:
+    """Return an empty table with a line below its headings, whose cells fold."""
+    table = Table(
+        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
+    )
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 def titled(title: str, table: Table) -> RenderableType:

@@ -1,16 +1,15 @@
-"""`tessera profiles`: what Tessera knows of GPU models, and how it knows it."""
+"""`tessera profiles`: the known GPU models, their MIG profiles and placements, and the sources."""
 
 from typing import Any
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.options import output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
 from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
@@ -18,17 +17,17 @@ __all__ = ["profiles"]
 
 
 _AXIS_CELLS = 48
-"""Characters that a drawing gives to all units together; the lengths 4, 8 and 12 divide it."""
+"""Characters of all memory slices together; 4, 8 and 12 divide it."""
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 _KNOWN = {
-    "observed": ("seen", "nvidia-smi's list of placements was seen for this product"),
-    "published-table": ("table", "a table of placements was published for this product"),
-    "inferred": ("inferred", "placements are those of a product of the same die family, not seen on this one"),
-    "unknown": ("unknown", "placements were not found, so no instance can be planned"),
+    "observed": ("observed", "placements as nvidia-smi lists them on this product"),
+    "published-table": ("published", "placements from a published table for this product"),
+    "inferred": ("inferred", "placements of another product with the same die, not confirmed on this one"),
+    "unknown": ("unknown", "placements are unknown, so no MIG instances can be planned"),
 }
-"""How placements are known, in a word and in a sentence."""
+"""Where placements are known from, in a word and in a sentence."""
 
 
 _EPILOG = """
@@ -44,19 +43,19 @@ Examples:
 @click.argument("gpu", metavar="[MODEL]", required=False)
 @output_option("table", "json")
 def profiles(gpu: str | None, output: str) -> None:
-    """Show the GPU models Tessera knows, or one MODEL's MIG profiles and where their instances may start.
+    """List the known GPU models, or one MODEL's MIG profiles and placements.
 
-    MODEL is a catalogue name, a product name as nvidia-smi or the label nvidia.com/gpu.product has it, GKE's name of
-    the accelerator, or a PCI device id as mig-parted writes it.
+    MODEL is a name from the list, a product name (nvidia-smi, label nvidia.com/gpu.product), a GKE accelerator name, or
+    a PCI device id as in mig-parted.
     """
     if output == "json":
         facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
-        click.echo(msgspec.json.format(msgspec.json.encode(facts)).decode())
+        print_json(facts)
         return
     console = wide_console()
     if gpu is None:
         console.print(trimmed(_catalogue()))
-        console.print("~ is an estimate below what the driver will show; `tessera profiles MODEL` tells more.")
+        console.print("~ is a low estimate; `tessera profiles MODEL` shows the profiles")
         return
     _print_model(console, model(gpu))
 
@@ -99,15 +98,15 @@ def _memory(gpu: GpuModel | Profile) -> str:
 
 def _table(*headings: str, left: int = 1) -> Table:
     """Return an empty table with its first `left` columns and the last one left-aligned."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for number, heading in enumerate(headings):
-        justify: JustifyMethod = "left" if number < left or number == len(headings) - 1 else "right"
-        table.add_column(heading, justify=justify, no_wrap=number == 0, overflow="fold")
+    table = ruled_table(*headings)
+    table.columns[0].no_wrap = True
+    for column in table.columns[left:-1]:
+        column.justify = "right"
     return table
 
 
 def _catalogue() -> Table:
-    table = _table("model", "architecture", "MiB", "slices", "units", "known", left=2)
+    table = _table("model", "architecture", "MiB", "compute slices", "memory slices", "placements", left=2)
     for each in CATALOGUE:
         placement = _placement(each)
         table.add_row(
@@ -123,7 +122,7 @@ def _catalogue() -> Table:
 
 def _print_model(console: Console, gpu: GpuModel) -> None:
     head = f"[bold]{gpu.name}[/], {gpu.arch}, {_memory(gpu)} MiB usable"
-    units = f"{gpu.units} placement units" if gpu.units else "placement units not known"
+    units = f"{gpu.units} memory slices" if gpu.units else "memory slices unknown"
     mig = f"{gpu.compute_slices} compute slices, {units}" if gpu.profiles else "no MIG"
     console.print(f"{head}, {mig}", soft_wrap=True)
     if gpu.profiles:
@@ -138,7 +137,7 @@ def _print_model(console: Console, gpu: GpuModel) -> None:
 
 
 def _profile_table(gpu: GpuModel) -> Table:
-    table = _table("profile", "slices", "memory MiB", "most", "SM", "id", "starts", "known")
+    table = _table("profile", "slices", "memory MiB", "max", "SMs", "id", "starts", "placements")
     for each in gpu.profiles:
         table.add_row(
             each.name,
@@ -154,11 +153,11 @@ def _profile_table(gpu: GpuModel) -> Table:
 
 
 def _print_drawing(console: Console, gpu: GpuModel) -> None:
-    """Print the axis of units, and below it a line for each profile with its placements as boxes."""
+    """Print the axis of memory slices, and below it a line for each profile with its placements as boxes."""
     cell = _AXIS_CELLS // gpu.units
     width = max(len(each.name) for each in gpu.profiles) + 2
     axis = "".join(str(unit).center(cell) for unit in range(gpu.units)).rstrip()
-    console.print(Text(f"{'unit'.ljust(width)}{axis}", "dim"))
+    console.print(Text(f"{'slice'.ljust(width)}{axis}", "dim"))
     for number, each in enumerate(gpu.profiles):
         boxes = Text(each.name.ljust(width))
         drawn = 0
@@ -172,20 +171,20 @@ def _print_drawing(console: Console, gpu: GpuModel) -> None:
 
 def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
     """Return what is said below the tables: what about, and what."""
-    lines = [("media", f"one GPU holds one instance with +{kind} at most") for kind in gpu.at_most_one]
+    lines = [("media", f"at most one +{kind} instance per GPU") for kind in gpu.at_most_one]
     if ALL_MEDIA in gpu.at_most_one:
-        lines.append(("", f"+{ALL_MEDIA} holds all media engines: only instances without any fit beside it"))
+        lines.append(("", f"+{ALL_MEDIA} takes all media engines: other instances must have none"))
     if gpu.units:
         layouts, counts = len(maximal_layouts(gpu)), len(maximal_counts(gpu))
         lines.append(
             (
                 "layouts",
-                f"{layouts} are maximal (nothing can be added); {counts} of their profile counts are exceeded by none",
+                f"{layouts} maximal layouts (no instance fits beside), with {counts} maximal profile counts",
             )
         )
         lines.append(("mig-parted", ", ".join(named_layouts(gpu))))
     if not (gpu.memory_known and all(each.memory_known for each in gpu.profiles)):
-        lines.append(("memory", "~ is an estimate below what the driver will show"))
+        lines.append(("memory", "~ is a low estimate; the driver reports more"))
     lines += [_KNOWN[placement] for placement in dict.fromkeys(each.placement for each in gpu.profiles)]
     lines += [("note", gpu.note)] if gpu.note else []
     lines += [("also called", ", ".join((*gpu.aliases, *gpu.pci)))] if gpu.aliases or gpu.pci else []

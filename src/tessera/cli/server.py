@@ -24,13 +24,12 @@ _EPILOG = """
 Examples:
   tessera server
   tessera server --kubeconfig ~/.kube/config --port 39999
-  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key --tls-client-authority ca.crt
-  tessera server --admission-port 8443 --admission-certificate tls.crt --admission-key tls.key
+  tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key
+  tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
 
-\b
-Rights it needs: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and patch
-gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list, watch,
-create and patch the ConfigMap tessera-assignment-keys (deploy/rbac/server.yaml).
+RBAC (deploy/rbac/server.yaml): get, list and watch nodes and pods; create pods/binding; get, list, watch, create and
+patch gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list,
+watch, create and patch the ConfigMap tessera-assignment-keys.
 """
 
 _SETTINGS, _LIMITS = Settings(), Limits()
@@ -40,33 +39,35 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 
 @click.command(epilog=_EPILOG)
 @kubeconfig_option
-@click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond the loopback with TLS alone.")
+@click.option("--host", default=_SETTINGS.host, show_default=True, help="Address; beyond loopback only with TLS.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_SETTINGS.port, show_default=True, help="0 for any.")
-@click.option("--tls-certificate", type=_FILE, help="Certificate and its chain, PEM.")
-@click.option("--tls-key", type=_FILE, help="Its key, PEM.")
-@click.option("--tls-client-authority", type=_FILE, help="Clients must show a certificate of this authority, PEM.")
-@click.option("--admission-port", type=click.IntRange(0, 65535), help="Answer the API server's admission webhook here.")
-@click.option("--admission-host", default="0.0.0.0", show_default=True, help="Its address.")  # noqa: S104
-@click.option("--admission-certificate", type=_FILE, help="Its certificate, PEM.  [default: --tls-certificate]")
-@click.option("--admission-key", type=_FILE, help="Its key, PEM.  [default: --tls-key]")
-@click.option("--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing.")
-@click.option("--replica", metavar="NAME", help="Name of this server in claims.  [default: host name and a number]")
+@click.option("--tls-certificate", type=_FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", type=_FILE, help="Private key, PEM.")
+@click.option("--tls-client-authority", type=_FILE, help="CA that client certificates must be signed by, PEM.")
+@click.option("--admission-port", type=click.IntRange(0, 65535), help="Port of the admission webhook; none without.")
+@click.option("--admission-host", default="0.0.0.0", show_default=True, help="Address of the webhook.")  # noqa: S104
+@click.option("--admission-certificate", type=_FILE, help="Certificate chain, PEM.  [default: --tls-certificate]")
+@click.option("--admission-key", type=_FILE, help="Private key, PEM.  [default: --tls-key]")
 @click.option(
-    "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Time for a request."
+    "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
+)
+@click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
+@click.option(
+    "--request-s", type=Seconds(0.1), default=_LIMITS.request_s, show_default=True, help="Deadline of a request."
 )
 @click.option(
     "--body-mib",
     type=click.IntRange(1),
     default=_LIMITS.body_bytes >> 20,
     show_default=True,
-    help="Largest body of a request.",
+    help="Largest request body.",
 )
 @log_options
 def server(**given: Any) -> None:
-    """Answer kube-scheduler: where a pod fits, which node is best, which shares it gets, which pods must go.
+    """Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.
 
-    It binds pods with their assignment. Any number of servers may run at once; ending one at any moment harms nothing.
-    gpushare's extender can be replaced by it: the paths are the same.
+    A pod is bound with its device assignment. Run any number of replicas; stopping one is always safe. It serves the
+    paths of gpushare's extender too, and can replace it.
     """
     configure(given["log_level"], given["log_format"])
     asyncio.run(_run(_settings(given), given["kubeconfig"]))
@@ -75,7 +76,9 @@ def server(**given: Any) -> None:
 def _settings(given: dict[str, Any]) -> Settings:
     certificate, key = given["tls_certificate"], given["tls_key"]
     if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
-        raise InvalidInput("TLS", found="a part of it", wanted="--tls-certificate and --tls-key", accepted="or neither")
+        raise InvalidInput(
+            "TLS", found="only some of its options", wanted="--tls-certificate and --tls-key", accepted="or neither"
+        )
     authority = given["tls_client_authority"]
     return Settings(
         host=given["host"],
@@ -98,9 +101,9 @@ def _admission(given: dict[str, Any]) -> Admission | None:
     if not certificate or not key:
         raise InvalidInput(
             "--admission-port",
-            found="no certificate, and the API server asks over TLS alone",
+            found="no certificate, and the API server calls webhooks over TLS only",
             wanted="--admission-certificate and --admission-key",
-            accepted="or --tls-certificate and --tls-key for both",
+            accepted="also --tls-certificate and --tls-key, which then serve both",
         )
     return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 

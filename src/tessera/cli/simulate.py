@@ -1,9 +1,9 @@
 """`tessera simulate`: replay a workload under several packing policies and compare them."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -20,10 +20,11 @@ from tessera.cli.options import (
     output_option,
     refuse_beside,
     refuse_without,
+    with_options,
     write_output,
     write_outputs,
 )
-from tessera.cli.printing import trimmed
+from tessera.cli.printing import print_json, trimmed
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -37,12 +38,11 @@ from tessera.sim.workloads.synthetic import PUBLISHED_MIX, ClassMix, make, plain
 
 __all__ = ["simulate"]
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _FROM_0 = click.IntRange(min=0)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options that all workloads share say: which policies, by which rules, and what to write."""
+    """The options that all workloads share: policies, rules, and outputs."""
 
     policy: tuple[str, ...]
     seed: int
@@ -69,80 +69,71 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.log if len(self.policies) == 1 else self.log.with_suffix(f".{policy}{self.log.suffix}")
 
 
-def run_options(command: _Command) -> _Command:
-    """Add the options that all workloads share; the command passes them on as `Wanted(**options)`."""
-    options = (
-        click.option(
-            "--policy",
-            type=click.Choice(list(POLICIES)),
-            multiple=True,
-            default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
-            show_default=True,
-            help="Packing policy; repeat it to compare several.",
-        ),
-        click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
-        click.option(
-            "--queue",
-            type=click.Choice(["drop", "fifo", "backfill"]),
-            default="drop",
-            show_default=True,
-            help="What a pod does that fits nowhere: it is lost, or waits in turn, or lets others pass.",
-        ),
-        click.option(
-            "--moves",
-            metavar="N",
-            type=_FROM_0,
-            default=0,
-            show_default=True,
-            help="Most pods that may move to another node in the run, one for each pod that would not fit.",
-        ),
-        click.option(
-            "--cut-s",
-            type=Number(0, 86_400),
-            default=0.0,
-            show_default=True,
-            help="Seconds to cut a MIG instance that is not there yet.",
-        ),
-        click.option(
-            "--log",
-            type=click.Path(path_type=Path),
-            help="Write one JSON object for each arrival. With several policies there is a file for each: "
-            "run.jsonl becomes run.fgd.jsonl and so on.",
-        ),
-        click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG into this folder."),
-        output_option("table", "json"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+run_options = with_options(
+    click.option(
+        "--policy",
+        type=click.Choice(list(POLICIES)),
+        multiple=True,
+        default=tuple(policy for policy in ("fgd", "tessera") if policy in POLICIES),
+        show_default=True,
+        help="Packing policy; repeatable.",
+    ),
+    click.option("--seed", type=_FROM_0, default=42, show_default=True, metavar="N", help="Seed of the arrivals."),
+    click.option(
+        "--queue",
+        type=click.Choice(["drop", "fifo", "backfill"]),
+        default="drop",
+        show_default=True,
+        help="Pods that do not fit are dropped, wait in order, or wait while later pods pass them.",
+    ),
+    click.option(
+        "--moves",
+        metavar="N",
+        type=_FROM_0,
+        default=0,
+        show_default=True,
+        help="Most running pods to move in the run, one for each pod that would not fit.",
+    ),
+    click.option(
+        "--cut-s",
+        type=Number(0, 86_400),
+        default=0.0,
+        show_default=True,
+        help="Seconds it takes to create a MIG instance.",
+    ),
+    click.option(
+        "--log",
+        type=click.Path(path_type=Path),
+        help="Write one JSON object for each arrival; with several policies, run.jsonl becomes run.fgd.jsonl etc.",
+    ),
+    click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
+    output_option("table", "json"),
+)
+"""Adds the options that all workloads share; the command passes them on as `Wanted(**options)`."""
 
 
-def arrival_options(command: _Command) -> _Command:
-    """Add the options that turn a trace into arrivals; the command passes them to `arrivals`."""
-    options = (
-        click.option(
-            "--ratio",
-            type=Number(0, 100, min_open=True),
-            default=1.3,
-            show_default=True,
-            help="GPU demand that arrives, over the capacity; nothing departs.",
-        ),
-        click.option(
-            "--load",
-            type=Number(0, 100, min_open=True),
-            help="Let pods come and go instead: GPU demand offered at any time, over the capacity.",
-        ),
-        click.option(
-            "--lifetimes",
-            type=Number(0, 1000, min_open=True),
-            default=2.0,
-            show_default=True,
-            help="With --load: how many mean stays to measure; one is an hour.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+arrival_options = with_options(
+    click.option(
+        "--ratio",
+        type=Number(0, 100, min_open=True),
+        default=1.3,
+        show_default=True,
+        help="Arriving GPU demand as a multiple of capacity; no pod departs.",
+    ),
+    click.option(
+        "--load",
+        type=Number(0, 100, min_open=True),
+        help="Instead, pods arrive and depart: mean offered GPU demand as a multiple of capacity.",
+    ),
+    click.option(
+        "--lifetimes",
+        type=Number(0, 1000, min_open=True),
+        default=2.0,
+        show_default=True,
+        help="With --load: length of the measurement in mean pod lifetimes of one hour.",
+    ),
+)
+"""Adds the options that turn a trace into arrivals; the command passes them to `arrivals`."""
 
 
 @click.group(
@@ -156,9 +147,9 @@ Examples:
 """
 )
 def simulate() -> None:
-    """Replay a workload under several packing policies and compare them.
+    """Replay a workload under several packing policies and compare the results.
 
-    The same seed gives the same arrivals to every policy, and the same result each time.
+    Every policy gets the same arrivals. The same seed gives the same result.
     """
 
 
@@ -168,15 +159,15 @@ def simulate() -> None:
 @arrival_options
 @run_options
 def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
-    """Replay an openb trace: 1,213 GPU nodes of a production cluster and the pods seen on them.
+    """Replay an openb trace: 1,213 GPU nodes of a production cluster and their pods.
 
-    FOLDER holds the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
-    packing policies: in random order, more than the cluster can hold, and none departs.
+    FOLDER has the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
+    packing policies: in random order, more than fit, and none departs.
     """
     compare(arrivals(openb.read(folder, trace), options), Wanted(**options))
 
 
-@simulate.command("manifests", short_help="Let the pods of manifests arrive one by one.")
+@simulate.command("manifests", short_help="Replay the pods of manifests.")
 @input_options
 @run_options
 def simulate_manifests(
@@ -186,11 +177,11 @@ def simulate_manifests(
     share_unit: ShareUnit | None,
     **options: Any,
 ) -> None:
-    """Let the pods of Kubernetes manifests arrive one by one, in the order written; none departs."""
+    """Replay the pods of Kubernetes manifests, one by one in file order; none departs."""
     compare(in_order(read_snapshot(fleet, gpus, filename, share_unit), options["seed"]), Wanted(**options))
 
 
-@simulate.command("synthetic", short_help="Make up pods for a fleet of your own.")
+@simulate.command("synthetic", short_help="Replay a synthetic workload.")
 @fleet_options
 @click.option(
     "--nodes",
@@ -198,7 +189,7 @@ def simulate_manifests(
     type=click.IntRange(1, 100_000),
     default=100,
     show_default=True,
-    help="Without a fleet: so many nodes of 8 GPUs, 136 cores and 640 GiB.",
+    help="Without a fleet: number of nodes with 8 GPUs, 136 cores and 640 GiB.",
 )
 @click.option(
     "--demand",
@@ -207,7 +198,7 @@ def simulate_manifests(
     default=(PUBLISHED_MIX.part, PUBLISHED_MIX.one, PUBLISHED_MIX.several),
     show_default=True,
     metavar="PART ONE SEVERAL",
-    help="Weights of GPU demand by what a pod asks for: a part of a GPU, one, several.",
+    help="Weights of GPU demand from pods that request part of a GPU, one, or several.",
 )
 @click.option(
     "--without-gpu",
@@ -215,14 +206,14 @@ def simulate_manifests(
     default=PUBLISHED_MIX.without_percent,
     show_default=True,
     metavar="PERCENT",
-    help="Percent of the pods that ask for no GPU.",
+    help="Percent of pods without a GPU.",
 )
 @arrival_options
 @run_options
 def simulate_synthetic(
     fleet: str | None, gpus: tuple[str, ...], nodes: int, demand: tuple[float, float, float], **options: Any
 ) -> None:
-    """Make up pods with the class mix of the published trace, or another, for a fleet of your own."""
+    """Replay a synthetic workload, by default with the class mix of the openb trace, on nodes of your choice."""
     for other in ("--fleet", "--gpus"):
         refuse_beside("--nodes", other)
     part, one, several = demand
@@ -252,7 +243,7 @@ def compare(workload: Workload, wanted: Wanted) -> None:
     if wanted.plots is not None:
         write_outputs(wanted.plots, dict(figures(runs)))
     if wanted.output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(_report(workload, wanted, runs))))
+        print_json(_report(workload, wanted, runs))
     else:
         _print_table(runs)
 
@@ -260,7 +251,7 @@ def compare(workload: Workload, wanted: Wanted) -> None:
 def _check_targets(wanted: Wanted) -> None:
     """Find out before a long run what could not be written after it."""
     if str(wanted.log) == "-" and len(wanted.policies) > 1:
-        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", wanted="one, or a file for each log")
+        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", wanted="one policy, or a file")
     if wanted.log is not None:
         for policy in wanted.policies:
             check_output(wanted.log_of(policy))
@@ -301,7 +292,7 @@ def _print_table(runs: Sequence[Metrics]) -> None:
     together = max(1, (console.width - first) // widest)
     console.print(title(runs[0]), highlight=False)
     for at in range(1, len(runs) + 1, together):
-        shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+        shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         shown.add_column(lines[0][0])
         for policy in lines[0][at : at + together]:
             shown.add_column(policy, justify="right")

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal: what was placed, every GPU as one line, what waits and why, warnings, the sum."""
+"""A plan as tables for a terminal: placed pods, every GPU as one line, pending pods, warnings, the sum."""
 
 import math
 from collections import Counter, defaultdict
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -21,6 +20,7 @@ from tessera.cli.drawing.palette import tone
 from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
+from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
@@ -43,8 +43,8 @@ _MODES = {
     Mode.WHOLE: "whole GPU",
     Mode.MIG: "",
     Mode.MIG_TIME_SLICING: "time-sliced",
-    Mode.MIG_MPS: "by MPS",
-    Mode.MPS: "share by MPS",
+    Mode.MIG_MPS: "with MPS",
+    Mode.MPS: "MPS share",
     Mode.TIME_SLICING: "time-sliced share",
     Mode.MEMORY_SHARE: "memory share",
 }
@@ -79,15 +79,6 @@ def letter(workload: int) -> str:
     return _LETTERS[workload] if workload < len(_LETTERS) else "#"
 
 
-def _table(*columns: str, title: str) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 1, 0, 0), show_edge=False
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _unbroken(table: Table, column: int, names: Iterable[Text]) -> None:
     """Make a column wide enough for the longest word of its names, up to a third of a narrow terminal."""
     words = (word for name in names for word in name.plain.split())
@@ -110,7 +101,7 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
-    table = _table("", "Workload", "Pods", "Each gets", "Isolation", "Where", title="Placed")
+    table = ruled_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = seen.workloads[number]
@@ -133,7 +124,7 @@ def _gets(shares: tuple[Share, ...]) -> tuple[str, str]:
 
 def _share_words(share: Share) -> str:
     kind = " ".join(part for part in (share.profile or "", _MODES[share.mode]) if part)
-    compute = f", {share.compute_percent} %" if 0 < share.compute_percent < _WHOLE_PERCENT else ""
+    compute = f", {share.compute_percent}%" if 0 < share.compute_percent < _WHOLE_PERCENT else ""
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 
@@ -253,7 +244,7 @@ def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style
 
 
 def _gpus(seen: Fleet) -> Table:
-    table = _table("Node", "GPU", "Model", "Who sits where", "Granted", title="GPUs")
+    table = ruled_table("Node", "GPU", "Model", "Layout", "Allocated", title="GPUs")
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
@@ -271,7 +262,7 @@ def _gpus(seen: Fleet) -> Table:
             table.add_row(name, index, model, _Strip(gpu, grain), _granted(gpu))
     _unbroken(table, 0, (Text(clean(_node_words(kind))) for kind in groups[:_MOST_NODES]))
     if left:
-        table.add_row(f"and {counted(left, 'more node')}", "", "", Text("all are in the JSON output"), "")
+        table.add_row(f"and {counted(left, 'more node')}", "", "", Text("-o json has all"), "")
     return table
 
 
@@ -282,11 +273,11 @@ def _granted(gpu: GpuView) -> str:
 
 def _node_words(kind: Kind) -> str:
     more = len(kind.nodes) - 1
-    return f"{kind.nodes[0].name} and {more} more like it" if more else kind.nodes[0].name
+    return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
 def _waiting(seen: Fleet) -> Table:
-    table = _table("", "Workload", "Pods", "Why", title="Waiting")
+    table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
     table.expand = True
@@ -299,7 +290,7 @@ def _waiting(seen: Fleet) -> Table:
     rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
     _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.waiting[:MOST_REASONS]))
     if rest:
-        table.add_row("", "others", f"{rest:,}", "other reasons; all are in the JSON output")
+        table.add_row("", "others", f"{rest:,}", "other reasons; -o json has all")
     return table
 
 
@@ -308,14 +299,14 @@ def _sum(seen: Fleet) -> Text:
     asked = sums.placed + sums.waiting
     line = Text()
     line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.waiting else "bold")
-    line.append(f", {sums.waiting:,} waiting" if sums.waiting else "", "bold yellow")
+    line.append(f", {sums.waiting:,} pending" if sums.waiting else "", "bold yellow")
     parts = (
-        f"{sums.running:,} running before" if sums.running else "",
+        f"{sums.running:,} already running" if sums.running else "",
         f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",
-        f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be cut"
+        f"{counted(sums.instances, 'MIG instance')}, {sums.instances_new or 'none'} to be created"
         if sums.instances
         else "",
-        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory granted",
+        f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory allocated",
         f"policy {clean(seen.policy)}",
         seen.proof,
     )

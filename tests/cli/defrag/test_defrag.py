@@ -2,37 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from builders.evictable import budget, owned
 from builders.kubeobjects import Object, cut, gpu, gpunode, kubectl, node, pod, share
 from tessera.cli import main
 from tessera.core.gpu.sharing import Mode
 
 UNITS = {"tessera.dev/gpu-memory": "80"}
-NEED = {"tessera.dev/gpu-memory": 10}
 WHOLE = {"tessera.dev/isolation": "hardware"}
-NO_BUDGET = "note: no PodDisruptionBudget in the file; add pdb to `kubectl get` where there are any\n"
-
-
-def owned(name: str, *shares: Any, **more: Any) -> Object:
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
-    metadata = {"ownerReferences": [owner], "labels": {"app": "web"}}
-    return pod(name, NEED, *shares, metadata=metadata, **more)
-
-
-def budget(allowed: int) -> Object:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "ns"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": allowed},
-    }
-
-
+NO_BUDGET = "note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`\n"
 NODES = [node("a", UNITS), gpunode("a", gpu(0), gpu(1))]
 HALVES = [
     *NODES,
@@ -58,7 +39,7 @@ def test_one_move_for_the_pod_that_waits() -> None:
     for want in (
         "ns/web-1 a 10240 MiB of GPU 0 (mps) a 10240 MiB of GPU 1 (mps)",
         "ns/big 40 GiB with hardware isolation a the whole GPU 0",
-        "1 move, 1 placed, 0 not; fewer moves would not do",
+        "1 move, 1 pod placed, 0 pending; fewer moves are not enough",
     ):
         assert want in text
     assert got.stderr == NO_BUDGET
@@ -72,8 +53,8 @@ def test_a_slice_for_a_pod_that_is_not_there_yet() -> None:
 
 def test_what_fits_needs_no_move() -> None:
     text = words(run(HALVES, "--resource", "tessera.dev/gpu-memory=20", "--count", "2"))
-    assert "Fit without any move" in text
-    assert text.endswith("0 moves, 2 placed, 0 not")
+    assert "Pods that fit without a move" in text
+    assert text.endswith("0 moves, 2 pods placed, 0 pending")
 
 
 def test_a_budget_that_allows_nothing_keeps_pods_where_they_are() -> None:
@@ -83,7 +64,7 @@ def test_a_budget_that_allows_nothing_keeps_pods_where_they_are() -> None:
 
 
 def test_a_budget_that_allows_one_is_told() -> None:
-    assert "GPU 1 (mps) web Then fit" in words(run([*HALVES, BIG, budget(1)]))
+    assert "GPU 1 (mps) web Pods that fit then" in words(run([*HALVES, BIG, budget(1)]))
 
 
 def test_json_has_moves_places_and_what_was_asked() -> None:
@@ -104,7 +85,7 @@ def test_a_manifest_that_is_not_applied_yet(tmp_path: Path) -> None:
 
 def test_one_pod_of_those_that_wait() -> None:
     other = pod("other", {"tessera.dev/gpu-memory": 1}, node=None)
-    assert "1 placed" in words(run([*HALVES, BIG, other], "--pod", "ns/other"))
+    assert "1 pod placed" in words(run([*HALVES, BIG, other], "--pod", "ns/other"))
 
 
 def test_pods_of_a_higher_priority_stay() -> None:
@@ -116,20 +97,20 @@ def test_pods_of_a_higher_priority_stay() -> None:
 
 def test_many_pods_without_a_place_are_told_in_short() -> None:
     text = words(run(HALVES, "--resource", "tessera.dev/gpu-memory=50", "--count", "22"))
-    assert "and 2 more pods; all with -o json" in text
+    assert "and 2 more pods; -o json has all" in text
     assert "no node could ever take it" in text
 
 
 # Keyed by a sentence: arguments; wanted are words of the error.
 REFUSED = {
-    "nothing is asked for": ([], "cluster: found no pod that waits for GPUs, wanted --for, --pod or --resource"),
-    "no such pod": (["--pod", "ns/none"], "pod ns/none: found no pod of this namespace and name that waits"),
+    "nothing is asked for": ([], "cluster: found no pending pod that requests GPUs, wanted --for, --pod or --resource"),
+    "no such pod": (["--pod", "ns/none"], "pod ns/none: found no pending pod of this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: found nvidia.com/gpu="),
     "an amount that is no number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
-    "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: found no pod that waits for GPUs"),
-    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "--pod: found --resource beside it"),
+    "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: found no pending pod that requests GPUs"),
+    "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "--pod: found --resource as well"),
     "isolation of nothing": (["--isolation", "none"], "--isolation: found no --resource"),
-    "execution on a file": (["--execute"], "--execute: found --filename beside it"),
+    "execution on a file": (["--execute"], "--execute: found --filename as well"),
     "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: found no --execute"),
     "a manifest that is not there": (["--for", "none.yaml"], "none.yaml: found No such file"),
 }
@@ -151,4 +132,4 @@ def test_a_manifest_without_gpus(tmp_path: Path) -> None:
 def test_dry_run_and_execute_exclude_each_other() -> None:
     got = CliRunner().invoke(main, ["defrag", "--dry-run", "--execute"])
     assert got.exit_code == 2
-    assert "--execute: found --dry-run beside it" in got.stderr
+    assert "--execute: found --dry-run as well" in got.stderr

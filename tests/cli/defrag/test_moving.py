@@ -8,35 +8,18 @@ from typing import Any
 
 import pytest
 
+from builders.evictable import NEED, budget, owned
 from builders.kubeobjects import Object, gpu, gpunode, node, pod, share
 from harness import virtualtime
 from tessera.cli.defrag import carry_out
 from tessera.cli.defrag.moving import TAINT, Mover, look
-from tessera.clients.kube import (
-    DISRUPTION_BUDGETS,
-    GPU_NODES,
-    NODES,
-    PODS,
-    Kind,
-    Kube,
-    MemoryKube,
-)
-from tessera.clients.kube import (
-    Object as KubeObject,
-)
+from tessera.clients.kube import DISRUPTION_BUDGETS, GPU_NODES, NODES, PODS, Kind, Kube, MemoryKube
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.defrag import Asker, propose
 from tessera.errors import Conflict, TesseraError, Unavailable, Unsupported
 
 UNITS = {"tessera.dev/gpu-memory": "160"}
-NEED = {"tessera.dev/gpu-memory": 10}
 WHOLE = {"tessera.dev/isolation": "hardware"}
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
-
-
-def owned(name: str, *shares: Any, place: str | None = "a", **more: Any) -> Object:
-    metadata = {"ownerReferences": [OWNER], "labels": {"app": "web"}}
-    return pod(name, NEED, *shares, node=place, metadata=metadata, **more)
 
 
 def big(name: str = "big", place: str | None = None) -> Object:
@@ -134,7 +117,7 @@ def test_pods_leave_one_after_the_other_and_those_that_wait_are_bound() -> None:
             "1 evicting ns/web-1 from a",
             "1 waiting for the replacement of ns/web-1",
             "2 ns/web-1 is replaced",
-            "2 waiting for the pods to be bound",
+            "2 waiting until the pods are bound",
         ]
         pods = (await kube.list(PODS)).objects
         assert all(each["spec"].get("nodeName") for each in pods)
@@ -146,9 +129,9 @@ def test_nothing_is_evicted_where_everything_fits() -> None:
     async def act() -> None:
         kube = await filled(pod("small", NEED, node=None))
         mover, told = await made(kube, replaced, "ns/small", binds=False)
-        assert (mover.evicted, told) == ([], ["0 waiting for the pods to be bound"])
+        assert (mover.evicted, told) == ([], ["0 waiting until the pods are bound"])
 
-    with pytest.raises(Unavailable, match="not bound yet; its place is free"):
+    with pytest.raises(Unavailable, match="still pending although its place is free"):
         virtualtime.run(act())
 
 
@@ -164,15 +147,15 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
 
 # Keyed by a sentence: what the controller makes; wanted are words of the error.
 LATE: dict[str, tuple[React, str]] = {
-    "no replacement comes": (lambda _, __: None, "no replacement of it yet"),
-    "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new does not run yet"),
+    "no replacement comes": (lambda _, __: None, "no replacement yet"),
+    "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new is not ready yet"),
     "the replacement is not ready": (
         lambda _, __: owned(
             "new",
             share(2, 10240, Mode.MPS),
             status={"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
         ),
-        "its replacement new does not run yet",
+        "its replacement new is not ready yet",
     ),
 }
 
@@ -185,15 +168,6 @@ def test_a_deadline_that_passes_stops_it(react: React, want: str) -> None:
     with pytest.raises(Unavailable, match=want) as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
-
-
-def budget(allowed: int) -> Object:
-    return {
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "ns"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": allowed},
-    }
 
 
 class Stubborn(MemoryKube):
@@ -209,7 +183,7 @@ class Stubborn(MemoryKube):
             raise Unavailable("eviction", found="a budget", wanted="another")
         await super().evict(name, namespace, uid=uid)
 
-    async def get(self, kind: Kind, name: str, namespace: str = "") -> KubeObject | None:
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         found = await super().get(kind, name, namespace)
         return {**found, "metadata": {**found["metadata"], "uid": "another"}} if self.other and found else found
 
@@ -243,7 +217,7 @@ def test_an_eviction_whose_answer_was_lost_is_one() -> None:
         mover, _ = await made(kube, replaced, "ns/big", binds=False)
         return [*mover.evicted]
 
-    with pytest.raises(Unavailable, match="not bound yet") as caught:
+    with pytest.raises(Unavailable, match="still pending") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
 
@@ -261,7 +235,7 @@ def test_a_pod_that_is_another_by_now_is_not_evicted() -> None:
     async def act() -> None:
         await made(await stubborn(other=True), replaced, "ns/big")
 
-    with pytest.raises(Conflict, match="found another pod, or none"):
+    with pytest.raises(Conflict, match="found it was deleted or replaced"):
         virtualtime.run(act())
 
 
@@ -308,13 +282,13 @@ async def carried_out(*names: str, output: str, most: int = 9, objects: tuple[Ob
 def test_the_command_shows_the_moves_first_and_tells_each(capsys: pytest.CaptureFixture[str]) -> None:
     virtualtime.run(carried_out("ns/big", output="table", objects=(big(),)))
     told = capsys.readouterr()
-    assert "1 move, 1 placed, 0 not; fewer moves would not do" in told.out
+    assert "1 move, 1 pod placed, 0 pending; fewer moves are not enough" in told.out
     assert told.err.splitlines() == [
         "evicting ns/web-0 from a",
         "waiting for the replacement of ns/web-0",
         "ns/web-0 is replaced",
-        "waiting for the pods to be bound",
-        "1 of 1 moves are made",
+        "waiting until the pods are bound",
+        "1 of 1 moves made",
     ]
 
 
@@ -341,7 +315,7 @@ class Watched(MemoryKube):
         self.taints.append(await taints_of(self, "a"))
         await super().evict(name, namespace, uid=uid)
 
-    async def patch(self, kind: Kind, name: str, body: KubeObject, **more: Any) -> KubeObject:
+    async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
         if kind == NODES and self.conflicts:
             self.conflicts -= 1
             raise Conflict("node", found="another", wanted="the same")
@@ -383,7 +357,7 @@ def test_the_node_that_a_pod_leaves_takes_no_new_pods_meanwhile() -> None:
 def test_the_taint_is_removed_when_a_deadline_passes() -> None:
     async def act() -> None:
         kube = await two_nodes(conflicts=0)
-        with pytest.raises(Unavailable, match="no replacement of it yet"):
+        with pytest.raises(Unavailable, match="no replacement yet"):
             await made(kube, lambda _, __: None, "ns/big", binds=False)
         assert await taints_of(kube, "a") == [OTHER]
 
@@ -394,6 +368,6 @@ def test_a_node_that_changes_without_end_stops_it_before_anything_is_evicted() -
     async def act() -> None:
         await made(await two_nodes(conflicts=99), replaced, "ns/big")
 
-    with pytest.raises(Conflict, match="changes without end") as caught:
+    with pytest.raises(Conflict, match="conflicting updates") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == [""]

@@ -15,18 +15,18 @@ ASKED = [Asker(pod=PodKey("ns/big"), need=Need())]
 
 # Keyed by a sentence: what was proposed; wanted is the last line.
 CASES = {
-    "fewest": (Proposal(moves=(MOVE,), at_least=1), "1 move, 0 placed, 0 not; fewer moves would not do"),
+    "fewest": (Proposal(moves=(MOVE,), at_least=1), "1 move, 0 pods placed, 0 pending; fewer moves are not enough"),
     "some smaller sets were not tried": (
         Proposal(moves=(MOVE,) * 4, at_least=2, exhaustive=False),
-        "4 moves, 0 placed, 0 not; fewer than 2 would not do, but not every set of fewer than 4 was tried",
+        "4 moves, 0 pods placed, 0 pending; fewer than 2 are not enough, but not all sets of fewer than 4 were tried",
     ),
     "nothing smaller was tried": (
         Proposal(moves=(MOVE,) * 2, stuck=(STUCK,)),
-        "2 moves, 0 placed, 1 not; not every set of fewer than 2 was tried",
+        "2 moves, 0 pods placed, 1 pending; not all sets of fewer than 2 were tried",
     ),
     "there is too much to try": (
         Proposal(stuck=(STUCK,), exhaustive=False),
-        "0 moves, 0 placed, 1 not; moves that help may exist all the same: there is too much to try",
+        "0 moves, 0 pods placed, 1 pending; the search was cut short: moves that make room may exist",
     ),
 }
 

@@ -1,10 +1,10 @@
-"""`tessera defrag`: the fewest moves of running pods that free what is asked for; shown, or made with `--execute`."""
+"""`tessera defrag`: the fewest running pods to move so that others fit; shown, or moved with `--execute`."""
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -20,8 +20,8 @@ from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
 from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
-from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.packing.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
@@ -30,20 +30,20 @@ from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["carry_out", "defrag"]
 
+_Result = TypeVar("_Result")
 _DEADLINE_S = 600.0
 _MOST_NAMED = 10
 _EPILOG = """
 \b
 Examples:
-  tessera defrag                                        # what would let the pods fit that wait now
-  tessera defrag --for training.yaml                    # before it is applied
+  tessera defrag                                 # for all pending pods
+  tessera defrag --for training.yaml             # before you apply it
   tessera defrag --resource nvidia.com/mig-3g.20gb=1
-  tessera defrag --resource tessera.dev/gpu-memory=30 --isolation hardware --count 2
-  tessera defrag --pod ml/training-0 --execute          # evicts, one pod after the other
+  tessera defrag --resource tessera.dev/gpu-memory=30 --count 2
+  tessera defrag --pod ml/training-0 --execute   # evicts one pod at a time
   kubectl get nodes,pods,gpunodes,pdb -A -o json | tessera defrag -f -
 
-\b
-Rights it needs: list nodes, pods, gpunodes.tessera.dev and poddisruptionbudgets; with --execute also create
+RBAC: list nodes, pods, gpunodes.tessera.dev and poddisruptionbudgets; with --execute also create
 pods/eviction, and get and patch nodes.
 """
 
@@ -59,39 +59,52 @@ class _Made(msgspec.Struct, frozen=True):
 
 @click.command(epilog=_EPILOG)
 @cluster_options
-@click.option("--for", multiple=True, metavar="PATH", help="Manifests whose pods shall fit; a folder, or -.")
-@click.option("--pod", multiple=True, metavar="NAMESPACE/NAME", help="A pod that waits and shall fit.")
-@click.option("--resource", multiple=True, metavar="NAME=AMOUNT", help="What one pod asks for; repeat for more.")
-@click.option("--isolation", type=click.Choice([each.value for each in Isolation]), help="With --resource: the least.")
-@click.option("--count", type=click.IntRange(1, 100), default=1, show_default=True, help="With --resource: pods.")
+@click.option(
+    "--for",
+    multiple=True,
+    metavar="PATH",
+    help="Make room for the pods of manifests: a file, a folder, or - for stdin; repeatable.",
+)
+@click.option("--pod", multiple=True, metavar="NAMESPACE/NAME", help="Make room for this pending pod; repeatable.")
+@click.option(
+    "--resource", multiple=True, metavar="NAME=AMOUNT", help="Make room for a pod that requests this; repeatable."
+)
+@click.option(
+    "--isolation", type=click.Choice([each.value for each in Isolation]), help="With --resource: weakest isolation."
+)
+@click.option(
+    "--count", type=click.IntRange(1, 100), default=1, show_default=True, help="With --resource: number of pods."
+)
 @click.option(
     "--priority",
     type=click.IntRange(-(1 << 31), (1 << 31) - 1),
-    help="Pods of a higher priority stay.  [default: the priority of the pod that shall fit; 0 with --resource]",
+    help="Do not move pods of higher priority.  [default: priority of the pending pod; 0 with --resource]",
 )
-@click.option("--max-moves", type=click.IntRange(0, 1000), default=MOST_MOVES, show_default=True, help="In all.")
-@click.option("--dry-run", is_flag=True, help="Only show the moves; so it is without --execute.")
-@click.option("--execute", is_flag=True, help="Make the moves: evict one pod after the other.")
+@click.option(
+    "--max-moves", type=click.IntRange(0, 1000), default=MOST_MOVES, show_default=True, help="Most pods to move."
+)
+@click.option("--dry-run", is_flag=True, help="Only show the moves, as without --execute.")
+@click.option("--execute", is_flag=True, help="Make the moves: evict one pod at a time.")
 @click.option(
     "--deadline-s",
     type=Seconds(1),
     default=_DEADLINE_S,
     show_default=True,
-    help="With --execute: longest wait for one move, and for the pods that wait to be bound.",
+    help="With --execute: deadline of each move, and of the pending pods' binding.",
 )
 @output_option("table", "json")
 def defrag(**given: Any) -> None:
-    """Show the fewest moves of running pods after which what is asked for fits; make them with --execute.
+    """Find the fewest running pods to move so that pending pods fit; move them with --execute.
 
-    A move evicts a pod whose controller makes another, which fits elsewhere. Without --for, --pod or --resource the
-    pods that wait now are asked for. docs/defrag.md tells which pods are never moved, and what happens meanwhile.
+    A move evicts a pod whose controller creates a replacement that fits elsewhere. Without --for, --pod or --resource
+    it makes room for all pending pods. docs/defrag.md lists the pods that are never moved.
     """
     _check()
     place = place_of(given)
     if given["execute"]:
-        asyncio.run(_execute(place, given))
+        asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
         return
-    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_live(place))
+    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_on_cluster(place, look))
     asked = _asked(cluster, given)
     _print(_Made(asked, propose(cluster, asked, leaves, most=given["max_moves"]), executed=False), given["output"])
 
@@ -115,18 +128,18 @@ def _check() -> None:
 def _saved(filename: str) -> tuple[Cluster, Mapping[PodKey, Leave]]:
     cluster, objects = read_file(filename)
     if not any(each.get("kind") == "PodDisruptionBudget" for each in objects):
-        click.echo("note: no PodDisruptionBudget in the file; add pdb to `kubectl get` where there are any", err=True)
+        click.echo("note: the file has no PodDisruptionBudgets; if there are any, add pdb to `kubectl get`", err=True)
     return cluster, read_leaves(as_fields(objects))
 
 
-async def _live(place: Place) -> tuple[Cluster, Mapping[PodKey, Leave]]:
+async def _on_cluster(place: Place, work: Callable[[Kube], Awaitable[_Result]]) -> _Result:
     async with connected(place) as kube:
-        return await look(kube)
+        return await work(kube)
 
 
 def _print(made: _Made, output: str) -> None:
     if output == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+        print_json(made)
     else:
         wide_console().print(trimmed(*parts(made.asked, made.proposal)))
 
@@ -153,7 +166,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     if not asking:
         subject = "manifests" if given["for"] else "cluster"
         wanted = "--for, --pod or --resource" if not given["for"] else "a workload with GPU limits"
-        raise InvalidInput(subject, found="no pod that waits for GPUs", wanted=wanted)
+        raise InvalidInput(subject, found="no pending pod that requests GPUs", wanted=wanted)
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
     return tuple(
@@ -189,19 +202,14 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
         if name not in waiting:
             raise InvalidInput(
                 f"pod {name}",
-                found="no pod of this namespace and name that waits",
-                wanted="one that waits for a node",
+                found="no pending pod of this namespace and name",
+                wanted="a pending pod",
                 accepted=", ".join([*waiting][:_MOST_NAMED]) or "--for or --resource",
             )
     return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
 
 
 # Making the moves
-
-
-async def _execute(place: Place, given: Mapping[str, Any]) -> None:
-    async with connected(place) as kube:
-        await carry_out(kube, given)
 
 
 async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
@@ -226,20 +234,20 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
     finally:
         if given["output"] == "json":
             _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
-        click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves are made", err=True)
+        click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves made", err=True)
     if proposal.stuck:
         names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])
         raise Unsupported(
             f"pods {names}",
             found=proposal.stuck[0].reasons[0],
-            wanted="moves that place them",
+            wanted="moves that make room",
             accepted="other GPUs, or fewer pods",
         )
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Any:
-    """Give a function that is told how many moves are made and what is waited for."""
+    """Give a function that shows how many moves are made and the current step."""
     console = Console(stderr=True)
     shown = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -38,7 +38,7 @@ TAINT: Object = {"key": "tessera.dev/defrag", "value": "moving", "effect": "NoSc
 """Keeps new pods off a node while a pod that left it is replaced elsewhere."""
 
 Tell = Callable[[int, str], None]
-"""Told how many moves are made and what is done now."""
+"""Called with the number of moves made and the current step."""
 
 
 async def look(kube: Kube) -> tuple[Cluster, Mapping[PodKey, Leave]]:
@@ -89,7 +89,7 @@ class Mover:
         while (proposal := await self._proposal(most - len(self.evicted))).moves:
             await self._move(proposal.moves[0], tell)
         if self._askers:
-            tell(len(self.evicted), "waiting for the pods to be bound")
+            tell(len(self.evicted), "waiting until the pods are bound")
             await self._bound()
 
     async def _proposal(self, most: int) -> Proposal:
@@ -102,7 +102,7 @@ class Mover:
                 f"cluster after {len(self.evicted)} moves",
                 found=found.stuck[0].reasons[0],
                 wanted=f"a place for {found.stuck[0].pod} after {most} more moves",
-                accepted="running tessera defrag again, which looks anew",
+                accepted="running tessera defrag again",
             )
         return found
 
@@ -145,7 +145,9 @@ class Mover:
             except Conflict:
                 continue
             return
-        raise Conflict(f"node {node}", found="changes without end", wanted=f"its taint {TAINT['key']} set or removed")
+        raise Conflict(
+            f"node {node}", found="conflicting updates on each try", wanted=f"its taint {TAINT['key']} set or removed"
+        )
 
     async def _evict(self, move: Move, name: str, namespace: str) -> None:
         """Ask for the eviction until it is granted; a pod that is another by now is not evicted."""
@@ -155,7 +157,9 @@ class Mover:
             if asked and pod is None:
                 return
             if pod is None or (pod["metadata"].get("uid") or "") != move.uid:
-                raise Conflict(f"pod {move.pod}", found="another pod, or none", wanted=f"the pod {move.uid}")
+                raise Conflict(
+                    f"pod {move.pod}", found="it was deleted or replaced", wanted=f"the pod with UID {move.uid}"
+                )
             if pod["metadata"].get("deletionTimestamp"):
                 return
             try:
@@ -181,14 +185,14 @@ class Mover:
             if gone and any(map(_runs, made)):
                 return
             if last:
-                found = "no replacement of it yet" if gone else "it has not ended yet"
+                found = "no replacement yet" if gone else "it is still terminating"
                 if made and gone:
-                    found = f"its replacement {name_of(made[0])[1]} does not run yet"
+                    found = f"its replacement {name_of(made[0])[1]} is not ready yet"
                 raise Unavailable(
                     f"pod {move.pod}",
                     found=found,
-                    wanted=f"its replacement running within {self._deadline_s:g} s",
-                    accepted="a longer --deadline-s, or tessera explain pod about the replacement",
+                    wanted=f"a ready replacement within {self._deadline_s:g} s",
+                    accepted="a longer --deadline-s; tessera explain pod explains a pending replacement",
                 )
 
     async def _bound(self) -> None:
@@ -202,9 +206,9 @@ class Mover:
             if last:
                 raise Unavailable(
                     f"pod {left[0]}",
-                    found="it is not bound yet; its place is free",
+                    found="still pending although its place is free",
                     wanted=f"a node for it within {self._deadline_s:g} s",
-                    accepted="kube-scheduler tries again within minutes; tessera explain pod",
+                    accepted="waiting: kube-scheduler retries within minutes; or tessera explain pod",
                 )
 
     async def _times(self, pause_s: float) -> AsyncIterator[bool]:

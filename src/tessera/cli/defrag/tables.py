@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tessera.cli.drawing.lettering import clean
+from tessera.cli.drawing.lettering import clean, counted
 from tessera.cli.printing import titled
 from tessera.core.explain.podexplanation import share_words
 from tessera.core.packing.defrag import Asker, Place, Proposal
@@ -19,7 +19,7 @@ _MOST_STUCK = 20
 
 
 def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType]:
-    """Yield the moves, what fits then, what does not fit and why, and how sure it is that there are no fewer."""
+    """Yield the moves, what fits then, what does not and why, and whether fewer moves could be enough."""
     needs = {each.pod: describe_need(each.need) for each in asked}
     if proposal.moves:
         rows = [
@@ -33,32 +33,32 @@ def parts(asked: Sequence[Asker], proposal: Proposal) -> Iterator[RenderableType
             )
             for move in proposal.moves
         ]
-        yield _table("Moves, one after the other", ("pod", "from", "frees", "fits on", "there", "budget"), rows)
+        yield _table("Moves, in this order", ("pod", "from", "frees", "to", "gets", "budget"), rows)
         yield ""
     if proposal.placed:
         placed = [(each.pod, needs[each.pod], each.place.node, _devices(each.place)) for each in proposal.placed]
-        title = "Then fit" if proposal.moves else "Fit without any move"
+        title = "Pods that fit then" if proposal.moves else "Pods that fit without a move"
         yield _table(title, ("pod", "needs", "node", "gets"), placed)
         yield ""
     for stuck in proposal.stuck[:_MOST_STUCK]:
-        yield Text.assemble((clean(stuck.pod), "bold yellow"), f" needs {clean(needs[stuck.pod])}; no moves help:")
+        yield Text.assemble((clean(stuck.pod), "bold yellow"), f" needs {clean(needs[stuck.pod])}; no moves make room:")
         yield from (Padding(Text(f"- {clean(reason)}"), (0, 0, 0, 2)) for reason in stuck.reasons)
     if len(proposal.stuck) > _MOST_STUCK:
-        yield f"and {len(proposal.stuck) - _MOST_STUCK} more pods; all with -o json"
+        yield f"and {len(proposal.stuck) - _MOST_STUCK} more pods; -o json has all"
     yield _verdict(proposal)
 
 
 def _verdict(proposal: Proposal) -> Text:
     moves = len(proposal.moves)
-    words = [f"{moves} {'move' if moves == 1 else 'moves'}, {len(proposal.placed)} placed, {len(proposal.stuck)} not"]
+    words = [f"{counted(moves, 'move')}, {counted(len(proposal.placed), 'pod')} placed, {len(proposal.stuck)} pending"]
     if moves and proposal.fewest:
-        words.append("fewer moves would not do")
+        words.append("fewer moves are not enough")
     elif moves:
-        untried = f"not every set of fewer than {moves} was tried"
-        surely = f"fewer than {proposal.at_least} would not do, but " if proposal.at_least > 1 else ""
+        untried = f"not all sets of fewer than {moves} were tried"
+        surely = f"fewer than {proposal.at_least} are not enough, but " if proposal.at_least > 1 else ""
         words.append(surely + untried)
     if proposal.stuck and not proposal.exhaustive:
-        words.append("moves that help may exist all the same: there is too much to try")
+        words.append("the search was cut short: moves that make room may exist")
     return Text("; ".join(words))
 
 

@@ -1,4 +1,4 @@
-"""The drawing of a plan: every GPU as a strip of slices with who sits where, as one self-contained SVG."""
+"""The drawing of a plan: every GPU as a strip of slices with its pods, as one self-contained SVG."""
 
 from tessera.cli.drawing.sheet import svg
 

@@ -48,13 +48,9 @@ def kinds(fleet: Fleet) -> tuple[Kind, ...]:
 
 def _look(node: NodeView) -> object:
     seats = tuple(map(_seat_look, node.others))
-    plain = msgspec.structs.replace(node, name="", marks=_shared_marks(node), gpus=(), others=())
+    marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # says nothing about what a node can do
+    plain = msgspec.structs.replace(node, name="", marks=marks, gpus=(), others=())
     return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), seats
-
-
-def _shared_marks(node: NodeView) -> tuple[str, ...]:
-    """Return the marks without the zone, which says nothing about what a node can do."""
-    return tuple(mark for mark in node.marks if not mark.startswith("zone="))
 
 
 def _gpu_look(gpu: GpuView) -> object:

@@ -56,7 +56,7 @@ def _tile(kind: Kind) -> tuple[str, float]:
 
 def _strip(node: NodeView, gpu: GpuView) -> str:
     pods = "\n".join(seat.pod for bench in gpu.benches for seat in bench.seats)
-    words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} granted"
+    words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} allocated"
     cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
     return group(title(f"{words}\n{pods}") + rect((0, 0, _STRIP, _HEIGHT), class_="track") + cells, class_="gpu")
 

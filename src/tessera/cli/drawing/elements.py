@@ -97,5 +97,5 @@ def lock(x: float, y: float, *, closed: bool) -> str:
 
 
 def corner(right: float, top: float, fill: str) -> str:
-    """Return the folded corner of a newly cut instance."""
+    """Return the folded corner of a new MIG instance."""
     return element("path", d=f"M{number(right - 9)} {number(top)}h5a4 4 0 0 1 4 4v5z", fill=fill)

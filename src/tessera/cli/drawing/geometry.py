@@ -24,7 +24,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One rectangle of a strip; coordinates within the strip, in pixels."""
 
     kind: Literal["seat", "open", "rest", "free"]
-    """Taken; a device or seat nobody holds; memory of a shared device nobody holds; units no device takes."""
+    """A pod; an unused device or replica; unallocated memory of a shared device; memory slices of no device."""
     x: float
     y: float
     width: float
@@ -133,7 +133,7 @@ def _replicas(bench: Bench, frame: Frame, height: float, *, laned: bool) -> list
 
 
 def _amounts(bench: Bench, frame: Frame, height: float) -> list[Cell]:
-    """Return cells as wide as the memory granted; the rest pays for making thin ones visible."""
+    """Return cells as wide as the memory allocated; the rest pays for making thin ones visible."""
     x, y, wide, high = _room(frame, height)
     left = max(0, bench.memory_mib - bench.granted_mib)
     weights = [*(seat.memory_mib for seat in bench.seats), left]

@@ -43,19 +43,19 @@ def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
 
 def _tiles(sums: Totals) -> Block:
     asked = sums.placed + sums.waiting
-    running = f", {sums.running} running before" if sums.running else ""
+    running = f", {sums.running} already running" if sums.running else ""
     on_gpus = sum(count for _, count in sums.grades)
     alone = on_gpus - dict(sums.grades)[Isolation.NONE]
     tiles = (
         (
             "Pods placed",
             f"{sums.placed:,} of {asked:,}",
-            f"{sums.waiting or 'none'} waiting{running}",
+            f"{sums.waiting or 'none'} pending{running}",
             (sums.placed, asked),
         ),
         ("GPUs in use", f"{sums.gpus_used:,} of {sums.gpus:,}", _instances(sums), (sums.gpus_used, sums.gpus)),
         (
-            "GPU memory granted",
+            "GPU memory allocated",
             percent(sums.granted_mib, sums.memory_mib),
             f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)}",
             (sums.granted_mib, sums.memory_mib),
@@ -70,7 +70,7 @@ def _tiles(sums: Totals) -> Block:
 def _instances(sums: Totals) -> str:
     if not sums.instances:
         return f"{sums.gpus - sums.gpus_used or 'none'} free"
-    cut = f", {sums.instances_new} to be cut" if sums.instances_new else ", none to be cut"
+    cut = f", {sums.instances_new} to be created" if sums.instances_new else ", none to be created"
     unused = f", {sums.instances_unused} unused" if sums.instances_unused else ""
     return f"{counted(sums.instances, 'MIG instance')}{cut}{unused}"
 
@@ -120,7 +120,7 @@ def _entry(workload: Workload) -> tuple[str, float]:
     name = elide(workload.name, 330, 11.5)
     counts = ", ".join(
         f"{count} {word}"
-        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.waiting, "waiting"))
+        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.waiting, "pending"))
         if count
     )
     detail = " \u00b7 ".join(part for part in (workload.kind, counts) if part)
@@ -151,13 +151,13 @@ def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
     shared = [bench for bench in benches if bench.clients != 1]
     box = (0.75, 0.75, 10.5, 10.5)
     if any(seat.running for bench in benches for seat in bench.seats):
-        yield rect((1, 1, 10, 10), rx=2, fill="none", class_="edge", stroke_width=2), "pod that runs already"
+        yield rect((1, 1, 10, 10), rx=2, fill="none", class_="edge", stroke_width=2), "running pod"
     if any(bench.mode in MIG_MODES and not bench.exists for bench in benches):
-        yield rect(box, rx=2, class_="edge", stroke_width=1) + corner(12, 0, "#5b6b7b"), "MIG instance to be cut"
+        yield rect(box, rx=2, class_="edge", stroke_width=1) + corner(12, 0, "#5b6b7b"), "MIG instance to be created"
     if any(bench.mode in MIG_MODES and bench.exists for bench in benches):
-        yield rect(box, rx=2, class_="edge", stroke_width=1), "MIG instance there already"
+        yield rect(box, rx=2, class_="edge", stroke_width=1), "existing MIG instance"
     if any(bench.isolation is Isolation.DRIVER for bench in shared):
-        yield lock(2, 1, closed=True), "shared, limits kept by the driver"
+        yield lock(2, 1, closed=True), "shared, limits enforced by the driver"
     if any(bench.isolation is Isolation.NONE for bench in shared):
         yield lock(2, 1, closed=False), "shared without isolation (dashed edge)"
     if any(map(_has_rest, gpus)):

@@ -14,7 +14,7 @@ class Tone(msgspec.Struct, frozen=True, kw_only=True):
     edge: str
     """A darker or lighter shade of the fill: outline of running pods, marks."""
     striped: bool = False
-    """Whether a stripe of the edge's colour tells it from the workload with the same fill."""
+    """Whether a stripe of the edge's colour distinguishes it from the workload with the same fill."""
 
 
 # Paul Tol's "light" scheme, made for labelled cells with dark text, without its grey, then the four dark colours

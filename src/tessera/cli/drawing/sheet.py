@@ -1,4 +1,4 @@
-"""The whole drawing: head, one card per node, what waits and why, warnings."""
+"""The whole drawing: head, one card per node, pending pods with reasons, warnings."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ from tessera.core.packing.plan import Plan
 __all__ = ["MOST_REASONS", "svg"]
 
 MOST_REASONS = 40
-"""So many groups of waiting pods are listed, and so many warnings; the others are counted."""
+"""So many groups of pending pods are listed, and so many warnings; the others are counted."""
 _WIDTH = 1200
 _MARGIN = 24
 _PAD = 16
@@ -49,9 +49,9 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
 def _summary(seen: Fleet) -> str:
     sums = totals(seen)
     return (
-        f"{sums.placed} pods placed, {sums.running} running before, {sums.waiting} waiting; "
+        f"{sums.placed} pods placed, {sums.running} already running, {sums.waiting} pending; "
         f"{sums.gpus_used} of {sums.gpus} GPUs in use; "
-        f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)} GPU memory granted. "
+        f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)} GPU memory allocated. "
         "Each GPU is a strip to scale; colours are workloads."
     )
 
@@ -156,7 +156,7 @@ def _more(kind: Kind) -> Block:
 
 def _waiting(seen: Fleet) -> Block:
     count = sum(len(queue.pods) for queue in seen.waiting)
-    blocks = [Block(text(f"Waiting: {counted(count, 'pod')}", 0, 14, 14.5, class_="h"), 22)]
+    blocks = [Block(text(f"Pending: {counted(count, 'pod')}", 0, 14, 14.5, class_="h"), 22)]
     blocks += [_queue(seen, queue) for queue in seen.waiting[:MOST_REASONS]]
     rest = [pod for queue in seen.waiting[MOST_REASONS:] for pod in queue.pods]
     if rest:

@@ -1,4 +1,4 @@
-"""The strip of one GPU as SVG: its devices, who sits on them, what is free."""
+"""The strip of one GPU as SVG: its devices, the pods on them, what is free."""
 
 from tessera.cli.drawing.elements import Block, corner, element, group, lock, rect, text, title
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
@@ -32,13 +32,13 @@ MODES = {
 }
 _GRADES = {
     Isolation.HARDWARE: "isolated by hardware",
-    Isolation.DRIVER: "limits kept by the driver",
+    Isolation.DRIVER: "limits enforced by the driver",
     Isolation.NONE: "no memory isolation",
 }
 
 
 def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
-    """Return the line of a GPU: name, strip, memory granted; any further GPUs look like the first and are named."""
+    """Return the line of a GPU: name, strip, memory allocated; any further GPUs look like the first and are named."""
     gpu = gpus[0]
     shape = row(gpu, STRIP)
     body = [rect((0, 0, STRIP, shape.height), rx=5, class_="bed")]
@@ -117,7 +117,7 @@ def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
         amount = gib(cell.amount)
         words = first_fitting((f"{amount} free", amount), cell.width - 2 * _PAD, 11)
         body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", words), "")
-        return group(title(f"{gib(cell.amount)} not granted") + body, class_="rest")
+        return group(title(f"{gib(cell.amount)} not allocated") + body, class_="rest")
     if cell.seat is None:
         return _open(bench, cell)
     return _seat(fleet, gpu, bench, cell)
@@ -126,20 +126,20 @@ def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
 def _free(gpu: GpuView, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if not gpu.benches:
-        long, words = "nothing is granted here", ("", f"free \u00b7 {gib(gpu.memory_mib)}")
+        long, words = "nothing is allocated here", ("", f"free \u00b7 {gib(gpu.memory_mib)}")
     else:
-        units = counted(cell.amount, "unit")
-        long, words = f"{units} of {gpu.units} in no MIG instance", ("", f"{units} free")
+        units = counted(cell.amount, "slice")
+        long, words = f"{cell.amount} of {gpu.units} memory slices in no MIG instance", ("", f"{units} free")
         if gpu.openings is not None:
             fits = _fitting(gpu.openings, cell)
-            long += f"; {', '.join(fits) or 'nothing'} can be cut here"
+            long += f"; fits {', '.join(fits) or 'nothing'}"
             words = (f"{units} free", f"fits {fits[0]}" if fits else "nothing fits")
     body = rect(area, rx=4, fill="url(#hatch)") + _words(cell, words, "")
     return group(title(long) + body, class_="free")
 
 
 def _fitting(openings: tuple[Placement, ...], cell: Cell) -> list[str]:
-    """Return the profiles that could be cut within free units, the largest first."""
+    """Return the profiles that fit in free memory slices, the largest first."""
     end = cell.start + cell.amount
     inside = [place for place in openings if place.start >= cell.start and place.start + place.size <= end]
     return list(dict.fromkeys(place.profile for place in sorted(inside, key=lambda place: -place.size)))
@@ -152,7 +152,7 @@ def _open(bench: Bench, cell: Cell) -> str:
     dashes = {"stroke_dasharray": "2 2"} if not single else {}
     body = rect(area, rx=3, class_="edge", stroke_width=1, **dashes) + _words(cell, words, "")
     new = corner(cell.x + cell.width, 0, "#5b6b7b") if single and _is_new(bench) else ""
-    return group(title(f"{_device_title(bench)}\nnobody sits here") + body + new, class_="open")
+    return group(title(f"{_device_title(bench)}\nunused") + body + new, class_="open")
 
 
 def _seat(fleet: Fleet, gpu: GpuView, bench: Bench, cell: Cell) -> str:
@@ -205,10 +205,10 @@ def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -
 
 
 def _device_title(bench: Bench) -> str:
-    place = f" at unit {bench.start}" if bench.label else ""
+    place = f" at {bench.start}" if bench.label else ""
     cut = ""
     if bench.mode in MIG_MODES:
-        cut = ", there already" if bench.exists else ", to be cut"
+        cut = ", exists" if bench.exists else ", to be created"
     return f"{device_words(bench)}{place}, {gib(bench.memory_mib)}, {_GRADES[bench.isolation]}{cut}"
 
 
@@ -222,6 +222,6 @@ def seat_words(fleet: Fleet, gpu: GpuView, bench: Bench, seat: Seat) -> str:
         (
             f"{seat.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
             f"GPU {gpu.index}: {_device_title(bench)}",
-            f"granted: {gib(seat.memory_mib)}{compute}",
+            f"allocated: {gib(seat.memory_mib)}{compute}",
         )
     )

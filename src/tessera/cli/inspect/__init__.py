@@ -1,7 +1,7 @@
-"""`tessera inspect`: who holds what on the GPUs of a cluster."""
+"""`tessera inspect`: GPU usage in a live cluster."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Literal, TypedDict, Unpack
 
 import click
@@ -14,7 +14,7 @@ from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.explain import inspection as core
 from tessera.core.explain.inspection import Inspection
@@ -54,17 +54,14 @@ class _Choice(msgspec.Struct, frozen=True):
         missing = [name for name in self.nodes if name not in {each.node.name for each in cluster.nodes}]
         if missing:
             known = [each.node.name for each in cluster.nodes]
+            accepted = ", ".join(known[:_MOST_NODES]) + (", ..." if len(known) > _MOST_NODES else "")
             raise InvalidInput(
-                f"node {missing[0]}", found="no node of this name", wanted="nodes of the cluster", accepted=_few(known)
+                f"node {missing[0]}", found="no such node", wanted="a node of the cluster", accepted=accepted
             )
 
     def of(self, cluster: Cluster) -> Inspection:
-        """Return who holds what there."""
+        """Return the GPU usage of the chosen nodes."""
         return core.inspect(cluster, self.nodes, labels=self.labels, namespace=self.namespace)
-
-
-def _few(names: Collection[str]) -> str:
-    return ", ".join([*names][:_MOST_NODES]) + (", ..." if len(names) > _MOST_NODES else "")
 
 
 @click.command(
@@ -72,7 +69,7 @@ def _few(names: Collection[str]) -> str:
 \b
 Examples:
   tessera inspect                     # the table of kubectl inspect gpushare
-  tessera inspect -o wide node-a      # each GPU of a node, drawn slice by slice
+  tessera inspect -o wide node-a      # each GPU of a node, drawn to scale
   tessera inspect -o wide --watch -n team-a
   kubectl get nodes,pods,gpunodes -A -o json | tessera inspect -f - -o wide
 """
@@ -81,22 +78,20 @@ Examples:
 @cluster_options
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only nodes with pods of this namespace.")
 @click.option("-l", "--selector", default="", metavar="KEY=VALUE,...", help="Only nodes with these labels.")
-@click.option("-d", "--details", is_flag=True, help="With the table: each pod of each node.")
-@click.option("-w", "--watch", is_flag=True, help="Follow the cluster until interrupted.")
+@click.option("-d", "--details", is_flag=True, help="With the table: list the pods of each node.")
+@click.option("-w", "--watch", is_flag=True, help="Update after each change until interrupted.")
 @output_option("table", "wide", "json")
 def inspect(**given: Unpack[_Given]) -> None:
-    """Show who holds what on the GPUs of a cluster: pods, memory, layout, isolation, health, fragmentation.
+    """Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation. Changes nothing.
 
-    The table counts memory as gpushare does, all pods included. `-o wide` is one line a GPU; docs/inspect.md
-    describes every column. Changes nothing anywhere.
+    The table is that of `kubectl inspect gpushare`, with all pods counted. `-o wide` draws every GPU; docs/inspect.md
+    describes the columns.
     """
     for other in ("--kubeconfig", "--context", "--watch"):
         refuse_beside(other, "--filename")
     choice = _Choice(given["nodes"], _labels(given["selector"]), given["namespace"], given["details"], given["output"])
     if choice.details and choice.output != "table":
-        raise InvalidInput(
-            "--details", found=f"-o {choice.output} beside it", wanted="the table, which it is a form of"
-        )
+        raise InvalidInput("--details", found=f"-o {choice.output} as well", wanted="-o table, which it adds to")
     place = place_of(given)
     if given["watch"]:
         console = wide_console(ENDLESS)
@@ -110,7 +105,7 @@ def inspect(**given: Unpack[_Given]) -> None:
 def _labels(selector: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in selector.split(",") if part]
     if any(not key or not equals for key, equals, _ in pairs):
-        raise InvalidInput("--selector", found=selector, wanted="labels with their values", accepted="zone=a,pool=gpu")
+        raise InvalidInput("--selector", found=selector, wanted="labels with values", accepted="zone=a,pool=gpu")
     return tuple((key.strip(), value.removeprefix("=").strip()) for key, _, value in pairs)
 
 
@@ -124,9 +119,9 @@ def _show(found: Inspection, choice: _Choice) -> None:
     for note in found.notes[:_MOST_NOTES]:
         click.echo(f"note: {note}", err=True)
     if len(found.notes) > _MOST_NOTES:
-        click.echo(f"note: and {len(found.notes) - _MOST_NOTES} more; all with -o json", err=True)
+        click.echo(f"note: and {len(found.notes) - _MOST_NOTES} more; -o json has all", err=True)
     if choice.output == "json":
-        write_output("-", msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        print_json(found)
     elif choice.output == "wide":
         console.print(trimmed(devices(found, console.width)))
     else:

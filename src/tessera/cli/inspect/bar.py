@@ -18,9 +18,9 @@ _EDGE = "\u2502"
 _UNUSED, _WANTED, _CLASH = "-", "?", "!"
 LEGEND = {
     FREE: "free",
-    _UNUSED: "an instance that nobody holds",
-    _WANTED: "an instance to be cut",
-    _CLASH: "held twice",
+    _UNUSED: "unused MIG instance",
+    _WANTED: "MIG instance to be created",
+    _CLASH: "allocated twice",
 }
 """What the signs of a bar mean."""
 _PALE = Style(dim=True)
@@ -43,7 +43,7 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
 
     Args:
         gpu: the GPU.
-        room: characters there are; a line takes no more, and whole steps of one unit where MIG is drawn.
+        room: characters there are; a line takes no more, and whole memory slices where MIG is drawn.
         numbers: the number of each pod, which its colour goes by.
 
     """
@@ -69,7 +69,7 @@ def signs(gpu: GpuInspection) -> set[str]:
 
 
 def _owners(gpu: GpuInspection) -> list[list[SliceUsage]]:
-    """Return for each unit of the axis the slices that take it."""
+    """Return for each memory slice the MIG instances on it."""
     return [[each for each in gpu.slices if each.start <= unit < each.start + each.size] for unit in range(gpu.units)]
 
 
@@ -82,12 +82,9 @@ def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Ite
         while last + 1 < len(owners) and owners[last + 1] == owners[first]:
             last += 1
         extent = step * (last + 1 - first)
-        yield _clash(extent) if len(owners[first]) > 1 else _instance(owners[first][0], extent, numbers)
+        clash = _Piece(extent, (), _CLASH, _ALARM)
+        yield clash if len(owners[first]) > 1 else _instance(owners[first][0], extent, numbers)
         first = last + 1
-
-
-def _clash(extent: int) -> _Piece:
-    return _Piece(extent, (), _CLASH, _ALARM)
 
 
 def _instance(each: SliceUsage, extent: int, numbers: Mapping[str, int]) -> _Piece:

@@ -21,6 +21,8 @@ __all__ = ["ENDLESS", "devices"]
 
 _ONE_LINE = 170
 """Characters from which everything of a GPU finds room on one line."""
+_ROOMY = 100
+"""Characters from which an unhealthy GPU's reason is beside the word, in a table with nodes as headings."""
 _BROAD = 190
 """Characters from which bars may be long."""
 _BAR, _LONG_BAR = 34, 50
@@ -29,14 +31,14 @@ _NAME = 24
 ENDLESS = 1000
 """A width that is none: the output is no terminal, and each GPU stays on its line."""
 _MOST_PODS = 12
-"""Pods named of one GPU, and pods that wait; the others are counted."""
+"""Pods named of one GPU, and pending pods; the others are counted."""
 _MOST_TOLD = 20
-"""Conflicts and problems told."""
+"""Conflicts and problems shown."""
 _MODES = {
     Mode.WHOLE: "whole",
     Mode.MIG: "MIG",
-    Mode.MIG_TIME_SLICING: "MIG sliced",
-    Mode.MIG_MPS: "MIG by MPS",
+    Mode.MIG_TIME_SLICING: "MIG time-sliced",
+    Mode.MIG_MPS: "MIG with MPS",
     Mode.MPS: "MPS",
     Mode.TIME_SLICING: "time-sliced",
     Mode.MEMORY_SHARE: "memory share",
@@ -51,7 +53,7 @@ _HEALTH = {Health.HEALTHY: "green", Health.UNHEALTHY: "bold red", Health.UNKNOWN
 
 
 def devices(inspection: Inspection, width: int) -> RenderableType:
-    """Return all GPUs, then what waits, what is wrong, what the signs mean, and the sum."""
+    """Return all GPUs, then pending pods, problems, what the signs mean, and the sum."""
     numbers = _numbers(inspection)
     told = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
     return Group(*told, *_waiting(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
@@ -71,7 +73,7 @@ def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int
     room = _BAR if width < _BROAD else _LONG_BAR
     for name in ("NODE", "GPU", "MODEL", "LAYOUT", "MODE", "ISOLATION"):
         table.add_column(name, min_width=room if name == "LAYOUT" else len(name), no_wrap=True)
-    for name in ("GRANTED", "COMPUTE", "USED"):
+    for name in ("ALLOCATED", "COMPUTE", "USED"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("HEALTH", overflow="fold", min_width=6)
     table.add_column("FRAG", justify="right", no_wrap=True)
@@ -97,7 +99,7 @@ def _wide(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int
 
 
 def _short(name: str, most: int) -> str:
-    """Return a name of so many characters at most; its end tells nodes of one pool apart, so it is kept."""
+    """Return a name of so many characters at most; its end, which differs between nodes of a pool, is kept."""
     return name if len(name) <= most else f"{name[: most - 9]}\u2026{name[-8:]}"
 
 
@@ -105,9 +107,9 @@ def _short(name: str, most: int) -> str:
 
 
 def _narrow(nodes: Sequence[NodeInspection], width: int, numbers: Mapping[str, int]) -> Iterator[RenderableType]:
-    widths = (3, 0, 13, 12, 12)
+    widths = (3, 0, 13, 12, 17 if width >= _ROOMY else 12)
     room = width - sum(widths) - len(widths)
-    heading = ("GPU", "LAYOUT", "MODE", "GRANTED", "HEALTH")
+    heading = ("GPU", "LAYOUT", "MODE", "ALLOCATED", "HEALTH")
     if any(node.gpus for node in nodes):
         below = ("", "pods", "isolation", "used", "fragmented")
         yield _fixed(
@@ -217,11 +219,11 @@ def _marks(tenant: Tenant) -> str:
 def _waiting(inspection: Inspection) -> Iterator[RenderableType]:
     for each in inspection.waiting[:_MOST_PODS]:
         yield Text.assemble(
-            ("waits: ", "bold yellow"), clean(each.pod), f", needs {clean(each.need)}; tessera explain pod tells why"
+            ("pending: ", "bold yellow"), f"{clean(each.pod)} needs {clean(each.need)}; see tessera explain pod"
         )
     more = len(inspection.waiting) - _MOST_PODS
     if more > 0:
-        yield Text(f"and {counted(more, 'more pod')} waiting")
+        yield Text(f"and {counted(more, 'more pod')} pending")
 
 
 def _wrong(inspection: Inspection) -> Iterator[RenderableType]:
@@ -229,7 +231,7 @@ def _wrong(inspection: Inspection) -> Iterator[RenderableType]:
     for subject, sentence in told[:_MOST_TOLD]:
         yield Text.assemble((f"{clean(subject)}: ", "bold red"), clean(sentence))
     if len(told) > _MOST_TOLD:
-        yield Text(f"and {len(told) - _MOST_TOLD:,} more of the like; all with -o json")
+        yield Text(f"and {len(told) - _MOST_TOLD:,} more; -o json has all")
 
 
 def _sentences(inspection: Inspection) -> Iterator[tuple[str, str]]:
@@ -242,7 +244,7 @@ def _sentences(inspection: Inspection) -> Iterator[tuple[str, str]]:
             for sentence in gpu.conflicts:
                 yield f"{node.name} GPU {gpu.index}", sentence
         for each in node.unplaced:
-            unknown = "runs here, and nobody recorded which GPU it holds"
+            unknown = "runs here, and its GPU is not recorded"
             yield node.name, f"{each.pod} {f'gets no GPU: {each.problem}' if each.problem else unknown}"
 
 
@@ -259,10 +261,10 @@ def _sum(inspection: Inspection) -> Text:
     unhealthy = sum(gpu.health is Health.UNHEALTHY for gpu in gpus)
     parts = (
         f"{sum(bool(gpu.tenants) for gpu in gpus):,} of {counted(len(gpus), 'GPU')} in use",
-        f"{gib(granted)} of {gib(memory)} granted ({percent(granted, memory)})",
+        f"{gib(granted)} of {gib(memory)} allocated ({percent(granted, memory)})",
         _fragments(gpus),
         f"{counted(unhealthy, 'GPU')} unhealthy" if unhealthy else "",
-        f"{counted(len(inspection.waiting), 'pod')} waiting" if inspection.waiting else "",
+        f"{counted(len(inspection.waiting), 'pod')} pending" if inspection.waiting else "",
     )
     return Text("; ".join(part for part in parts if part), "bold")
 
@@ -272,4 +274,4 @@ def _fragments(gpus: Sequence[GpuInspection]) -> str:
     known = [(gpu.free_percent, gpu.fragmentation_percent) for gpu in gpus if gpu.fragmentation_percent is not None]
     free = sum(each for each, _ in known)
     lost = sum(each * fragmentation for each, fragmentation in known)
-    return f"{round(lost / free)} % of what is free fragmented" if free else ""
+    return f"{round(lost / free)} % of free capacity fragmented" if free else ""

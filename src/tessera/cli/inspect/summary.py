@@ -20,7 +20,7 @@ def summary(inspection: Inspection, width: int | None) -> str:
     """Return the table and the cluster's total below it.
 
     Args:
-        inspection: who holds what.
+        inspection: the GPU usage.
         width: characters of the terminal; None where lines may be of any length.
 
     """
@@ -28,7 +28,7 @@ def summary(inspection: Inspection, width: int | None) -> str:
     gpus = max((len(node.gpus) for node in inspection.nodes), default=0)
     rows = [_row(node, gpus, unit) for node in inspection.nodes]
     pending = any(node.unplaced for node in inspection.nodes)
-    table = _fitted(rows, gpus, width, f"GPU Memory({_word(unit)})", pending=pending)
+    table = _fitted(rows, gpus, width, f"GPU Memory({'GiB' if unit == _GIB_MIB else 'MiB'})", pending=pending)
     return "\n".join((*table, *_total(inspection.nodes, unit, longest=max(map(len, table), default=0)))) + "\n"
 
 
@@ -113,10 +113,6 @@ def _units(mib: int, unit: int) -> int:
 def _unit(nodes: Iterable[NodeInspection]) -> int:
     """Return the MiB of the unit shown: GiB where every node counts so, else MiB."""
     return _GIB_MIB if all(node.unit_mib == _GIB_MIB for node in nodes) else 1
-
-
-def _word(unit: int) -> str:
-    return "GiB" if unit == _GIB_MIB else "MiB"
 
 
 # Details

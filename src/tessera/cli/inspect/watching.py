@@ -52,7 +52,7 @@ class Screen:
 
     def trouble(self, error: Exception) -> None:
         """Say below the last frame why there is no newer one."""
-        self._draw(Group(self._frame, Text(f"not up to date: {error}", "bold yellow")))
+        self._draw(Group(self._frame, Text(f"out of date: {error}", "bold yellow")))
 
     def _draw(self, frame: RenderableType) -> None:
         if self._live is not None:

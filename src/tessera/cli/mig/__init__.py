@@ -1,4 +1,4 @@
-"""`tessera mig`: the MIG layouts of this node: see, change, compare, write down, bring back."""
+"""`tessera mig`: this node's MIG layouts: list, apply, assert, export, checkpoint, restore."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
-from tessera.cli.options import Seconds, output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.options import Seconds, output_option, with_options
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Group,
@@ -40,44 +40,42 @@ _DIFFERS = 1
 """Exit code of `assert` where the node is not as asserted. Source: NVIDIA/mig-parted."""
 
 _config_option = click.option(
-    "-c", "--config", metavar="NAME", help="The configuration; may be left out where the file has one alone."
+    "-c", "--config", metavar="NAME", help="Name of the configuration; optional if the file has only one."
 )
 _file_option = click.option(
     "-f",
     "--file",
     metavar="FILE",
-    help="A mig-parted configuration file; - reads standard input. Names that mig-parted gives, such as all-balanced, "
-    "need none.",
+    help="mig-parted configuration file; - is stdin. Built-in names such as all-balanced need no file.",
 )
 _kubelet_option = click.option(
     "--kubelet-socket",
     type=click.Path(path_type=Path),
     default=_KUBELET,
     show_default=True,
-    help="The kubelet's PodResources: who holds what. Where it does not exist, running processes alone tell.",
+    help="The kubelet's PodResources socket. Without it only processes show what is in use.",
 )
 _node_option = click.option(
     "--node",
     default="",
     metavar="NAME",
     envvar=["TESSERA_MIG_NODE", "NODE_NAME"],
-    help="Name of this node's object: its pods tell whose memory is on which GPU, and are those that --evict evicts.",
+    help="Name of this node's Node object, to find the GPU of pods with memory shares, and for --evict.",
 )
 _kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
-    help="With --node: cluster and user; else KUBECONFIG or the service account.",
+    help="With --node: kubeconfig file.  [default: KUBECONFIG, else the service account]",
 )
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and whom each disturbs; change nothing.")
-_mode_only_option = click.option(
-    "--mode-only", is_flag=True, help="Only MIG itself, on or off where it shall be; instances stay as they are."
-)
+_cluster_options = with_options(_node_option, _kubeconfig_option, _kubelet_option)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and who each affects; change nothing.")
+_mode_only_option = click.option("--mode-only", is_flag=True, help="Only the MIG mode; leave instances as they are.")
 _state_option = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     envvar=["TESSERA_MIG_STATE_DIR", "TESSERA_AGENT_STATE_DIR"],
     metavar="DIR",
-    help="The agent's, where GPUs are locked whose layout is being changed.  [default: /var/lib/tessera]",
+    help="The agent's state folder, for locks on GPUs being changed.  [default: /var/lib/tessera]",
 )
 _timeout_option = click.option(
     "--timeout",
@@ -85,7 +83,7 @@ _timeout_option = click.option(
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up what is not done by then, and restore the former layout.",
+    help="Deadline; a GPU that is not done by then gets its former layout back.",
 )
 
 
@@ -98,26 +96,27 @@ Examples:
   tessera mig apply -f mig-config.yaml -c half-half
   tessera mig assert -c all-balanced && echo applied
 
-On a machine without GPUs: tessera sim-gpus create --gpus 2xA100-40GB; eval "$(tessera sim-gpus env)"
+\b
+Without a GPU:
+  tessera sim-gpus create --gpus 2xA100-40GB
+  eval "$(tessera sim-gpus env)"
 """
 )
 def mig() -> None:
-    """Show and change how this node's GPUs are cut by MIG. No instance in use is ever destroyed.
+    """Show and change the MIG layout of this node's GPUs. Instances in use are never destroyed.
 
-    Where `tessera agent` runs, set the node's label nvidia.com/mig.config instead, so that it knows.
+    On a node with `tessera agent`, set the node label nvidia.com/mig.config instead.
     """
     configure("error")
 
 
 @mig.command("list", epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n")
 @_file_option
-@_node_option
-@_kubeconfig_option
-@_kubelet_option
+@_cluster_options
 @output_option("table", "json")
 @click.pass_obj
 def list_(means: Means | None, /, **given: Any) -> None:
-    """Show the GPUs with their instances and who uses them, and the configurations this node could have."""
+    """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
     configurations = node.configurations_in(given["file"])
     seen = _run(node.look, means, given)
     names = configuration_names(configurations, seen.inventory)
@@ -129,22 +128,25 @@ def list_(means: Means | None, /, **given: Any) -> None:
 @_config_option
 @_mode_only_option
 @_dry_run_option
-@click.option("--evict", is_flag=True, help="Evict pods in the way first, as PodDisruptionBudgets allow.")
-@_node_option
-@_kubeconfig_option
 @click.option(
-    "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the layouts down here."
+    "--evict", is_flag=True, help="First evict pods that block the change, within their PodDisruptionBudgets."
+)
+@_cluster_options
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Then write a checkpoint of the layouts.",
 )
 @_timeout_option
 @_state_option
-@_kubelet_option
 @output_option("table", "json")
 @click.pass_obj
 def apply(means: Means | None, /, **given: Any) -> None:
-    """Give the GPUs a configuration, changing only what must change. Instances in use stay, and block it if they must.
+    """Apply a configuration. Only what differs changes; a GPU whose instances in use would have to go is left alone.
 
-    A step that fails leads back to the former layout. Exit code 5: somebody uses what must change, so nothing was done
-    on that GPU; 4: a step failed, or a reset is needed.
+    If a step fails, the former layout is restored. Exit code 5: a GPU is in use and was not changed; 4: a step failed,
+    or the GPU needs a reset.
     """
     configurations = node.configurations_in(given["file"])
     name = node.configuration_of(given["config"], configurations)
@@ -154,13 +156,13 @@ def apply(means: Means | None, /, **given: Any) -> None:
 @mig.command("assert", epilog="\b\nExample:\n  tessera mig assert -c all-1g.5gb --mode-only\n")
 @_file_option
 @_config_option
-@click.option("--valid-config", is_flag=True, help="Only whether this node could have the configuration.")
+@click.option("--valid-config", is_flag=True, help="Only check that this node supports the configuration.")
 @_mode_only_option
 @_kubelet_option
 @output_option("table", "json")
 @click.pass_context
 def assert_(ctx: click.Context, /, **given: Any) -> None:
-    """Exit with 0 if the node has a configuration, with 1 if not, or if it could not have it."""
+    """Check whether a configuration is applied. Exits with 0 if it is, with 1 if not or if it is not supported here."""
     try:
         configurations = node.configurations_in(given["file"])
         name = node.configuration_of(given["config"], configurations)
@@ -177,12 +179,12 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 
 
 @mig.command(epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n")
-@click.option("-c", "--config", default="current", show_default=True, metavar="NAME", help="Name to give it.")
+@click.option("-c", "--config", default="current", show_default=True, metavar="NAME", help="Name of the configuration.")
 @_kubelet_option
 @output_option("yaml", "json")
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
-    """Print the present layouts as a mig-parted configuration file."""
+    """Print the layouts as a mig-parted file."""
     seen, _ = node.run(node.look, means, kubelet_socket)
     text = migparted.write({config: as_groups(seen.inventory)})
     if output == "json":
@@ -196,12 +198,12 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @output_option("table", "json")
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
-    """Write the present layouts down, with the place of every instance."""
+    """Write the layouts to a file. It has the placement of every instance."""
     seen, _ = node.run(node.look, means, kubelet_socket)
     recorded = record(seen.inventory)
     Checkpoint(checkpoint).replace(recorded)
     instances = sum(len(each.placements) for each in recorded)
-    text = f"{instances} instances of {len(recorded)} GPUs are written to {checkpoint}"
+    text = f"{instances} instances of {len(recorded)} GPUs written to {checkpoint}"
     _print(output, text, {"checkpoint": str(checkpoint), "gpus": msgspec.to_builtins(recorded)})
 
 
@@ -210,16 +212,14 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @_dry_run_option
 @_timeout_option
 @_state_option
-@_node_option
-@_kubeconfig_option
-@_kubelet_option
+@_cluster_options
 @output_option("table", "json")
 @click.pass_obj
 def restore(means: Means | None, /, **given: Any) -> None:
-    """Bring back what was written down, each instance at its place. MIG UUIDs are new ones, as always."""
+    """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
-        raise InvalidInput(str(path), found="no such file", wanted="a checkpoint of MIG layouts")
+        raise InvalidInput(str(path), found="no such file", wanted="a checkpoint written by `tessera mig checkpoint`")
     recorded = Checkpoint(path).read()
     _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
@@ -237,14 +237,14 @@ def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
 
 
 def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
-    """Plan or make a change, print what became of each GPU, and raise where one is not as asked."""
+    """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired."""
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
         seen: Seen = await node.look(node_gpus)
         asked = asked_of(seen.inventory)
         if not asked.targets and not asked.unseen:
-            click.echo("note: the configuration is about no GPU of this node, so nothing is changed", err=True)
+            click.echo("note: the configuration matches no GPU of this node, so nothing changes", err=True)
         if given["dry_run"]:
             return Brought(outcomes=node.planned(seen, asked, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
@@ -263,12 +263,12 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
         _raise_if_short(outcomes)
     if brought.unwritten is not None:
         lack = brought.unwritten
-        subject = f"the layout is applied and its checkpoint is not written: {lack.subject}"
+        subject = f"the layout is applied, but its checkpoint could not be written: {lack.subject}"
         raise Unavailable(subject, found=lack.found, wanted=lack.wanted, accepted=lack.accepted) from lack
 
 
 def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
-    """Do something on this node, and say where it is not known who uses which GPU."""
+    """Do something on this node, and print a note where the use of a GPU is uncertain."""
     result, note = node.run(work, means, given["kubelet_socket"], _cluster(given))
     if note:
         click.echo(f"note: {note}", err=True)
@@ -287,13 +287,15 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
     found = f"{short[0].result}: {short[0].reason}"
     subject = f"{len(short)} of {len(outcomes)} GPUs"
     if all(each.result == "blocked" for each in short):
-        raise Conflict(subject, found=found, wanted=wanted, accepted="the same command once its users are gone")
-    raise Unavailable(subject, found=found, wanted=wanted, accepted="the same command once that is put right")
+        raise Conflict(
+            subject, found=found, wanted=wanted, accepted="the same command when the GPUs are idle, or --evict"
+        )
+    raise Unavailable(subject, found=found, wanted=wanted, accepted="the same command when that is fixed")
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(plain)).decode())
+        print_json(plain)
         return
     if isinstance(table, str):
         click.echo(table)

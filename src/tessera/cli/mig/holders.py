@@ -1,4 +1,4 @@
-"""Who holds which device of this node: by the kubelet's record, and by assignments where its ids say nothing.
+"""Which pod uses which device of this node: by the kubelet's record, and by assignments for units of memory.
 
 The kubelet hands out units of memory of any GPU and records their ids; which GPU a pod was assigned is written on it.
 """
@@ -25,7 +25,7 @@ from tessera.errors import TesseraError, Unsupported
 __all__ = ["Cluster", "Holders", "Record"]
 
 _PATIENCE_S = 10.0
-"""How long the API server may take to tell a node's pods."""
+"""How long the API server may take to list a node's pods."""
 
 Record: TypeAlias = Callable[[], Awaitable[Sequence[Held]]]
 """Returns the kubelet's record."""
@@ -36,11 +36,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     kubeconfig: Path | None
     node: str
-    """Name of this node's object; empty where nobody said it."""
+    """Name of this node's object; empty if not given."""
 
 
 class Holders:
-    """Tells who holds what.
+    """Finds the pods that use devices of this node.
 
     Args:
         driver: the node's GPU driver.
@@ -83,7 +83,7 @@ class Holders:
 
     async def _requests(self) -> tuple[AssignedRequest, ...]:
         if not self._cluster.node:
-            self.note = _note("--node or NODE_NAME names this node's object")
+            self.note = _note("no node name, from --node or NODE_NAME")
             return ()
         if self._kube is not None:
             return await _assigned(self._kube, self._cluster.node)
@@ -92,7 +92,7 @@ class Holders:
 
 
 def _note(reason: str) -> str:
-    return f"a pod with units of memory stands at each GPU that the kubelet counts a unit on, not at its own: {reason}"
+    return f"a pod with a memory share is shown on every GPU that it may use, because {reason}"
 
 
 async def _assigned(kube: Kube, node: str) -> tuple[AssignedRequest, ...]:
@@ -103,7 +103,7 @@ async def _assigned(kube: Kube, node: str) -> tuple[AssignedRequest, ...]:
 
 
 async def _state(kube: Kube, node: str) -> GpuNodeState:
-    """Return what the node's GPUNode tells; where there is none, what holds then."""
+    """Return the node's GPUNode; the defaults where there is none."""
     try:
         found = await kube.get(GPU_NODES, node)
     except Unsupported:

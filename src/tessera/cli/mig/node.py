@@ -59,7 +59,7 @@ _NO_CLUSTER = Cluster(kubeconfig=None, node="")
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
-    """What commands are given instead of the real things; nothing of it on a real node."""
+    """Clients instead of the real ones, for tests; all None on a real node."""
 
     driver: GpuDriver | None = None
     record: Record | None = None
@@ -74,15 +74,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What GPUs shall be."""
+    """The desired layout of GPUs."""
 
     targets: tuple[Target, ...]
     unseen: tuple[int, ...] = ()
-    """Indices of GPUs that are meant, too, and that the driver never showed."""
+    """Indices of further GPUs that the driver never showed."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one GPU, or would."""
+    """The outcome for one GPU, made or planned."""
 
     index: int
     uuid: str = ""
@@ -155,10 +155,10 @@ def _check(cluster: Cluster, lack: str) -> None:
     option = "--evict"
     if not cluster.node:
         raise InvalidInput(
-            option, found="no name of this node", wanted="that of its Node object", accepted="--node or NODE_NAME"
+            option, found="no node name", wanted="the name of this node's Node object", accepted="--node or NODE_NAME"
         )
     if lack:
-        wanted = "the kubelet's record of which pod has what"
+        wanted = "the kubelet's PodResources, to know which pod uses what"
         raise InvalidInput(option, found=lack, wanted=wanted, accepted="--kubelet-socket")
 
 
@@ -204,7 +204,9 @@ async def look(node_gpus: NodeGpus) -> Seen:
     try:
         inventory, users = await node_gpus.observe()
     except TimeoutError as error:
-        raise Unavailable("GPU driver and kubelet", found="no answer in time", wanted="an answer") from error
+        raise Unavailable(
+            "GPU driver and kubelet", found="no answer before the deadline", wanted="an answer"
+        ) from error
     return Seen(inventory=inventory, users=users)
 
 
@@ -240,7 +242,7 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
 
 
 def planned(seen: Seen, asked: Asked, *, evict: bool = False) -> tuple[Outcome, ...]:
-    """Return what would be done to each GPU, and what stands in the way; pods do not where they are evicted."""
+    """Return what would be done to each GPU, and what blocks it; pods that are evicted do not."""
     gpus = {gpu.uuid: gpu for gpu in seen.inventory.gpus}
     return (
         *(Outcome(index=index, result="impossible", reason=lost(index)) for index in asked.unseen),
@@ -260,8 +262,8 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
         case Impossible(reason=reason):
             return replace(seen, actions=(), result="impossible", reason=reason)
         case AwaitReset(on=on):
-            what = f"MIG is switched {'on' if on else 'off'} with the next reset"
-            reason = f"GPU {gpu.index}: {what}; reboot the node, or reset the GPU once it is idle"
+            what = f"MIG mode changes to {'on' if on else 'off'} at the next reset"
+            reason = f"GPU {gpu.index}: {what}; drain and reboot the node, or reset the GPU when it is idle"
             return replace(seen, actions=(), result="needs reset", reason=reason)
         case _:
             return replace(seen, result="planned" if actions else "unchanged")
@@ -282,15 +284,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of what was asked."""
+    """The outcome of a change."""
 
     outcomes: tuple[Outcome, ...]
     unwritten: TesseraError | None = None
-    """Why the checkpoint is not written although it should be."""
+    """Why the checkpoint could not be written."""
 
 
 async def bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
-    """Give GPUs their targets, and return what became of each; what nobody stands in the way of is done first.
+    """Give GPUs their targets, and return the outcome for each; GPUs that nothing blocks are done first.
 
     Raises:
         Conflict: another process changes the layout of one of them; nothing was done.

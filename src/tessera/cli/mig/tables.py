@@ -3,26 +3,18 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.mig.node import Outcome, Seen
+from tessera.cli.printing import ruled_table
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.mig import Placement, open_placements
-from tessera.core.node.layouts import Action, Difference, User
+from tessera.core.node.layouts import Difference, User
 
 __all__ = ["differences_json", "differences_table", "node_json", "node_table", "outcomes_json", "outcomes_table"]
 
 _GOOD = {"unchanged": "green", "done": "green", "planned": "cyan"}
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
 
 
 def _place(placement: Placement) -> str:
@@ -32,7 +24,7 @@ def _place(placement: Placement) -> str:
 def _mode(gpu: GpuFacts) -> str:
     if gpu.mig is None:
         return "no MIG"
-    mode = "on" if gpu.mig.current else "off"
+    mode = f"MIG {'on' if gpu.mig.current else 'off'}"
     return f"{mode}, {'on' if gpu.mig.pending else 'off'} after a reset" if gpu.mig.needs_reset else mode
 
 
@@ -41,8 +33,8 @@ def _users(users: Iterable[User]) -> str:
 
 
 def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
-    """Return every GPU with its instances and their users, then the configurations this node could have."""
-    table = _table("GPU", "model", "MIG", "instance", "in use by", "UUID")
+    """Return every GPU with its MIG instances and what uses them, then the configurations this node supports."""
+    table = ruled_table("GPU", "model, MIG", "used by", "UUID")
     for gpu in seen.inventory.gpus:
         own = [user for user in seen.users if user.gpu == gpu.uuid]
         rows = [
@@ -51,11 +43,10 @@ def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
         ]
         rows += [(f"{_place(each)}, incomplete", "", "") for each in gpu.incomplete]
         whole = _users(user for user in own if user.placement is None)
-        mode = "lost" if gpu.lost else _mode(gpu)
-        table.add_row(str(gpu.index), gpu.model.name, mode, "", whole, gpu.uuid)
+        table.add_row(str(gpu.index), f"{gpu.model.name}, {'lost' if gpu.lost else _mode(gpu)}", whole, gpu.uuid)
         for place, users, uuid in rows:
-            table.add_row("", "", "", place, users, uuid)
-    told = Text.assemble(("configurations  ", "bold"), ", ".join(names))
+            table.add_row("", f"  {place}", users, uuid)
+    told = Text.assemble(("Configurations: ", "bold"), ", ".join(names))
     notes = [Text(f"note: {note}") for note in seen.inventory.remarks]
     return Group(table, "", told, *notes)
 
@@ -104,21 +95,18 @@ def _user_json(user: User) -> dict[str, Any]:
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Return what became of each GPU, or would: its steps in order, and whom each disturbs."""
-    table = _table("GPU", "model", "result", "step", "disturbs")
+    """Return the outcome for each GPU, made or planned: its steps in order, and who each affects."""
+    table = ruled_table("GPU", "model", "result", "step", "affects")
     for each in outcomes:
         colour = _GOOD.get(each.result, "yellow")
         table.add_row(str(each.index), each.model, Text(each.result, colour), "", "")
         for pod in each.evicts:
             table.add_row("", "", "", "evict", f"pod {pod}")
         for action in each.actions:
-            table.add_row("", "", "", _step(action), _users(action.disturbs) or "nobody")
+            step = f"{action.what} {_place(action.placement)}" if action.placement else action.what
+            table.add_row("", "", "", step, _users(action.disturbs) or "nothing")
     reasons = [Text(each.reason, "yellow") for each in outcomes if each.reason]
     return Group(table, *([""] if reasons else []), *reasons)
-
-
-def _step(action: Action) -> str:
-    return f"{action.what} {_place(action.placement)}" if action.placement else action.what
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -147,8 +135,8 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def differences_table(found: Sequence[Difference]) -> RenderableType:
-    """Return in what GPUs are not as asserted."""
-    table = _table("GPU", "found", "wanted")
+    """Return how GPUs differ from what was asserted."""
+    table = ruled_table("GPU", "observed", "desired")
     for each in found:
         table.add_row(str(each.index), each.found, each.wanted)
     return table

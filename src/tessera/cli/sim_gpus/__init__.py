@@ -1,4 +1,4 @@
-"""`tessera sim-gpus`: GPUs for those who have none: make a machine, show it to NVML clients, play what happens."""
+"""`tessera sim-gpus`: simulated GPUs for NVML clients, with processes, XIDs and faults on demand."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tessera.cli.options import Number, output_option
-from tessera.cli.printing import trimmed, wide_console
+from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
 from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
@@ -34,7 +34,7 @@ _state_option = click.option(
     envvar="TESSERA_NVMLSIM_STATE",
     default=_default_state,
     show_default="~/.local/state/tessera/sim-gpus",
-    help="The machine's state file.",
+    help="State file of the simulated machine.",
 )
 
 
@@ -49,9 +49,9 @@ Examples:
 """
 )
 def sim_gpus() -> None:
-    """Simulate GPUs with MIG that any program sees which asks NVIDIA's library libnvidia-ml.so.1.
+    """Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).
 
-    The library is built with your C compiler when it is first needed. All programs share one machine, kept in a file.
+    The library is built with your C compiler on first use. All programs share one simulated machine, kept in a file.
     """
 
 
@@ -67,18 +67,18 @@ Examples:
     "--gpus", "gpus", multiple=True, required=True, metavar="[N x]MODEL", help="GPUs, such as 2xA100-40GB; repeatable."
 )
 @_state_option
-@click.option("--seed", default="", help="UUIDs follow from it.  [default: the state file's path]")
+@click.option("--seed", default="", help="Seed of the UUIDs.  [default: the state file's path]")
 @click.option(
-    "--driver", default="615.71.09", show_default=True, help="Driver version to play; memory limits need 615."
+    "--driver", default="615.71.09", show_default=True, help="Driver version; memory limits by cgroup need 615."
 )
-@click.option("--replace", is_flag=True, help="Take the place of a machine that is there.")
+@click.option("--replace", is_flag=True, help="Replace an existing machine.")
 def create(gpus: tuple[str, ...], state: Path, seed: str, driver: str, *, replace: bool) -> None:
-    """Make a machine with these GPUs, of any model that `tessera profiles` lists."""
+    """Create a machine with GPUs. Models are those that `tessera profiles` lists."""
     create_state(state, gpus, seed=seed or str(state.resolve()), driver=driver, replace=replace)
     with Machine(state) as machine:
         count = len(machine.describe()["gpus"])
     click.echo(f"{count} GPU{'s' if count != 1 else ''} in {state}")
-    click.echo('eval "$(tessera sim-gpus env)" lets programs started from this shell see them', err=True)
+    click.echo('To show them to programs of this shell: eval "$(tessera sim-gpus env)"', err=True)
 
 
 @sim_gpus.command(
@@ -92,7 +92,7 @@ Examples:
 @_state_option
 @output_option("shell", "json")
 def env(state: Path, output: str) -> None:
-    """Print the settings that make NVML clients see the machine."""
+    """Print environment variables for NVML clients. With these they use the machine."""
     Machine(state).close()
     settings = environment(state)
     if output == "json":
@@ -114,11 +114,11 @@ Examples:
 @_state_option
 @output_option("table", "json")
 def list_machine(state: Path, output: str) -> None:
-    """Show GPUs, MIG instances, processes, memory limits and faults that are due."""
+    """Show GPUs, MIG instances and processes. Also shows memory limits and injected faults."""
     with Machine(state) as machine:
         described = machine.describe()
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(described)).decode())
+        print_json(described)
         return
     console = wide_console(_WIDE)
     console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
@@ -139,7 +139,7 @@ def _find(described: dict[str, Any], device: str) -> tuple[int, int, int]:
         "device",
         found=shown(device),
         wanted="a GPU's index or UUID, or a MIG device's UUID",
-        accepted="`tessera sim-gpus list` shows them",
+        accepted="one that `tessera sim-gpus list` prints",
     )
 
 
@@ -162,7 +162,7 @@ Examples:
 @click.argument("number", type=click.IntRange(1, 2**31), metavar="XID")
 @_state_option
 def xid(device: str, number: int, state: Path) -> None:
-    """Let everyone who waits for events of DEVICE see an XID; of a MIG device, one that names its instance."""
+    """Report an XID to NVML event sets. It is of DEVICE; for a MIG device, with its instance."""
     with Machine(state) as machine:
         gpu, instance, compute = _find(machine.describe(), device)
         machine.inject_xid(gpu, number, gpu_instance=instance, compute_instance=compute)
@@ -170,7 +170,7 @@ def xid(device: str, number: int, state: Path) -> None:
 
 @sim_gpus.group()
 def process() -> None:
-    """Put processes on GPUs and MIG devices, or take them away."""
+    """Add and remove processes on GPUs and MIG devices."""
 
 
 class _Given(TypedDict):
@@ -196,24 +196,24 @@ Examples:
 )
 @click.argument("device")
 @_state_option
-@click.option("--pid", type=click.IntRange(1, 2**31), help="Its number.  [default: the next free one]")
+@click.option("--pid", type=click.IntRange(1, 2**31), help="Process id.  [default: the next free one]")
 @click.option(
-    "--memory", "memory_mib", type=click.IntRange(0, 2**31), default=512, show_default=True, help="MiB it uses."
+    "--memory", "memory_mib", type=click.IntRange(0, 2**31), default=512, show_default=True, help="Memory in MiB."
 )
 @click.option(
-    "--sm", "sm_percent", type=click.IntRange(0, 100), default=0, show_default=True, help="Percent of the GPU's time."
+    "--sm", "sm_percent", type=click.IntRange(0, 100), default=0, show_default=True, help="Utilization in percent."
 )
 @click.option(
     "--mode",
     type=click.Choice(("compute", "graphics", "mps")),
     default="compute",
     show_default=True,
-    help="List it is on.",
+    help="Kind of process.",
 )
-@click.option("--name", default="python", show_default=True, help="Its program.")
-@click.option("--cgroup", default="", help="Its cgroup, which memory limits count.")
+@click.option("--name", default="python", show_default=True, help="Program name.")
+@click.option("--cgroup", default="", help="Cgroup, for memory limits.")
 def add(**given: Unpack[_Given]) -> None:
-    """Put a process on DEVICE, a GPU's index or UUID or a MIG device's UUID; what it uses is then in use."""
+    """Add a process to DEVICE (GPU index or UUID, or MIG device UUID), which is then in use."""
     with Machine(given["state"]) as machine:
         described = machine.describe()
         gpu, instance, compute = _find(described, given["device"])
@@ -245,14 +245,14 @@ Example:
 @click.argument("pid", type=click.IntRange(1, 2**31))
 @_state_option
 def remove(pid: int, state: Path) -> None:
-    """Take process PID off every GPU it is on."""
+    """Remove process PID from all GPUs."""
     with Machine(state) as machine:
         machine.remove_process(pid)
 
 
 @sim_gpus.group()
 def fault() -> None:
-    """Let NVML calls fail or take long, GPUs fall off the bus, changes of MIG mode wait for a reset."""
+    """Inject faults into NVML calls and GPUs."""
 
 
 class _Call(TypedDict):
@@ -278,17 +278,17 @@ Examples:
 """
 )
 @click.argument("function")
-@click.option("--code", default="SUCCESS", help="What it returns, by name or number.  [default: its own result]")
-@click.option("--gpu", help="Calls about this GPU alone, by index or UUID.")
-@click.option("--skip", type=click.IntRange(0, 2**31), default=0, show_default=True, help="So many calls pass first.")
-@click.option("--times", type=click.IntRange(1, 2**31), default=1, show_default=True, help="So many calls are struck.")
-@click.option("--for-ever", is_flag=True, help="All calls are struck.")
+@click.option("--code", default="SUCCESS", help="NVML return code, by name or number.  [default: the real result]")
+@click.option("--gpu", help="Only calls on this GPU, by index or UUID.")
+@click.option("--skip", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Calls that succeed first.")
+@click.option("--times", type=click.IntRange(1, 2**31), default=1, show_default=True, help="Calls that fail.")
+@click.option("--for-ever", is_flag=True, help="All calls fail.")
 @click.option(
-    "--latency-ms", type=Number(0, 4_000_000), default=0, show_default=True, help="Each takes so much longer."
+    "--latency-ms", type=Number(0, 4_000_000), default=0, show_default=True, help="Added latency of each call."
 )
 @_state_option
 def call(**given: Unpack[_Call]) -> None:
-    """Let the next calls of FUNCTION fail or take long; a `*` at its end stands for any ending."""
+    """Make the next calls of FUNCTION fail or take long; a trailing `*` matches any ending."""
     name, code = function_of(given["function"]), code_of(given["code"])
     if code == 0 and given["latency_ms"] == 0:
         raise InvalidInput("fault", found="neither a code nor latency", wanted="--code, --latency-ms, or both")
@@ -306,11 +306,11 @@ def call(**given: Unpack[_Call]) -> None:
     type=click.IntRange(0, 2**31),
     default=79,
     show_default=True,
-    help="XID that is seen first; 0 is none.",
+    help="XID reported first; 0 for none.",
 )
 @_state_option
 def lose(gpu: str, number: int, state: Path) -> None:
-    """Let GPU fall off the bus: every call on it fails until the machine is reset."""
+    """Make GPU fall off the bus: every call on it fails until `reset` or `fault clear`."""
     with Machine(state) as machine:
         machine.lose(_find_gpu(machine.describe(), gpu), xid=number)
 
@@ -319,7 +319,7 @@ def lose(gpu: str, number: int, state: Path) -> None:
 @click.argument("gpu")
 @_state_option
 def needs_reset(gpu: str, state: Path) -> None:
-    """Let changes of GPU's MIG mode stay pending until `tessera sim-gpus reset --gpu`."""
+    """Keep changes of GPU's MIG mode pending until `tessera sim-gpus reset --gpu`."""
     with Machine(state) as machine:
         machine.set(_find_gpu(machine.describe(), gpu), "mig_needs_reset", 1)
 
@@ -327,7 +327,7 @@ def needs_reset(gpu: str, state: Path) -> None:
 @fault.command()
 @_state_option
 def clear(state: Path) -> None:
-    """Forget all faults; lost GPUs are back."""
+    """Remove all faults; lost GPUs come back."""
     with Machine(state) as machine:
         machine.clear_faults()
 
@@ -341,15 +341,15 @@ Examples:
   tessera sim-gpus reset --reboot
 """
 )
-@click.option("--gpu", help="Reset this GPU alone, by index or UUID, as nvidia-smi --gpu-reset does.")
+@click.option("--gpu", help="Reset only this GPU, by index or UUID, like nvidia-smi --gpu-reset.")
 @click.option(
-    "--reboot", is_flag=True, help="Reboot: instances and processes go, MIG mode stays on Ampere; faults stay."
+    "--reboot", is_flag=True, help="Reboot: removes instances and processes; keeps faults, and MIG mode on Ampere."
 )
 @_state_option
 def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
-    """Bring the machine back to what `create` made; with an option, less than that."""
+    """Reset a GPU or the machine, or reboot it. Without options the machine is as `create` made it."""
     if gpu is not None and reboot:
-        raise InvalidInput("reset", found="--gpu and --reboot", wanted="one of them at most")
+        raise InvalidInput("reset", found="--gpu and --reboot", wanted="only one of them")
     with Machine(state) as machine:
         if gpu is not None:
             machine.reset_gpu(_find_gpu(machine.describe(), gpu))
@@ -369,9 +369,6 @@ Example:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @_state_option
 def tree(folder: Path, state: Path) -> None:
-    """Write what a driver shows beside the library below FOLDER.
-
-    These are proc/driver/nvidia-caps/mig-minors, the nodes of dev, and sys/bus/pci/devices.
-    """
+    """Write a driver's files to FOLDER. They are proc/driver/nvidia-caps/mig-minors, dev and sys/bus/pci/devices."""
     with Machine(state) as machine:
         write_tree(folder, machine.describe()["gpus"])

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from tessera.cli.printing import ruled_table
 from tessera.sim.nvmlsim.faults import code_text
 
 __all__ = ["machine_tables"]
@@ -23,39 +23,29 @@ def machine_tables(described: dict[str, Any]) -> Iterator[Table]:
             yield table
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _gpus(described: dict[str, Any]) -> Table:
-    table = _table("GPUs", "gpu", "name", "uuid", "bus", "used / usable MiB", "MIG", "compute mode", "state")
+    table = ruled_table("gpu", "name, bus, uuid", "MiB used", "MIG", "compute", "state", title="GPUs")
     for gpu in described["gpus"]:
         mig = gpu["mig"]
         words = "on" if mig["current"] else "off"
         words += f", {'on' if mig['pending'] else 'off'} pending" if mig["pending"] != mig["current"] else ""
-        marks = ["lost"] * gpu["lost"] + ["change of MIG mode needs a reset"] * mig["needs_reset"]
+        marks = ["lost"] * gpu["lost"] + ["MIG mode needs a reset"] * mig["needs_reset"]
         table.add_row(
             str(gpu["index"]),
-            gpu["name"],
-            gpu["uuid"],
-            gpu["bus"],
-            f"{gpu['used_mib']} / {gpu['memory_mib'] - gpu['reserved_mib']}",
+            f"{gpu['name']}  {gpu['bus']}\n{gpu['uuid']}",
+            f"{gpu['used_mib']}/{gpu['memory_mib'] - gpu['reserved_mib']}",
             words if mig["capable"] else "none",
             _COMPUTE_MODES[gpu["compute_mode"]],
-            ", ".join(marks) or "well",
+            ", ".join(marks) or "ok",
         )
     return table
 
 
 def _instances(described: dict[str, Any]) -> Table:
-    table = _table("MIG instances", "gpu", "id", "profile", "placement", "MIG device", "processes")
+    table = ruled_table("gpu", "id", "instance", "MIG device", "processes", title="MIG instances")
     for gpu in described["gpus"]:
         for instance in sorted(gpu["instances"], key=lambda each: each["start"]):
-            place = f"{instance['start']}:{instance['size']}"
-            head = (str(gpu["index"]), str(instance["id"]), instance["profile"], place)
+            head = (str(gpu["index"]), str(instance["id"]), f"{instance['profile']} at {instance['start']}")
             for compute in instance["compute_instances"] or [None]:
                 users = [
                     str(each["pid"])
@@ -69,7 +59,7 @@ def _instances(described: dict[str, Any]) -> Table:
 
 
 def _processes(described: dict[str, Any]) -> Table:
-    table = _table("Processes", "pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup")
+    table = ruled_table("pid", "gpu", "instance", "MiB", "SM %", "mode", "name", "cgroup", title="Processes")
     for each in described["processes"]:
         ids = "" if each["gpu_instance"] is None else f"{each['gpu_instance']}/{each['compute_instance']}"
         mode = _PROCESS_MODES[each["mode"]]
@@ -79,7 +69,7 @@ def _processes(described: dict[str, Any]) -> Table:
 
 
 def _limits(described: dict[str, Any]) -> Table:
-    table = _table("Memory limits", "gpu", "cgroup", "soft MiB", "hard MiB")
+    table = ruled_table("gpu", "cgroup", "soft MiB", "hard MiB", title="Memory limits")
     for each in described["limits"]:
         soft, hard = ("none" if each[kind] == _NO_LIMIT else str(each[kind] >> 20) for kind in ("soft", "hard"))
         table.add_row(str(each["gpu"]), each["cgroup"], soft, hard)
@@ -87,12 +77,12 @@ def _limits(described: dict[str, Any]) -> Table:
 
 
 def _faults(described: dict[str, Any]) -> Table:
-    table = _table("Faults due", "function", "gpu", "returns", "after", "times", "latency ms")
+    table = ruled_table("function", "gpu", "returns", "after", "times", "latency ms", title="Faults")
     for each in described["faults"]:
         table.add_row(
             each["function"],
             "any" if each["gpu"] is None else str(each["gpu"]),
-            code_text(each["code"]) if each["code"] else "its result",
+            code_text(each["code"]) if each["code"] else "real result",
             str(each["skip"]),
             "for ever" if each["times"] is None else str(each["times"]),
             f"{each['latency_us'] / 1000:g}",
