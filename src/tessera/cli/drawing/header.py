@@ -70,9 +70,9 @@ def _tiles(sums: Totals) -> Block:
 def _instances(sums: Totals) -> str:
     if not sums.instances:
         return f"{sums.gpus - sums.gpus_used or 'none'} free"
-    cut = f", {sums.instances_new} to be created" if sums.instances_new else ", none to be created"
+    created = f", {sums.instances_new} new" if sums.instances_new else ""
     unused = f", {sums.instances_unused} unused" if sums.instances_unused else ""
-    return f"{counted(sums.instances, 'MIG instance')}{cut}{unused}"
+    return f"{counted(sums.instances, 'MIG instance')}{created}{unused}"
 
 
 def _grades(sums: Totals) -> str:
