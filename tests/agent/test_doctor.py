@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from builders.nodeviews import of_the_host
 from tessera.agent.configuration import Sources
 from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
@@ -34,7 +35,8 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def places(root: Path) -> Places:
-    return Places().under(root)
+    """Return a node's places below a folder, its process table the machine's own, as with `hostPID`."""
+    return msgspec.structs.replace(Places().under(root), proc=of_the_host(root / "proc"))
 
 
 @contextlib.contextmanager
