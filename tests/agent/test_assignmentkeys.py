@@ -107,6 +107,14 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
     await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
     await told(changed.is_set)
     assert public(SERVER, STRANGER).items() <= keys.keys.public.items()
+    changed.clear()
+    await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="three")
+    await told(changed.is_set)
+    assert public(SERVER, STRANGER).items() <= keys.keys.public.items(), "another object revokes nothing"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="two")
+    await told(lambda: keys.keys is not own and len(keys._ring.shown) == 2)
+    await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
+    await told(lambda: not public(SERVER).items() <= keys.keys.public.items())
     running.cancel()
 
 

@@ -163,6 +163,22 @@ async def test_a_pod_of_the_same_name_is_not_evicted_for_the_former() -> None:
     assert await node.names() == ["first", "second"]
 
 
+async def test_a_pod_of_which_another_container_starts_again_and_again_is_evicted_for_the_one_that_cannot() -> None:
+    node = Node()
+    first = await node.pod("first", "GPU-1")
+    late = await node.pod("late")
+    main = Allocation(resource=GPU, ids=("GPU-1",), uid=late["metadata"]["uid"], pod="ml/late", container="main")
+    side = Allocation(resource=GPU, ids=("GPU-2",), uid=late["metadata"]["uid"], pod="ml/late", container="side")
+    node.view.processes.add(first["metadata"]["uid"])
+    for seconds in (0, 30, 61):
+        node.now_ns = seconds * 10**9
+        with pytest.raises(Conflict, match="used by pod ml/first"):
+            await node.gate.start(main, (Use(gpu="GPU-1"),), ids=True)
+        await node.gate.start(side, (Use(gpu="GPU-2"),), ids=True)
+    await node.conflicts.end({}, evict=True)
+    assert await node.names() == ["first"]
+
+
 async def test_a_pod_that_started_after_all_is_let_be() -> None:
     node = Node()
     late = await node.pod("late")

@@ -248,6 +248,13 @@ async def test_a_status_is_never_without_the_keys_of_an_agent_that_signs() -> No
     found = await kube.get(GPU_NODES, "n1")
     assert found is not None
     assert found["status"]["assignmentKeys"] == ["key"]
+    later = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
+    await later.publish_keys(("another",))
+    state = await later.fresh({})
+    await later.write_offered(frozenset(), state.version)
+    found = await kube.get(GPU_NODES, "n1")
+    assert found is not None
+    assert found["status"]["assignmentKeys"] == ["key"], "pods that the former key signed run"
 
 
 async def offered(machine: Machine) -> object:

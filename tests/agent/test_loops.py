@@ -1,11 +1,12 @@
 """What many want done at once is done once, and never for somebody who asked after it began."""
 
 import asyncio
+import contextlib
 
 import pytest
 
-from tessera.agent.loops import Joint, defect, one_turn
-from tessera.errors import Unavailable
+from tessera.agent.loops import Joint, defect, for_each, one_turn
+from tessera.errors import InvalidInput, TesseraError, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -74,3 +75,20 @@ async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_when_it_is_told_to()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidInput("b", found="422", wanted="200"), Unavailable("b", found="503", wanted="200")]
+)
+async def test_one_that_cannot_be_acted_on_keeps_none_of_the_others_from_it(error: TesseraError) -> None:
+    done: list[str] = []
+    said: list[tuple[str, TesseraError]] = []
+
+    async def act(each: str) -> None:
+        if each == "b":
+            raise error
+        done.append(each)
+
+    with pytest.raises(Unavailable) if isinstance(error, Unavailable) else contextlib.nullcontext():
+        await for_each("abc", act, lambda each, why: said.append((each, why)))
+    assert (done, said) == (["a", "c"], [("b", error)])

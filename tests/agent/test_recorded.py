@@ -14,13 +14,13 @@ from builders.signed import Trusting
 from harness.agentmachine import Machine
 from tessera.agent.recorded import Recorder
 from tessera.api.tessera.pods.assignments import write_shares
-from tessera.clients.kube import PODS, MemoryKube, Object, annotations_of
+from tessera.clients.kube import PODS, Kind, MemoryKube, Object, Subresource, annotations_of
 from tessera.core.cluster.byname import shares_by_id
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.errors import Unavailable
+from tessera.errors import InvalidInput, Unavailable
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -51,8 +51,8 @@ def of(device: str) -> Share:
 class Node:
     """Pods, a kubelet's record, and a recorder between them."""
 
-    def __init__(self) -> None:
-        self.kube = MemoryKube()
+    def __init__(self, kube: MemoryKube | None = None) -> None:
+        self.kube = kube or MemoryKube()
         self.allocated: list[Held] = []
         self.asked = 0
         self.recorder = Recorder(
@@ -221,3 +221,31 @@ async def test_an_agent_tells_what_its_pods_have(machine: Machine) -> None:
         }
         told = [places[share["gpu"], share["start"]] for share in msgspec.json.decode(text)["shares"]]
         assert sorted(told) == sorted(held)
+
+
+class Refusing(MemoryKube):
+    """An API that never takes changes of some pods, as where their annotations are as long as they may be."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self._names = names
+
+    async def patch(
+        self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
+    ) -> Object:
+        if name in self._names:
+            raise InvalidInput(f"pod {name}", found="HTTP 422, Too long", wanted="success")
+        return await super().patch(kind, name, body, namespace=namespace, subresource=subresource)
+
+
+async def test_a_pod_that_cannot_be_written_keeps_no_other_from_it() -> None:
+    node = Node(Refusing("a"))
+    for name, each in zip("ab", IDS, strict=False):
+        await node.add(pod(name, {SLICE: 1}), each)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await node.look()
+    assert await node.annotation("b") == write_shares((of(IDS[1]),))
+    assert [each["pod"] for each in logs if each["log_level"] == "warning"] == ["default/a"], (
+        "said once, as it is for good"
+    )

@@ -14,6 +14,7 @@ from typing import Protocol
 from tessera.agent.nodefiles import read_file
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
 from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store, version_of
+from tessera.core.cluster.keyring import KeyRing
 from tessera.errors import Unavailable
 from tessera.log import Logger
 from tessera.signing import SEED_BYTES, Signer, verify
@@ -67,6 +68,8 @@ class AssignmentKeys:
         self._signer: Signer | None = None
         self._own: tuple[str, ...] = ()
         self._config_map: Object | None = None
+        self._ring = KeyRing()
+        """The servers' keys."""
         self._fresh: Object | None = None
         """The servers' keys as they were read last, where the watch did not show them yet."""
         self._keys = Keys(public={}, verify=verify)
@@ -112,18 +115,20 @@ class AssignmentKeys:
 
     @property
     def keys(self) -> Keys:
-        """Whose signatures count. Where the servers' keys are deleted all at once, those that were known go on."""
+        """Whose signatures count: the servers' that were published and not revoked, and this node's own."""
         found = self._latest()
         if found is not None and found is not self._config_map:
             self._config_map = found
-            new = Keys(public={**published_keys(found), **public_keys(self._own)}, verify=verify)
+            uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
+            self._ring = self._ring.saw(uid, version, published_keys(found))
+            new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
             self._keys = self._keys if new.like(self._keys) else new
         return self._keys
 
     @property
     def knows_servers(self) -> bool:
         """Whether a server's key is known."""
-        return bool(self.keys.public.keys() - public_keys(self._own).keys())
+        return bool(self.keys.public and self._ring.public)
 
     def _latest(self) -> Object | None:
         """Return the servers' keys as they were seen or read last."""

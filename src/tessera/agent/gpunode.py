@@ -74,6 +74,8 @@ class GpuNodeLink:
         self._offered = frozenset[DeviceId]()
         self._keys: tuple[str, ...] = ()
         """The public keys that this agent publishes."""
+        self._keys_read: tuple[str, ...] = ()
+        """Those that the object had when it was read last, former ones of this node among them."""
         self._offered_in = ""
         """UID of the object that had these."""
         self._replaced = False
@@ -163,7 +165,9 @@ class GpuNodeLink:
         if found is None:
             raise Unavailable(f"GPUNode {self._node}", found="none yet", wanted="the one that another process made")
         self._replaced = bool(self.offered()) and _uid(found) != self._offered_in
-        return read_gpu_node(found)
+        state = read_gpu_node(found)
+        self._keys_read = state.assignment_keys
+        return state
 
     async def write_offered(self, keys: frozenset[DeviceId], version: str) -> None:
         """Write which devices are the kubelet's, on the version of the object that this was decided on.
@@ -174,7 +178,7 @@ class GpuNodeLink:
 
         """
         status: dict[str, Any] = {"offered": offered_field(devices_by_gpu(keys))}
-        if self._keys:  # a status without keys is that of an agent that does not sign
+        if self._keys and not self._keys_read:  # a status without keys is that of an agent that does not sign
             status["assignmentKeys"] = list(self._keys)
         body = {"metadata": {"resourceVersion": version}, "status": status}
         self._after = await self._kube.patch(GPU_NODES, self._node, body, subresource="status")

@@ -1,14 +1,15 @@
 """Turns of loops that go on after any error, and what many want done at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, Unavailable
 
-__all__ = ["Joint", "defect", "one_turn"]
+__all__ = ["Joint", "defect", "for_each", "one_turn"]
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 async def one_turn(act: Callable[[], Awaitable[object]], trouble: Callable[[BaseException], None]) -> None:
@@ -32,6 +33,31 @@ def defect(error: BaseException) -> BaseException | None:
     """Return an error that nobody expected, whose traceback belongs into the log; None for all others."""
     expected = isinstance(error, TesseraError | TimeoutError | OSError | asyncio.CancelledError)
     return None if expected else error
+
+
+async def for_each(
+    items: Iterable[Item], act: Callable[[Item], Awaitable[object]], refused: Callable[[Item, TesseraError], None]
+) -> None:
+    """Act on each of several; one that cannot be acted on keeps none of the others from it.
+
+    Args:
+        items: the items.
+        act: what is done with one.
+        refused: is told of each that failed, and why.
+
+    Raises:
+        Unavailable: the last one of these, when all were tried.
+
+    """
+    last: Unavailable | None = None
+    for each in tuple(items):
+        try:
+            await act(each)
+        except TesseraError as error:
+            refused(each, error)
+            last = error if isinstance(error, Unavailable) else last
+    if last is not None:
+        raise last
 
 
 class Joint(Generic[Result]):

@@ -8,16 +8,18 @@ annotations, as its own device plugin writes them.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from tessera.agent.assignmentkeys import Trust
+from tessera.agent.loops import for_each
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.recordedpods import allocated, asks_by_name, awaits_memory, honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import PODS, Kube, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held
-from tessera.errors import Conflict, InvalidInput
+from tessera.errors import Conflict, InvalidInput, TesseraError
 from tessera.log import Logger
 
 __all__ = ["Recorder"]
@@ -85,17 +87,25 @@ class Recorder:
         if not named and not waiting:
             return
         held, devices = await self._view.held(), await self._devices() if named else {}
-        for name in dict.fromkeys((*named, *waiting)):
-            text = self._text(pods[name], held, devices, share_unit_mib) if name in named else None
-            said = annotations_of(pods[name]).get(ASSIGNMENT)
-            same = text is None or (said == text and is_signed(pods[name], self._trust.keys))
+
+        async def write(name: _Name) -> None:
+            pod, keys = pods[name], self._trust.keys
+            text = None
+            if name in named:
+                text = recorded_assignment(pod, held, devices, share_unit_mib=share_unit_mib, keys=keys)
+            same = text is None or (annotations_of(pod).get(ASSIGNMENT) == text and is_signed(pod, keys))
             new = {} if text is None or same else {ASSIGNMENT: text}
             if name in waiting:
-                new |= allocated(pods[name], held, now_ns=self._now_ns())
+                new |= allocated(pod, held, now_ns=self._now_ns())
             elif text is not None and not new:
-                self._settled[name] = pods[name]
+                self._settled[name] = pod
             if new:
-                await self._write(pods[name], new)
+                await self._write(pod, new)
+
+        def refused(name: _Name, error: TesseraError) -> None:
+            self._report("assignment_not_recorded", pods[name], error)
+
+        await for_each(dict.fromkeys((*named, *waiting)), write, refused)
 
     async def sign(self, share_unit_mib: int) -> None:
         """Sign what pods run with and nobody signed: an agent that did not sign let them start.
@@ -108,14 +118,21 @@ class Recorder:
 
         """
         held = await self._view.held()
-        for pod in self._view.pods():
-            try:
-                text = honored(pod, held, self._trust.keys, share_unit_mib=share_unit_mib)
-            except InvalidInput as error:
-                self._log.warning("assignment_not_signed", reason=str(error))
-            else:
-                if text is not None:
-                    await self._write(pod, {ASSIGNMENT: text})
+
+        async def sign(pod: Object) -> None:
+            text = honored(pod, held, self._trust.keys, share_unit_mib=share_unit_mib)
+            if text is not None:
+                await self._write(pod, {ASSIGNMENT: text})
+
+        await for_each(self._view.pods(), sign, partial(self._report, "assignment_not_signed"))
+
+    def _report(self, event: str, pod: Object, error: TesseraError) -> None:
+        """Log why something is not written on a pod; it is written at another look, unless it never can be."""
+        if isinstance(error, InvalidInput):
+            self._settled[name_of(pod)] = pod
+        namespace, name = name_of(pod)
+        write = self._log.info if isinstance(error, Conflict) else self._log.warning
+        write(event, pod=f"{namespace}/{name}", reason=str(error))
 
     def _open(self, pods: Iterable[Object]) -> tuple[list[_Name], list[_Name]]:
         """Return the pods that asked by name, and those that wait for memory; remember those that are neither."""
@@ -132,26 +149,12 @@ class Recorder:
                 self._settled[name] = pod
         return named, waiting
 
-    def _text(
-        self, pod: Object, held: tuple[Held, ...], devices: Mapping[str, Share], share_unit_mib: int
-    ) -> str | None:
-        try:
-            return recorded_assignment(pod, held, devices, share_unit_mib=share_unit_mib, keys=self._trust.keys)
-        except InvalidInput as error:
-            self._log.warning("assignment_not_recorded", reason=str(error))
-            self._settled[name_of(pod)] = pod
-            return None
-
     async def _write(self, pod: Object, annotations: Mapping[str, str]) -> None:
         """Write annotations on the pod that was seen; one that changed meanwhile is looked at again."""
         namespace, name = name_of(pod)
         sealed = self._trust.sealed(pod, annotations)
         body = {"metadata": {"resourceVersion": version_of(pod), "annotations": sealed}}
-        try:
-            await self._kube.patch(PODS, name, body, namespace=namespace)
-        except Conflict as error:
-            self._log.info("look_again", what="assignment", pod=f"{namespace}/{name}", reason=str(error))
-        else:
-            event = "assignment_recorded" if ASSIGNMENT in annotations else "memory_allocated"
-            self._log.info(event, pod=f"{namespace}/{name}")
+        await self._kube.patch(PODS, name, body, namespace=namespace)
+        event = "assignment_recorded" if ASSIGNMENT in annotations else "memory_allocated"
+        self._log.info(event, pod=f"{namespace}/{name}")
         await asyncio.sleep(_PAUSE_S)

@@ -65,7 +65,7 @@ from tessera.core.node.health import HealthChange
 from tessera.core.node.liststrategies import list_strategies, read_strategies
 from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptions, withheld
 from tessera.core.node.reported import reported, withheld_resources
-from tessera.errors import TesseraError, Unavailable
+from tessera.errors import Unavailable
 from tessera.log import logger
 
 __all__ = ["Agent"]
@@ -195,12 +195,17 @@ class Agent:
 
     async def _persist(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again until it succeeds: nothing may be offered before."""
-        while True:
-            try:
-                return await act()
-            except (TesseraError, TimeoutError) as error:
-                self._trouble(error, what)
-            await asyncio.sleep(self._settings.interval_s)
+        done = False
+
+        async def succeed() -> None:
+            nonlocal done
+            await act()
+            done = True
+
+        while not done:
+            await one_turn(succeed, partial(self._trouble, what=what))
+            if not done:
+                await asyncio.sleep(self._settings.interval_s)
 
     async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
@@ -406,10 +411,7 @@ class Agent:
     async def _listen(self) -> None:
         """Follow the driver's events; devices that are not well are offered no more."""
         while True:
-            try:
-                await self._health.run()
-            except TesseraError as error:
-                self._trouble(error, "events")
+            await one_turn(self._health.run, partial(self._trouble, what="events"))
             await asyncio.sleep(self._settings.interval_s)
 
     def _judged(self, changes: tuple[HealthChange, ...]) -> None:

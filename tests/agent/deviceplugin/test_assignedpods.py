@@ -137,3 +137,23 @@ def test_a_pod_that_runs_holds_what_it_was_granted_also_when_keys_or_units_chang
     assert node.gpus() == [0]
     node.assigned.count_in(512)
     assert node.gpus() == [0]
+
+
+async def test_a_pod_that_cannot_be_given_its_assignment_back_keeps_no_other_from_it() -> None:
+    node = Node()
+    others = [signed(pod(name, NEED, amount(0))) for name in ("a", "b", "c")]
+    node.pods = list(others)
+    assert node.gpus() == [0, 0, 0]
+    node.pods = [spoiled(each) for each in others]
+    written: list[str] = []
+
+    async def write(each: Object, _: Mapping[str, str]) -> Object | None:
+        if each["metadata"]["name"] == "a":
+            raise InvalidInput("pod a", found="annotations of 256 KiB", wanted="less")
+        written.append(each["metadata"]["name"])
+        return None
+
+    node.assigned._write = write
+    with pytest.raises(InvalidInput, match="256 KiB"):
+        await node.assigned.repair()
+    assert written == ["b", "c"]

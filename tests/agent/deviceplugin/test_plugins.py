@@ -31,7 +31,7 @@ from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
 from tessera.core.node.nodesharing import PluginOptions
-from tessera.errors import Conflict, Unavailable
+from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.log import logger
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +61,8 @@ class Node:
         self.version = 100
         self.silent = False
         """Whether the API server does not answer."""
+        self.full: set[str] = set()
+        """Pods of which it takes no change."""
         self.inventory = Inventory(gpus=())
         self.cut: list[tuple[str, Placement]] = []
         self.able = True
@@ -117,6 +119,8 @@ class Node:
         """Change a pod; whoever watches is told at once, or later."""
         if self.silent:
             raise Unavailable("API server", found="silence", wanted="an answer")
+        if changed["metadata"]["name"] in self.full:
+            raise InvalidInput("a pod", found="HTTP 422, Too long", wanted="success")
         namespace, name = changed["metadata"]["namespace"], changed["metadata"]["name"]
         pod = self.pods[namespace, name]
         assert pod["metadata"]["uid"] == changed["metadata"]["uid"]
@@ -520,6 +524,25 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
         got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
     assert got == {name: facts(node.assigned(name)[0]["gpu"]).uuid for name in got}
     assert sorted(node.assigned(f"p{number}")[0]["gpu"] for number in range(3)) == [0, 0, 1]
+
+
+async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node: Node) -> None:
+    """As one whose annotations are as long as they may be: the API server takes no change of it, ever."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(4)))
+    for number in range(4):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    node.full = {"p1"}
+    await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
+    with pytest.raises(Conflict, match="its assignment cannot be corrected: HTTP 422"):
+        await node.kubelet.create("default", "p1", "main")
+    for name in ("p2", "p0", "p3"):
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2),)))
+    got = {}
+    for name in ("p2", "p0", "p3"):
+        got[name] = dict((await node.kubelet.create("default", name, "main")).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert got == {name: facts(node.assigned(name)[0]["gpu"], "T4").uuid for name in got}
+    assert len(set(got.values())) == 3
+    assert {uid for uid, _ in node.plugins.gate._refused} == {"uid-p1"}
 
 
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from tessera.agent.assignmentkeys import Trust
+from tessera.agent.loops import for_each
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed
 from tessera.clients.kube import Object, annotations_of, name_of
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
+from tessera.errors import TesseraError
 
 __all__ = ["AssignedPods"]
 
@@ -173,14 +175,19 @@ class AssignedPods:
         """Give pods that run their assignments back, where somebody has spoiled them: servers believe what pods say.
 
         Raises:
-            TesseraError: the API server does not take it.
+            TesseraError: the API server does not take one of them; the others were given back.
 
         """
         self.assigned_requests()
-        for known in tuple(self._read.values()):
-            was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
-            if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
-                await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
+        failed: list[TesseraError] = []
+        await for_each(self._read.values(), self._repair, lambda _, error: failed.append(error))
+        if failed:
+            raise failed[-1]
+
+    async def _repair(self, known: _Known) -> None:
+        was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
+        if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
+            await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
 
 
 def _uid(pod: Object) -> str:

@@ -98,8 +98,8 @@ class Gate:
         self._file = file
         self._now_ns = now_ns
         self._entries = self._read()
-        self._refused: dict[str, _Refused] = {}
-        """Pods that a container could not start of, by UID."""
+        self._refused: dict[tuple[str, str], _Refused] = {}
+        """Containers that could not start, by UID of the pod and name."""
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -220,13 +220,14 @@ class Gate:
             rival = "" if verdict.refused.other is None else verdict.refused.other.uid
             self.refuse(holder, f"{verdict.refused.text} is used by {_holder(verdict.refused)}", rival)
         self._follow(verdict, new)
-        self._refused.pop(holder.uid, None)
+        self._refused.pop((holder.uid, holder.container), None)
 
     def refuse(self, holder: Allocation, text: str, rival: str = "") -> None:
         """Remember that a container may not start, and why, as long as that goes on."""
-        before = self._refused.get(holder.uid)
+        key = holder.uid, holder.container
+        before = self._refused.get(key)
         since_ns = self._now_ns() if before is None else before.since_ns
-        self._refused[holder.uid] = _Refused(pod=holder.pod, text=text, since_ns=since_ns, rival=rival)
+        self._refused[key] = _Refused(pod=holder.pod, text=text, since_ns=since_ns, rival=rival)
 
     def held_up(self) -> dict[str, tuple[str, str]]:
         """Return the pods that were refused for a minute, by UID, each with why.
@@ -236,12 +237,12 @@ class Gate:
         """
         find = self.view.find
         self._refused = {
-            uid: each
-            for uid, each in self._refused.items()
-            if not is_ending(find(uid)) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
+            key: each
+            for key, each in self._refused.items()
+            if not is_ending(find(key[0])) and (is_ended(find(each.rival)) or not is_ending(find(each.rival)))
         }
         late_ns = self._now_ns() - round(_HELD_UP_S * 1e9)
-        return {uid: (each.pod, each.text) for uid, each in self._refused.items() if each.since_ns < late_ns}
+        return {uid: (each.pod, each.text) for (uid, _), each in self._refused.items() if each.since_ns < late_ns}
 
     async def _evidence_about(self, new: Allocation, *, ids: bool) -> Evidence:
         """Return what is seen of the pods that are in the way of an allocation; nothing where none is.

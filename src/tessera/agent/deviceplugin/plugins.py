@@ -14,7 +14,7 @@ from tessera.agent.deviceplugin.gate import Gate, PodsInView
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
-from tessera.agent.loops import one_turn
+from tessera.agent.loops import defect, one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
@@ -303,9 +303,12 @@ class Plugins:
         return msgspec.structs.replace(made, device_nodes=nodes)
 
     def _complain(self, problem: object) -> None:
-        """Log a problem once."""
+        """Log a problem once, and a defect each time it is met."""
         reason = str(problem) or type(problem).__name__
-        if reason not in self._complained:
+        unexpected = defect(problem) if isinstance(problem, BaseException) else None
+        if unexpected is not None:
+            self._log.error("device_handover_impaired", reason=reason, exc_info=unexpected)
+        elif reason not in self._complained:
             self._complained.add(reason)
             self._log.warning("device_handover_impaired", reason=reason)
 

@@ -35,7 +35,7 @@ from tessera.core.deviceplugin.matching import (
     served,
 )
 from tessera.core.node.liststrategies import DeviceInjection
-from tessera.errors import Conflict, TesseraError
+from tessera.errors import Conflict, TesseraError, Unavailable
 from tessera.log import Logger
 
 __all__ = ["DeviceMaker", "Prepared", "ShareAllocator"]
@@ -226,10 +226,7 @@ class ShareAllocator:
         self._forget(held, ids)
         if self.injection.fixed_at_allocate:
             # What was given to another pod than it was meant for must not look free.
-            try:
-                await self._mend(held)
-            except TesseraError as error:
-                self._log.warning("assignment_not_exchanged", reason=str(error))
+            await self._mend(held)
             self._disown_unassigned(held)
         try:
             return self._unserved(resource, len(ids), held)
@@ -334,29 +331,36 @@ class ShareAllocator:
 
     async def _exchange(self, request: AssignedRequest, holder: Allocation) -> AssignedRequest:
         """Return the request with what its container was given in fact; assignments say so when this returns."""
-        refused = await self._mend(await self._view.held())
-        if request.key in refused:
-            self._gate.refuse(holder, refused[request.key])
-            raise Conflict(
-                str(request.key),
-                found=refused[request.key],
-                wanted="its own share",
-                accepted="the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods",
-            )
+        refused = (await self._mend(await self._view.held())).get(request.key)
+        if isinstance(refused, Unavailable):
+            raise refused
+        if refused is not None:
+            self._gate.refuse(holder, refused.found)
+            raise refused
         return next(each for each in self.assigned_requests() if each.key == request.key)
 
-    async def _mend(self, held: tuple[Held, ...]) -> dict[RequestKey, str]:
-        """Make the assignments say what holders were given; return those for which that cannot be, and why."""
+    async def _mend(self, held: tuple[Held, ...]) -> dict[RequestKey, TesseraError]:
+        """Make the assignments say what holders were given; return those for which that cannot be, and why.
+
+        Of these nothing is started; the others go on.
+        """
         found = reconcile(self.assigned_requests(), held, self._answers.values())
         for each in found.corrections:
             self._exchanges[each.request.key] = each
             self._log.info("assignment_exchanged", pod=str(each.request.key), gpus=[share.gpu for share in each.shares])
         if found.corrections:
             self._remember()
+        refused: dict[RequestKey, TesseraError] = {key: _mistaken(key, why) for key, why in found.refused}
         for key, each in tuple(self._exchanges.items()):
-            await self._pods.correct(each)
-            self._exchanges.pop(key, None)
-        return dict(found.refused)
+            try:
+                await self._pods.correct(each)
+            except TesseraError as error:
+                self._log.warning("assignment_not_exchanged", pod=str(key), reason=str(error))
+                why = f"its assignment cannot be corrected: {error.found}"
+                refused[key] = error if isinstance(error, Unavailable) else _mistaken(key, why)
+            else:
+                self._exchanges.pop(key, None)
+        return refused
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -400,6 +404,11 @@ class ShareAllocator:
             partial.rename(self._memory)
         except OSError as error:
             self._log.warning("answers_not_kept", reason=f"{self._memory}: {error.strerror}")
+
+
+def _mistaken(key: RequestKey, why: str) -> Conflict:
+    advice = "the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods"
+    return Conflict(str(key), found=why, wanted="its own share", accepted=advice)
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
