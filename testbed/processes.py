@@ -204,9 +204,11 @@ class Processes:
         """Let all processes' parents run on, also of those that have ended: one that is stopped buries no child."""
         for name in self.names():
             process = self._recorded(name)
-            now = find_process(process.pid) if process is not None else None
-            if now is not None and now == process and now.parent is not None and now.parent.pid > 1:
-                now.parent.signal(signal.SIGCONT)
+            if process is None or find_process(process.pid) != process:
+                continue
+            parent = process.parent
+            if parent is not None and parent.pid > 1:
+                parent.signal(signal.SIGCONT)
 
     def forget(self, name: str) -> None:
         """Remove the pid file of a process that has ended."""

@@ -545,6 +545,27 @@ async def test_a_pod_whose_assignment_cannot_be_corrected_is_refused_alone(node:
     assert {uid for uid, _ in node.plugins.gate._refused} == {"uid-p1"}
 
 
+async def test_a_defect_in_a_turn_is_logged_each_time_with_its_traceback(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+
+    async def tidy(_: object) -> None:
+        nonlocal turns
+        turns += 1
+        raise KeyError("1g.5gb")
+
+    monkeypatch.setattr("tessera.agent.deviceplugin.plugins._TIDY_S", 0.0)
+    await node.offer((facts(0), MEMORY), how=CDI)
+    monkeypatch.setattr(node.plugins.gate, "tidy", tidy)
+    with capture_logs() as logs:
+        while turns < 3:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.01)
+    found = [each for each in logs if each["event"] == "device_handover_impaired"]
+    assert len(found) >= 2
+    assert all(isinstance(each["exc_info"], KeyError) and each["log_level"] == "error" for each in found)
+
+
 async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
     await node.offer((facts(0), MEMORY), how=CDI)
     with pytest.raises(Unavailable, match="no container with these device ids"):

@@ -85,6 +85,7 @@ KEPT: dict[str, tuple[CdiSupport, tuple[ListStrategy, ...], ListStrategy]] = {
     ),
     "the Node object says nothing for a moment": (CdiSupport(), ("cdi-cri",), "cdi-cri"),
     "the driver's specification is being written anew": (node(spec=False), ("cdi-cri",), "cdi-cri"),
+    "the same, with another way of CDI": (node(spec=False), ("cdi-annotations",), "cdi-cri"),
     "containerd has ended on a node that never had a strategy": (node("containerd://Unknown"), (), "envvar"),
     "containerd was downgraded": (node("containerd://1.7.24"), ("cdi-cri",), "envvar"),
     "what was lacking is there": (node(), ("envvar",), "cdi-cri"),

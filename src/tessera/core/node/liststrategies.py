@@ -88,14 +88,14 @@ def list_strategies(
         configured: by the administrator.
         node: what the node has for CDI.
         former: those in force. They stay while the node does not say which runtime it has, as when containerd has
-            ended, and `cdi-cri` stays while the driver's specification is being written anew: neither opens the node.
+            ended, and CDI stays while the driver's specification is being written anew: neither opens the node.
 
     """
     if configured:
         return ListStrategies(strategies=configured)
     if former and (not node.kubelet or node.runtime.rpartition("://")[2] in ("", _UNKNOWN)):
         return ListStrategies(strategies=former)
-    if "cdi-cri" in former:
+    if not _CDI.isdisjoint(former):
         node = msgspec.structs.replace(node, driver_spec=True)
     lacking, advice = _lacking(node)
     return ListStrategies(strategies=("envvar",) if lacking else ("cdi-cri",), fallback=lacking, advice=advice)
