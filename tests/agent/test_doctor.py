@@ -175,8 +175,10 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     (folder / "b.yaml").mkdir()
     with (folder / "c.json").open("w") as large:
         large.truncate((8 << 20) + 1)
+    (folder / "d.json").write_text("")
     problems = (await look(places)).cdi_problems
-    assert len(problems) == 3
+    assert len(problems) == 4
+    assert "d.json: found nothing, wanted a CDI specification" in problems[3]
     assert problems[1].endswith("b.yaml: Is a directory")
     assert "more than 8 MiB" in problems[2]
 
