@@ -122,6 +122,9 @@ class View:
 
     def _held(self, each: Object) -> LivePod:
         live = self._live(each)
+        if live.doubted:
+            self.doubts[live.node, live.doubted] = None
+            self.doubted.ring()
         return self._retention.held(each, live, self._keys.get(live.node), self._ring.revoked)
 
     # Nodes
@@ -324,17 +327,14 @@ class View:
             self._leave_out("Pod", live.key, live.wrong)
         if live.unread:
             self._leave_out("assignment of Pod", live.key, live.unread)
-        if live.doubted:
-            self.doubts[live.node, live.doubted] = None
-            self.doubted.ring()
         if live.finished:
             self._assumed.pop(uid, None)
             self.ledger.drop_pod(uid)
         elif live.node:
             self._assumed.pop(uid, None)
-            self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
-            exchanged = live.shares and before is not None and before.shares not in {(), live.shares}
-            if exchanged and before is not None and before.node == live.node:
+            held = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
+            self.ledger.put_pod(msgspec.structs.replace(held, doubted=True) if live.doubted else held)
+            if before is not None and before.node == live.node and _exchanged(before, live):
                 self._keep_former(before)
         self.claims.drop_settled(uid)
 
@@ -410,6 +410,12 @@ def _same_request(before: Object, after: Object) -> bool:
         and annotations_of(before) == annotations_of(after)
         and (before.get("status") or {}).get("phase") == (after.get("status") or {}).get("phase")
     )
+
+
+def _exchanged(before: LivePod, after: LivePod) -> bool:
+    """Return whether a pod was granted other shares than before. Those that are doubted nobody has granted."""
+    doubted = before.doubted or after.doubted
+    return not doubted and bool(before.shares and after.shares) and before.shares != after.shares
 
 
 def _remember(known: dict[Key, None], key: Key) -> None:
