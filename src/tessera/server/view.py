@@ -11,6 +11,7 @@ import msgspec
 
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
+from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
@@ -235,6 +236,8 @@ class View:
         if each is None:
             self._drop_node(name)
             return
+        if state is None and has_agent(each):
+            state = GpuNodeState(name=NodeName(name))  # labels do not tell what the agent has offered to the kubelet
         field = object_field("Node", each)
         try:
             node, _ = read_node(field, state)
@@ -400,7 +403,13 @@ def _uid(each: Object) -> str:
 def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
-    return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
+    return (
+        metadata.get("labels"),
+        has_agent(node),
+        status.get("allocatable"),
+        status.get("capacity"),
+        metadata.get("uid"),
+    )
 
 
 def _same_request(before: Object, after: Object) -> bool:
