@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from builders.kubeobjects import gpu, node
 from harness import virtualtime
@@ -25,7 +26,9 @@ from harness.servers import (
 )
 from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
-from tessera.server.settings import Limits
+from tessera.server.binder import Clocks
+from tessera.server.run import Server
+from tessera.server.settings import Limits, Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +160,22 @@ async def test_a_claim_that_was_written_long_ago_is_not_bound_any_more(kube: Fau
         assert "long ago" in await server.bind(waiting, "a")
         assert "bind" not in kube.calls
         assert await server.bind(waiting, "a") == ""
+
+
+async def test_a_defect_before_the_binding_is_sent_leaves_no_claim_and_a_traceback(kube: FaultyKube) -> None:
+    times = iter([None, 1_700_000_000_000_000_000, 1_700_000_000_000_000_000])
+    broken = Clocks(Clock(), lambda: next(times) + 0)  # type: ignore[operator]
+    running = Server(Settings(replica="r"), kube, broken)
+    with capture_logs() as logs:
+        async with running.following():
+            await running.synced()
+            server = Asked(running)
+            assert "unexpected TypeError" in await server.bind(await make_pod(kube, "p", LARGE), "a")
+            for name in ("q", "r"):
+                assert await server.bind(await make_pod(kube, name, LARGE), "a") == "", "its place is free again"
+    (defect,) = (each for each in logs if each["event"] == "defect" and each.get("pod") == "ns/p")
+    assert isinstance(defect["exc_info"], TypeError)
+    await check(kube)
 
 
 async def test_a_server_that_ends_waits_for_bindings_under_way(kube: FaultyKube) -> None:

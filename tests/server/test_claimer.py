@@ -6,7 +6,8 @@ import itertools
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import gpu, node, share
+from builders.kubeobjects import gpu, gpunode, node, share
+from builders.signed import AGENT
 from harness import virtualtime
 from harness.servers import (
     FULL,
@@ -24,9 +25,10 @@ from harness.servers import (
     settle,
 )
 from judges.grants import shares_of
-from tessera.api.tessera.gpunodes import claims_field
+from tessera.api.tessera.gpunodes import claims_field, offered_field
+from tessera.api.tessera.pods.signatures import keys_text
 from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Unanswered
-from tessera.core.cluster.gpunodestate import Claim
+from tessera.core.cluster.gpunodestate import Claim, DesiredDevices
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Need, PodKey
 from tessera.errors import Unavailable
@@ -286,3 +288,65 @@ async def test_a_node_with_gpushares_plugin_alone_gets_an_object_for_claims() ->
     held = [shares_of(await kube.get(PODS, f"p{index}", "ns") or {})[0]["gpu"] for index in range(2)]
     assert sorted(held) == [0, 1]
     assert await kube.get(GPU_NODES, "old") is not None
+
+
+async def label_node(kube: MemoryKube, mark: str) -> None:
+    """Create a node whose labels show a GPU, and a mark of its agent."""
+    made = node("a", {"nvidia.com/gpu": "1"}, **{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"})
+    await kube.create(NODES, made)
+    await mark_node(kube, mark)
+
+
+async def mark_node(kube: MemoryKube, mark: str) -> None:
+    kind, _, key = mark.partition(" ")
+    await kube.patch(NODES, "a", {"metadata": {kind: {key: "x"}}})
+
+
+MARKS = ("annotations tessera.dev/device-list-strategy", "labels tessera.dev/gpu-revision")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_a_node_whose_agent_s_object_was_deleted_gives_nothing_until_it_is_written_again(mark: str) -> None:
+    """The kubelet may still give away what was offered by name: labels say nothing of that."""
+    kube = MemoryKube()
+    await label_node(kube, mark)
+    told = gpunode("a", gpu(0), assignment_keys=keys_text([AGENT.public]))
+    told["status"]["offered"] = offered_field((DesiredDevices(gpu="GPU-a-0", whole=True),))
+    bare = {key: value for key, value in told.items() if key != "status"}
+    await kube.create(GPU_NODES, bare)
+    await kube.patch(GPU_NODES, "a", {"status": told["status"]}, subresource="status")
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        await settle()
+        assert await server.fitting(waiting, "a") == []
+        await kube.delete(GPU_NODES, "a")
+        assert "agent" in await server.bind(waiting, "a"), "while the watch is late"
+        await settle()
+        assert await server.fitting(waiting, "a") == []
+        assert "agent" in await server.bind(waiting, "a")
+        assert await kube.get(GPU_NODES, "a") is None
+    async with servers(kube) as (server,):
+        assert await server.fitting(waiting, "a") == [], "nor for a server that never saw the object"
+        await kube.create(GPU_NODES, bare)
+        await settle()
+        assert await server.fitting(waiting, "a") == [], "nothing is reported yet"
+        await kube.patch(GPU_NODES, "a", {"status": told["status"]}, subresource="status")
+        await settle()
+        assert await server.fitting(waiting, "a") == [], "it is the kubelet's"
+        await kube.patch(GPU_NODES, "a", {"status": {"offered": []}}, subresource="status")
+        await settle()
+        assert await server.schedule(waiting, "a") == ""
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_an_object_that_a_server_made_gives_nothing_more_once_there_is_an_agent(mark: str) -> None:
+    kube = MemoryKube()
+    await label_node(kube, "labels other")
+    async with servers(kube) as (server,):
+        pods = [await make_pod(kube, name, NEED) for name in ("p", "q")]
+        await settle()
+        assert await server.schedule(pods[0], "a") == ""
+        await mark_node(kube, mark)
+        await settle()
+        assert await server.fitting(pods[1], "a") == []
+        assert await server.bind(pods[1], "a") != ""

@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import gpu, node, pod, share
+from builders.kubeobjects import cut, gpu, node, pod, share
 from builders.signed import SERVER, STRANGER, config_map, signed
-from harness.servers import FULL, NEED, SHARE, Clock, hold, make_node, make_pod, regrant, servers, settle
+from harness.servers import (
+    FULL,
+    LARGE,
+    NEED,
+    SHARE,
+    Clock,
+    FaultyKube,
+    hold,
+    make_node,
+    make_pod,
+    regrant,
+    servers,
+    settle,
+)
 from tessera.api.tessera.pods.signatures import (
     key_id,
 )
@@ -105,6 +118,32 @@ async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monke
             while view.doubts:  # noqa: ASYNC110 (the server tells nobody)
                 await asyncio.sleep(0.05)
         assert view.ledger.pods_on("a")[0].shares == ()
+
+
+async def test_doubted_shares_close_no_gpu_for_others() -> None:
+    """While the API does not answer, and whatever is forged beside an honest pod."""
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    await hold(kube, "honest", NEED, share(0, 10240, Mode.MPS), node="a")
+    async with servers(kube) as (server,):
+        waiting, view = await make_pod(kube, "p", LARGE), server.server.view
+        await settle()
+        kube.faults["get"] = [Unavailable("API", found="silence", wanted="an answer")] * 99
+        forged = {"whole": WHOLE, "much": share(0, 40000), "absent": share(7, 1024), "mig": cut(0, "1g.5gb", 0)}
+        for name, shares in forged.items():
+            await kube.create(PODS, signed(pod(name, FULL, shares, node="a"), STRANGER))
+        await settle()
+        assert view.doubts
+        assert view.ledger.conflicts == ()
+        assert await server.fitting(waiting, "a") == ["a"]
+        await kube.create(PODS, signed(pod("room", FULL, share(0, 30000, Mode.MPS), node="a"), STRANGER))
+        await settle()
+        assert await server.fitting(waiting, "a") == [], "it may be true"
+        kube.faults.clear()
+        async with asyncio.timeout(10):
+            while view.doubts:  # noqa: ASYNC110 (the server tells nobody)
+                await asyncio.sleep(0.05)
+        assert await server.fitting(waiting, "a") == ["a"]
 
 
 async def test_an_assignment_that_is_spoiled_later_holds_what_it_held(kube: MemoryKube) -> None:

@@ -27,7 +27,8 @@ class Watched:
     """A view that is told what happens to one node, one pod on it and the servers' keys."""
 
     def __init__(self, signer: Signer = SERVER) -> None:
-        self.view = View(Ledger("first-fit"), lambda: 1000.0, logger())
+        self.now_s = 1000.0
+        self.view = View(Ledger("first-fit"), lambda: self.now_s, logger())
         self.version = 0
         self.keys_uid = 0
         self.public = {SERVER}
@@ -66,6 +67,11 @@ class Watched:
         annotations = {"tessera.dev/assignment": write_shares((OTHER,))}
         each = {**self.good, "metadata": self.good["metadata"] | {"annotations": annotations}}
         self.view.take_pod(self.versioned(each))
+
+    def doubted(self) -> None:
+        """Sign it with a key that nobody has asked for yet, another one each time."""
+        key = Signer(self.version.to_bytes(32, "big"))
+        self.annotated(write_shares((OTHER,)), lambda each: signed(each, key))
 
     def asked(self) -> None:
         """Let the API have been asked for the keys that are not known."""
@@ -133,6 +139,7 @@ SPOILED: dict[str, Callable[[Watched], None]] = {
     "a stranger signed it": lambda watched: watched.annotated(
         write_shares((OTHER,)), lambda each: signed(each, Signer(bytes(range(4, 36))))
     ),
+    "doubted, unanswered": Watched.doubted,
 }
 CHANGED: dict[str, Callable[[Watched], None]] = {
     "a GPU comes or goes": with_gpu,
@@ -152,7 +159,7 @@ CHANGED: dict[str, Callable[[Watched], None]] = {
 def test_a_spoiled_assignment_holds_whatever_is_read_again(spoiled: str, change: str, signer: Signer) -> None:
     watched = Watched(signer)
     SPOILED[spoiled](watched)
-    assert watched.held() == (GRANTED,)
+    assert watched.of("uid-p") == watched.held() == (GRANTED,)
     CHANGED[change](watched)
     assert watched.held() == (GRANTED,)
 
@@ -166,7 +173,10 @@ def test_what_was_granted_is_held_until_the_pod_is_gone(signer: Signer, story: l
     watched = Watched(signer)
     for each in story:
         (SPOILED | CHANGED)[each](watched)
-        assert watched.held() == (GRANTED,)
+        assert watched.of("uid-p") == (GRANTED,), "while the API has not answered"
+        if each != "doubted, unanswered":
+            assert watched.held() == (GRANTED,)
+    assert [each.id for each in watched.view.ledger.pods_on("a")] == ["uid-p"], "and nothing besides"
     watched.view.take_pod(watched.good, gone=True)
     assert watched.held() == ()
     watched.good = {**watched.good, "metadata": watched.good["metadata"] | {"uid": "uid-next"}}
@@ -183,6 +193,35 @@ def test_a_server_s_key_that_is_revoked_voids_what_it_signed(spoiled: str) -> No
     watched.public = {STRANGER}
     watched.tell_keys()
     assert watched.held() == ()
+
+
+def test_a_grant_stays_while_another_key_is_doubted_and_changes_once_the_key_is_known() -> None:
+    watched = Watched()
+    watched.annotated(write_shares((OTHER,)), lambda each: signed(each, STRANGER))
+    watched.now_s += 11
+    watched.view.drop_expired()
+    assert [(each.id, each.shares) for each in watched.view.ledger.pods_on("a")] == [("uid-p", (GRANTED,))]
+    assert watched.view.doubts, "it is asked for"
+    watched.public = {SERVER, STRANGER}
+    watched.tell_keys()
+    assert watched.held() == (OTHER,)
+    assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(OTHER,), (GRANTED,)], "an exchange, perhaps"
+
+
+def test_doubted_shares_hold_nothing_after_they_were_refused() -> None:
+    """Nor where another doubt comes in their place, or where the pod's request cannot be read."""
+    watched = Watched()
+    watched.view.take_pod(watched.good, gone=True)
+    watched.good = {**watched.good, "metadata": watched.good["metadata"] | {"uid": "uid-next"}}
+    for shares, key in ((GRANTED, 5), (OTHER, 6)):
+        signer = Signer(bytes(range(key, key + 32)))
+        watched.annotated(write_shares((shares,)), lambda each, signer=signer: signed(each, signer))  # type: ignore[misc]
+        assert [each.shares for each in watched.view.ledger.pods_on("a")] == [(shares,)]
+    watched.asked()
+    assert [each.shares for each in watched.view.ledger.pods_on("a")] == [()]
+    nonsense = signed(pod("q", {"tessera.dev/gpu-memory": "x"}, GRANTED), STRANGER)
+    watched.view.take_pod(watched.versioned(nonsense))
+    assert watched.of("uid-q") == ()
 
 
 def test_what_counted_without_signature_is_void_once_the_agent_tells_keys() -> None:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from builders.kubeobjects import gpu, pod, share
 from builders.signed import AGENT, STRANGER, config_map, signed
-from harness.servers import FULL, NEED, Asked, make_node, make_pod, servers, settle
+from harness.servers import FULL, LARGE, NEED, Asked, FaultyKube, check, make_node, make_pod, servers, settle
 from tessera.api.tessera.pods.signatures import (
     KEYS,
     NAMESPACE,
@@ -141,6 +141,49 @@ async def test_a_key_that_came_back_with_another_object_can_be_revoked_there(kub
         await without(kube, former)
         await asyncio.sleep(4 * QUICK.sweep_s)
         assert await published(kube) == {present}
+
+
+async def test_a_key_that_was_stolen_signs_nothing_after_its_entry_is_removed(kube: MemoryKube) -> None:
+    """The Secret is deleted, then the entry: long before a server would look again another key signs."""
+    async with servers(kube, 2) as several:
+        stolen = several[0].server.key.id
+        await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)
+        await kube.patch(CONFIG_MAPS, KEYS, {"data": {stolen: None}}, namespace=NAMESPACE)
+        errors = []
+        for server, name in zip(several, ("p", "q"), strict=True):
+            await until(lambda server=server: _counts_instead(server, stolen))  # type: ignore[misc]
+            errors.append(await server.schedule(await make_pod(kube, name, LARGE), "a"))
+            await settle()
+        assert errors == ["", "nowhere"]
+        assert {await signer_of(kube, "p")} == await published(kube)
+    await check(kube)
+
+
+async def _counts_instead(server: Asked, key: str) -> bool:
+    return server.server.key.id != key and not server.server.key.void
+
+
+async def test_nothing_is_bound_while_the_key_that_signs_does_not_count() -> None:
+    """Revoked before the claim or after it, and the Secret cannot be read: pods wait, and nothing stays claimed."""
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        waiting, other = await make_pod(kube, "p", LARGE), await make_pod(kube, "q", LARGE)
+        stolen = server.server.key.id
+        await settle()
+
+        async def revoke() -> None:
+            kube.faults["get"] = [Unavailable("API", found="silence", wanted="an answer")] * 99
+            await MemoryKube.patch(kube, CONFIG_MAPS, KEYS, {"data": {stolen: None}}, namespace=NAMESPACE)
+            await settle()
+
+        kube.before_patch = [revoke]
+        for _ in range(2):
+            error = await server.bind(waiting, "a")
+            assert f"key {stolen}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more" in error
+            assert "another try" in error
+            assert await server.fitting(other, "a") == ["a"]
+        assert "bind" not in kube.calls
 
 
 class Late(MemoryKube):

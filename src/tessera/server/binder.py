@@ -13,7 +13,7 @@ from tessera.clients.kube import PODS, Kube, Object, Unanswered
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
-from tessera.server.claimer import Claimer
+from tessera.server.claimer import Claimer, WrittenClaim
 from tessera.server.signingkey import SigningKey
 from tessera.server.view import View
 
@@ -106,7 +106,10 @@ class Binder:
             self._log.warning("not_bound", pod=key, reason="cancelled, as a server's end does; it may be bound still")
         elif (error := task.exception()) is not None:
             self.counts["refused" if not isinstance(error, Unanswered) else "unanswered"] += 1
-            self._log.info("not_bound", pod=key, reason=str(error))
+            if isinstance(error, TesseraError):
+                self._log.info("not_bound", pod=key, reason=str(error))
+            else:
+                self._log.error("defect", pod=key, exc_info=error)
 
     async def _bind(self, args: BindingArgs) -> None:
         # 1. Find the pod. Bound already, it is where it shall be or a conflict.
@@ -120,29 +123,37 @@ class Binder:
         if not live.claiming:
             await self._post(args, live, {}, ())
             return
-        # 3. Claim shares on the node's GPUNode.
-        signer = self._key.signer
+        # 3. Claim shares on the node's GPUNode, where there is a key that counts.
+        _ = self._key.signer
         made = await self._claimer.claim(args.node, live)
-        # 4. Write and sign the assignment.
-        shares = made.claim.shares
-        annotations = binding_annotations(
-            pod,
-            live.need,
-            shares,
-            self._view.gpus(args.node),
-            share_unit_mib=self._view.share_unit_mib,
-            now_ns=self._clocks.wall_ns(),
-        )
-        # 5. Post the Binding, while the claim is young. Only where it is known that it was refused the claim goes.
+        # 4. Write and sign the assignment. Nothing was sent yet: where that fails the claim goes.
         try:
-            if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
-                raise Unavailable(_subject(args), found="a claim written long ago", wanted="a quick API server")
-            await self._post(args, live, signer.sealed(annotations, uid=live.uid, node=args.node), shares)
+            annotations = self._assignment(args, pod, live, made)
+        except Exception:
+            self._claimer.abandon(args.node, made)
+            raise
+        # 5. Post the Binding. Only where it is known that it was refused the claim goes.
+        try:
+            await self._post(args, live, annotations, made.claim.shares)
         except Unanswered:
             raise
         except TesseraError:
             self._claimer.abandon(args.node, made)
             raise
+
+    def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
+        """Return the annotations that assign what was claimed, signed, while the claim is young."""
+        if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
+            raise Unavailable(_subject(args), found="a claim written long ago", wanted="a quick API server")
+        annotations = binding_annotations(
+            pod,
+            live.need,
+            made.claim.shares,
+            self._view.gpus(args.node),
+            share_unit_mib=self._view.share_unit_mib,
+            now_ns=self._clocks.wall_ns(),
+        )
+        return self._key.signer.sealed(annotations, uid=live.uid, node=args.node)
 
     async def _pod(self, args: BindingArgs) -> tuple[Object, LivePod]:
         """Return the pod, looked up at the API server where it is not known."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import msgspec
 
 from tessera.api.tessera.gpunodes import claims_field, new_object
+from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.clients.kube import GPU_NODES, PODS, Kube, Object, Selection, Unanswered
 from tessera.core.cluster.claims import Fate, key_of
@@ -242,10 +243,14 @@ class Claimer:
         self._view.take_verified(node, each, pods)
 
     async def _create(self, node: str) -> Object:
-        """Make the object of a node that has GPUs by its labels alone, so that claims have a place."""
+        """Make the object of a node that has GPUs by its labels and no agent, so that claims have a place."""
         known = self._view.nodes.get(node)
         if known is None or not self._view.gpus(node):
             raise Conflict(f"node {node}", found="no such node with GPUs", wanted="one that is there")
+        if has_agent(known):
+            found, wanted = "no GPUNode, though the node has an agent", "the one that the agent writes"
+            accepted = "another try, once the agent runs (kubectl get pods -n tessera-system)"
+            raise Conflict(f"node {node}", found=found, wanted=wanted, accepted=accepted)
         body = new_object(node, known["metadata"].get("uid", ""))
         body["metadata"]["annotations"] = {BY_LABELS: "true"}
         return await self._kube.create(GPU_NODES, body)

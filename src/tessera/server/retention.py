@@ -34,8 +34,11 @@ class Retention:
     def held(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
         """Return a pod with what it holds: what its assignment says where that counts, else what it was granted before.
 
-        That ends with the pod, by UID, and where the key that signed it is revoked. What counted without signature is
-        held only where it may count so still.
+        Shares that are doubted, since nobody has told yet whether their key counts, are no grant and end none: they are
+        returned where nothing is known to be granted.
+
+        A grant ends with the pod, by UID, and where the key that signed it is revoked. What counted without signature
+        is held only where it may count so still.
 
         Args:
             each: the pod's object.
@@ -44,17 +47,18 @@ class Retention:
             revoked: ids of keys that were revoked.
 
         """
-        if keys is None or not live.node:
-            return live
-        if live.shares and not live.doubted:
-            self._granted[live.uid] = _Granted(live.shares, _signed_by(each, keys))
-        if live.shares:
+        if not live.node:
             return live
         before = self._granted.get(live.uid)
+        if keys is None:  # nobody can judge what its assignment says, and the node gives nothing
+            return msgspec.structs.replace(live, shares=before.shares if before else (), doubted="")
+        if live.shares and not live.doubted:
+            self._granted[live.uid] = _Granted(live.shares, _signed_by(each, keys))
+            return live
         if before is None:
             return live
         counts = before.key not in revoked if before.key else keys.unsigned != "refused"
-        return msgspec.structs.replace(live, shares=before.shares) if counts else live
+        return msgspec.structs.replace(live, shares=before.shares, doubted="") if counts else live
 
     def forget(self, uid: str) -> None:
         """Take in that a pod is gone."""

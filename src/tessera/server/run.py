@@ -75,7 +75,7 @@ class Server:
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
         clock_s = self._clock_s = clocks.monotonic_s
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
-        self.key = SigningKey(kube, self._log)
+        self.key = SigningKey(kube, lambda: self.view.authority.servers, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)
@@ -85,7 +85,7 @@ class Server:
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
         self._unpublished = Bell()
-        """Rings when the ConfigMap of public keys was deleted."""
+        """Rings when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
         self._http: tuple[uvicorn.Server, ...] = ()
@@ -165,18 +165,18 @@ class Server:
                 raise error
 
     def _take_keys(self, change: Change) -> None:
-        if change.gone:
-            self._unpublished.ring()
-        else:
+        if not change.gone:
             self.view.take_keys(change.object)
+        if change.gone or self.key.void:
+            self._unpublished.ring()
 
     async def _keep_key(self) -> None:
-        """Have a key to sign with, and all keys published: now and then, and at once where they were deleted."""
+        """Have a key that counts, and all keys published: now and then, and at once where they were taken away."""
         while True:
             try:
                 found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
                 self.view.take_keys(found)  # what was revoked is not written again
-                await self.key.renew(published_keys(found), self.view.authority.servers)
+                self.view.take_keys(await self.key.renew(published_keys(found)))
                 self._no_key = ""
             except TesseraError as error:
                 self._no_key = str(error)
@@ -193,7 +193,7 @@ class Server:
             asked = list(self.view.doubts)
             try:
                 if asked:
-                    self.view.take_keys(await self._published())
+                    self._take_keys(Change(object=await self._published()))
                 for name in {node for node, _ in asked}:
                     found = await self._kube.get(GPU_NODES, name)
                     if found is not None:

@@ -6,9 +6,9 @@ ConfigMap was deleted, each server writes all that it knows into it again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tessera.api.tessera.pods.signatures import NAMESPACE, SECRET, key_id, published, secret, secret_seed
+from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, SECRET, key_id, published, secret, secret_seed
 from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
@@ -22,12 +22,14 @@ class SigningKey:
 
     Args:
         kube: the Kubernetes API.
+        counting: returns the servers' public keys that count, by id.
         log: told when another key is used; never the key itself.
 
     """
 
-    def __init__(self, kube: Kube, log: Logger) -> None:
+    def __init__(self, kube: Kube, counting: Callable[[], Mapping[str, bytes]], log: Logger) -> None:
         self._kube = kube
+        self._counting = counting
         self._log = log
         self._signer: Signer | None = None
         self.ready = asyncio.Event()
@@ -35,27 +37,39 @@ class SigningKey:
 
     @property
     def signer(self) -> Signer:
-        """The key.
+        """The key, of which the public part counts: what another signs holds nothing.
 
         Raises:
-            Unavailable: it has not been read yet.
+            Unavailable: it has not been read yet, or was revoked.
 
         """
         if self._signer is None:
             raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", wanted="the key that signs")
+        if self.void:
+            found = f"key {self.id}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more"
+            accepted = "another try: a server reads the Secret again at once, and makes a key where it was deleted"
+            raise Unavailable(
+                f"Secret {NAMESPACE}/{SECRET}", found=found, wanted="a key that counts", accepted=accepted
+            )
         return self._signer
+
+    @property
+    def void(self) -> bool:
+        """Whether there is a key and it does not count: somebody took it out of the ConfigMap."""
+        return self._signer is not None and self.id not in self._counting()
 
     @property
     def id(self) -> str:
         """Id of the key; empty before there is one."""
         return key_id(self._signer.public) if self._signer else ""
 
-    async def renew(self, shown: Mapping[str, bytes] | None = None, known: Mapping[str, bytes] | None = None) -> None:
-        """Read the key, make it where there is none, and publish it, and what else is missing.
+    async def renew(self, shown: Mapping[str, bytes] | None = None) -> Object | None:
+        """Read the key, make it where there is none, and publish it, and what else counts and is missing.
+
+        Returns the ConfigMap where it was written: the key counts once that is known.
 
         Args:
             shown: public keys by id that the API server's ConfigMap has; read just now, since a watch may be late.
-            known: those that count, which the ConfigMap shall have.
 
         Raises:
             TesseraError: the API server does not answer or forbids it, or the Secret holds no key.
@@ -64,14 +78,17 @@ class SigningKey:
         found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
         signer = Signer(secret_seed(found))
         name = key_id(signer.public)
-        for each, public in {name: signer.public, **(known or {})}.items():
+        written: Object | None = None
+        for each, public in {name: signer.public, **self._counting()}.items():
             if each not in (shown or {}):
                 # One field, one manager: servers that add their keys at once take nothing from each other.
-                await self._kube.apply(CONFIG_MAPS, published(public), manager=f"tessera-key-{each}", force=True)
+                manager = f"tessera-key-{each}"
+                written = await self._kube.apply(CONFIG_MAPS, published(public), manager=manager, force=True)
         if self.id != name:
             self._signer = signer
             self._log.info("signs_with", key=name)
         self.ready.set()
+        return written
 
     async def _made(self) -> Object:
         """Make the Secret, unless another server is faster."""

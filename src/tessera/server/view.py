@@ -11,6 +11,7 @@ import msgspec
 
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
+from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
@@ -122,6 +123,9 @@ class View:
 
     def _held(self, each: Object) -> LivePod:
         live = self._live(each)
+        if live.doubted:
+            self.doubts[live.node, live.doubted] = None
+            self.doubted.ring()
         return self._retention.held(each, live, self._keys.get(live.node), self._ring.revoked)
 
     # Nodes
@@ -232,6 +236,8 @@ class View:
         if each is None:
             self._drop_node(name)
             return
+        if state is None and has_agent(each):
+            state = GpuNodeState(name=NodeName(name))  # labels do not tell what the agent has offered to the kubelet
         field = object_field("Node", each)
         try:
             node, _ = read_node(field, state)
@@ -324,17 +330,14 @@ class View:
             self._leave_out("Pod", live.key, live.wrong)
         if live.unread:
             self._leave_out("assignment of Pod", live.key, live.unread)
-        if live.doubted:
-            self.doubts[live.node, live.doubted] = None
-            self.doubted.ring()
         if live.finished:
             self._assumed.pop(uid, None)
             self.ledger.drop_pod(uid)
         elif live.node:
             self._assumed.pop(uid, None)
-            self.ledger.put_pod(Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority))
-            exchanged = live.shares and before is not None and before.shares not in {(), live.shares}
-            if exchanged and before is not None and before.node == live.node:
+            held = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
+            self.ledger.put_pod(msgspec.structs.replace(held, doubted=True) if live.doubted else held)
+            if before is not None and before.node == live.node and _exchanged(before, live):
                 self._keep_former(before)
         self.claims.drop_settled(uid)
 
@@ -400,7 +403,13 @@ def _uid(each: Object) -> str:
 def _shown(node: Object) -> tuple[object, ...]:
     """Return the parts of a Node object that decide what is read from it."""
     status, metadata = node.get("status") or {}, node.get("metadata") or {}
-    return metadata.get("labels"), status.get("allocatable"), status.get("capacity"), metadata.get("uid")
+    return (
+        metadata.get("labels"),
+        has_agent(node),
+        status.get("allocatable"),
+        status.get("capacity"),
+        metadata.get("uid"),
+    )
 
 
 def _same_request(before: Object, after: Object) -> bool:
@@ -410,6 +419,12 @@ def _same_request(before: Object, after: Object) -> bool:
         and annotations_of(before) == annotations_of(after)
         and (before.get("status") or {}).get("phase") == (after.get("status") or {}).get("phase")
     )
+
+
+def _exchanged(before: LivePod, after: LivePod) -> bool:
+    """Return whether a pod was granted other shares than before. Those that are doubted nobody has granted."""
+    doubted = before.doubted or after.doubted
+    return not doubted and bool(before.shares and after.shares) and before.shares != after.shares
 
 
 def _remember(known: dict[Key, None], key: Key) -> None:

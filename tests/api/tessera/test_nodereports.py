@@ -2,8 +2,10 @@
 
 import datetime as dt
 import json
+from typing import Any
 
 import msgspec
+import pytest
 
 from builders.gpunodes import facts, shared
 from tessera.api.tessera.nodereports import (
@@ -14,6 +16,7 @@ from tessera.api.tessera.nodereports import (
     event,
     event_name,
     gpu_revision,
+    has_agent,
     health_report,
     impairment_report,
 )
@@ -94,6 +97,19 @@ def test_a_revision_changes_with_what_the_gpus_can_be_allocated_as_and_with_noth
     assert first == gpu_revision(msgspec.structs.replace(state, used=(Used(gpu=facts(0).uuid, memory_mib=9),)), ())
     sick = msgspec.structs.replace(state, unhealthy=(UnhealthyDevice(gpu=facts(0).uuid, reason="Xid 79"),))
     assert len({first, gpu_revision(state, slices), gpu_revision(sick, ())}) == 3
+
+
+@pytest.mark.parametrize(
+    ("metadata", "want"),
+    [
+        ({"annotations": {"tessera.dev/device-list-strategy": "envvar"}}, True),
+        ({"labels": {"tessera.dev/gpu-revision": "4f"}}, True),
+        ({"labels": {"nvidia.com/gpu.product": "Tesla-T4"}, "annotations": None}, False),
+        (None, False),
+    ],
+)
+def test_an_agent_marks_its_node(metadata: dict[str, Any] | None, want: bool) -> None:
+    assert has_agent({"metadata": metadata}) is want
 
 
 def test_a_device_that_fails_and_recovers_is_reported_by_its_index() -> None:

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import msgspec
@@ -25,6 +25,7 @@ __all__ = [
     "event",
     "event_name",
     "gpu_revision",
+    "has_agent",
     "health_report",
     "impairment_report",
 ]
@@ -155,6 +156,12 @@ def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:
     """
     text = msgspec.json.encode((state.gpus, state.unhealthy, state.unit_mib, tuple(offered)), order="deterministic")
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+def has_agent(node: Mapping[str, Any]) -> bool:
+    """Return whether a Node object has marks of an agent, also where the agent's GPUNode is not there."""
+    metadata = node.get("metadata") or {}
+    return DEVICE_LIST in (metadata.get("annotations") or {}) or REVISION in (metadata.get("labels") or {})
 
 
 def enforcement_text(levels: Iterable[Enforcement]) -> str:

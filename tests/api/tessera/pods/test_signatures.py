@@ -169,6 +169,9 @@ def test_what_such_a_key_signs_counts_for_no_more_than_is_asked() -> None:
     live = read_live_pod(each, keys=keys(refuses=lambda _: False))
     assert (live.shares, live.doubted) == ((), key_id(STRANGER.public))
     assert "more than" in live.unread
+    each = signed(pod("p", {NEED: "x"}, amount(0)), STRANGER)
+    live = read_live_pod(each, keys=keys(refuses=lambda _: False))
+    assert (live.shares, live.doubted) == ((), key_id(STRANGER.public)), "a request that cannot be read asks nothing"
 
 
 # gpushare's annotations

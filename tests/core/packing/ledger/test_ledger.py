@@ -195,6 +195,46 @@ def test_a_whole_gpu_that_is_reserved_gives_nothing_new_while_pods_are_on_it() -
     assert ledger.fits(amount(1_000), "n"), "what is reserved of a GPU that is not there is nothing"
 
 
+def doubted(uid: str, *shares: Share) -> Holder:
+    return msgspec.structs.replace(holder(uid, *shares), doubted=True)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["held first", "doubted first"])
+def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(first: bool) -> None:
+    ledger = ledger_of(node("n", gpu(0, T4)))
+    pods = [holder("a", held(memory_mib=9_000)), doubted("b", held(memory_mib=6_000)), doubted("c", held(memory_mib=9))]
+    for pod in pods if first else reversed(pods):
+        ledger.put_pod(pod)
+    assert not ledger.fits(amount(2_000), "n"), "what is doubted may be true"
+    more = holder("d", held(memory_mib=2_000))
+    ledger.put_pod(more)
+    assert ledger.fits(amount(4_000), "n"), "both cannot be"
+    assert not ledger.fits(amount(4_360), "n"), "what can be, may be true"
+    ledger.drop_pod("d")
+    assert not ledger.fits(amount(2_000), "n")
+    for name in ("b", "c"):
+        ledger.drop_pod(name)
+    assert ledger.fits(amount(6_360), "n")
+    assert list(ledger.conflicts) == []
+
+
+@pytest.mark.parametrize("share", [held(5), held(memory_mib=-5), held(mode=Mode.WHOLE), held(memory_mib=90_000)])
+def test_what_is_doubted_and_cannot_be_closes_nothing(share: Share) -> None:
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", held()), doubted("b", share)))
+    assert ledger.fits(amount(14_000), "n")
+    assert list(ledger.conflicts) == []
+    ledger.put_pod(holder("b", share))
+    assert len(ledger.conflicts) == 1, "it is known now"
+
+
+def test_what_is_doubted_takes_nothing_that_is_reserved() -> None:
+    ledger = Ledger()
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(held(mode=Mode.MIG, at="2g.12gb@0"),))
+    ledger.put_pod(doubted("a", held(memory_mib=4)))
+    assert not ledger.fits(amount(20_000), "n")
+    assert ledger.fits(slices("2g.12gb"), "n")
+
+
 def test_an_arrival_counts_once_and_only_arrived_pods_leave() -> None:
     ledger = ledger_of(node("n", gpu(0, A100)))
     for i in range(30):

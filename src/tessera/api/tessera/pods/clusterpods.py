@@ -95,12 +95,14 @@ def _shares(
     except UnknownKey as error:
         if keys is None or keys.refuses(error.key):
             return (), told(error, field), ""
+        if need is None:  # nothing that it asks for
+            return (), told(error, field), error.key
         return (*_doubted(field, need, share_unit_mib), error.key)
     except InvalidInput as error:
         return (), told(error, field), ""
 
 
-def _doubted(field: Field, need: Need | None, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
+def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
     """Return the shares of an assignment whose key is not known yet, at most what is asked, and why there are none."""
     try:
         shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()

@@ -1,8 +1,8 @@
 """The ledger: nodes and pods of a live cluster, put and dropped one by one, and what follows for a pod that comes."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from itertools import compress, repeat
-from typing import Final
+from itertools import chain, compress, repeat
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.cluster.compatibility import faults
-from tessera.core.cluster.gputypes import Ints
+from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
@@ -64,7 +64,8 @@ class Ledger:
     policies look at them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
     What pods hold is taken as true. What cannot be: more memory than there is, overlapping instances, a GPU that is not
-    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` tells.
+    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` tells. What is
+    doubted gives way (see `Holder.doubted`).
 
     Args:
         policy: a name of `core.packing.pack.POLICIES`, except `random`.
@@ -78,6 +79,7 @@ class Ledger:
         self._pods: dict[HolderId, Holder] = {}
         self._on: dict[str, dict[HolderId, Holder]] = {}
         self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
+        self._doubted: set[HolderId] = set()
         self._clashes: dict[tuple[str, int], Clash] = {}
         self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
@@ -157,6 +159,8 @@ class Ledger:
         if known is not None:
             self._remove(known)
         self._pods[pod.id] = pod
+        if pod.doubted:
+            self._doubted.add(pod.id)
         self._on.setdefault(pod.node, {})[pod.id] = pod
         added = _by_gpu(pod.shares)
         for gpu, shares in added.items():
@@ -335,6 +339,7 @@ class Ledger:
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
         del self._pods[pod.id]
+        self._doubted.discard(pod.id)
         del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
@@ -356,7 +361,7 @@ class Ledger:
         self._count_room(column, pod, sign)
         reserved = {share.gpu for share in self._nodes[pod.node].shares}
         for gpu, own in shares.items():
-            if gpu in reserved or not self._step(pod.node, column, gpu, own, sign):
+            if pod.doubted or gpu in reserved or not self._step(pod.node, column, gpu, own, sign):
                 self._settle(pod.node, column, gpu)
         self._note(pod.need, column, sign)
 
@@ -364,6 +369,8 @@ class Ledger:
         """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
         row = self._fleet.row_of(column, gpu)
         if row is None or (name, gpu) in self._clashes:
+            return False
+        if self._doubted and not self._doubted.isdisjoint(self._held.get(name, {}).get(gpu, {})):
             return False
         if sign > 0 and any(faults(self._fleet.types[self._fleet.kind[row, column]], self._held[name][gpu])):
             return False
@@ -374,7 +381,8 @@ class Ledger:
     def _settle(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
         self._clashes.pop((name, gpu), None)
-        held = self._held.get(name, {}).get(gpu, {})
+        holders = self._held.get(name, {}).get(gpu, {})
+        held = {each: shares for each, shares in holders.items() if each not in self._doubted}
         row = self._fleet.row_of(column, gpu)
         if row is None:
             if held:
@@ -389,16 +397,9 @@ class Ledger:
             self._fleet.close(column, row)
             return
         self._fleet.clear(column, row)
-        taken = dict(held)
-        for i, share in enumerate(reserved):
-            # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
-            beside = taken if gpu_type.kept else held
-            own: dict[HolderId, tuple[Share, ...]] = {Hold(Purpose.RESERVATION, str(i)): (share,)}
-            if not any(faults(gpu_type, {**beside, **own})):
-                taken |= own
-        for shares in taken.values():
-            for share in shares:
-                self._fleet.hold(column, share)
+        doubted = {each: holders[each] for each in sorted(holders.keys() - held.keys(), key=str)}
+        for share in chain.from_iterable(_taken(gpu_type, held, reserved, doubted).values()):
+            self._fleet.hold(column, share)
 
     def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
@@ -460,6 +461,23 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
+
+
+_Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
+
+
+def _taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
+    """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
+    taken = dict(held)
+    for i, share in enumerate(reserved):
+        # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+        own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
+        if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
+            taken |= own
+    for holder, shares in doubted.items():
+        if not any(faults(gpu_type, {**taken, holder: shares})):
+            taken[holder] = shares
+    return taken
 
 
 def _by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:

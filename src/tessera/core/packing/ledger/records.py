@@ -53,6 +53,9 @@ class Holder(msgspec.Struct, frozen=True):
     need: Need
     shares: tuple[Share, ...] = ()
     priority: int = 0
+    doubted: bool = False
+    """Whether nobody knows yet that the shares were granted. They are kept free where they can be held beside what
+    else is held, and are never in conflict with it."""
 
     @classmethod
     def of(cls, pod: SeenPod, node: NodeName) -> "Holder":
