@@ -55,7 +55,7 @@ async def published(kube: MemoryKube) -> set[str]:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not await holds():  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)
 
@@ -237,7 +237,7 @@ async def test_who_asks_for_an_unknown_key_waits_while_the_object_is_gone() -> N
         forged = signed(pod("forged", FULL, share(0, 40000), node="a"), STRANGER)
         forged["metadata"]["resourceVersion"] = "1000"
         server.server.view.take_pod(forged)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await kube.asked.wait()
         await settle()
         assert server.server.view.ledger.pods_on("a")[0].shares
