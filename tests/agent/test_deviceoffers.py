@@ -156,6 +156,7 @@ class Node:
             view.pods,
             view.held,
             self.plugins.shares.assigned_requests,
+            lambda: {RESOURCE},
             lambda: self.gate.entries,
             self.plugins.shares.refresh,
         )

@@ -137,7 +137,9 @@ class Node:
         self.plugin = OfferedResource(nothing, lambda *_: Grant(), self.gate, Units())
         self.link = GpuNodeLink(self.kube, "n1", log, wake=lambda: None)
         dues = AssignedPods(self.view.pods, self._correct, Trusting("n1")).assigned_requests
-        pods = NodePods(self.view.pods, self.view.held, dues, lambda: self.gate.entries, self.view.refresh)
+        pods = NodePods(
+            self.view.pods, self.view.held, dues, lambda: {RESOURCE}, lambda: self.gate.entries, self.view.refresh
+        )
         self.offers = DeviceOffers(self.link, NodeRecord(self.kube, "n1", log), self.kubelet, self.gate, pods, log)
 
     async def _relist(self) -> Listing:

@@ -1,5 +1,6 @@
 """What pods hold by the kubelet's record, and when that is not to be believed."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,10 @@ RUNNING = {
 RECORD = Held(namespace="default", pod="p", container="main", resource="nvidia.com/gpu", device_ids=("GPU-1",))
 
 
+def known() -> frozenset[str]:
+    return frozenset({"nvidia.com/gpu"})
+
+
 def record(*answers: tuple[Held, ...]) -> Callable[[], Awaitable[tuple[Held, ...]]]:
     """Return a record that says one thing after the other."""
     said = iter(answers)
@@ -32,7 +37,7 @@ def record(*answers: tuple[Held, ...]) -> Callable[[], Awaitable[tuple[Held, ...
 
 async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     objects: list[dict[str, Any]] = [RUNNING]
-    pods = NodePods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), lambda: ())
+    pods = NodePods(lambda: objects, record((RECORD,), (), (), (RECORD,), (), ()), lambda: (), known)
     nothing = Inventory(gpus=())
     assert [(each.pod, each.devices) for each in await pods.held(nothing)] == [("default/p", ("GPU-1",))]
     for _ in range(2):
@@ -46,5 +51,30 @@ async def test_a_record_that_lacks_a_running_pod_is_not_believed_for_a_minute(mo
 
 
 async def test_a_record_may_lack_pods_that_do_not_run() -> None:
-    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), lambda: ())
+    pods = NodePods(lambda: [{**RUNNING, "status": {"phase": "Pending"}}], record(()), lambda: (), known)
     assert await pods.held(Inventory(gpus=())) == ()
+
+
+async def test_a_pod_that_asks_what_the_kubelet_does_not_know_is_in_nobodys_way() -> None:
+    """The kubelet runs a pod that named its node without resources it does not know, and records nothing."""
+    limits = {"limits": {"nvidia.com/mig-9g.999gb": "1"}}
+    phantom = {**RUNNING, "spec": {"containers": [{"name": "main", "resources": limits}]}}
+    pods = NodePods(lambda: [phantom], record(()), lambda: (), known)
+    assert await pods.held(Inventory(gpus=())) == ()
+
+
+async def test_each_pod_that_the_record_lacks_is_waited_for_a_minute_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    named = {name: {**RUNNING, "metadata": {"namespace": "default", "name": name}} for name in ("p", "q")}
+    objects = [named["p"]]
+    pods = NodePods(lambda: objects, record(*[()] * 9), lambda: (), known)
+    for seconds, there, lacks in ((0, "p", "p"), (50, "pq", "p"), (61, "pq", "q"), (111, "pq", ""), (112, "q", "")):
+        now_s, objects = float(seconds), [named[name] for name in there]
+        if lacks:
+            with pytest.raises(Unavailable, match=f"default/{lacks}"):
+                await pods.held(Inventory(gpus=()))
+        else:
+            assert await pods.held(Inventory(gpus=())) == ()

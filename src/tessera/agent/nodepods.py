@@ -1,7 +1,7 @@
 """The pods of this node: what they were assigned, and what they hold by the kubelet's record."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 
 from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import Object, name_of
@@ -27,6 +27,7 @@ class NodePods:
         objects: returns the Pod objects as last seen.
         record: returns what containers hold, by the kubelet's record and the agent's own.
         requests: returns what their assignments say after all exchanges, as `Plugins.assigned_requests` does.
+        names: returns the resources that the kubelet knows: others that pods ask for are in no record.
         allocations: returns what containers were allocated, by the agent's own record.
         refresh: lets objects and assignments be what the API server has now.
 
@@ -37,15 +38,18 @@ class NodePods:
         objects: Callable[[], Iterable[Object]],
         record: Callable[[], Awaitable[tuple[Held, ...]]],
         requests: Callable[[], tuple[AssignedRequest, ...]],
+        names: Callable[[], Container[str]],
         allocations: Callable[[], tuple[Allocation, ...]] = tuple,
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._objects = objects
         self._record = record
         self._requests = requests
+        self._names = names
         self._allocations = allocations
         self._refresh = refresh
-        self._lacking_since_s: float | None = None
+        self._lacking: dict[str, float] = {}
+        """Since when the record lacks a running pod."""
 
     async def refresh(self) -> None:
         """Let the pods and what they were assigned be what the API server has now.
@@ -106,15 +110,13 @@ class NodePods:
         return (*known, *(PodDevices(pod=pod, devices=tuple(devices)) for pod, devices in own))
 
     async def _trusted(self) -> tuple[Held, ...]:
-        """Return the kubelet's record; one that lacks a running pod only when it has lacked one for a minute."""
+        """Return the kubelet's record; one that lacks a running pod only when it has lacked it for a minute."""
         record, now_s = await self._record(), asyncio.get_running_loop().time()
-        missing = unshown(self._objects(), record)
+        self._lacking = {
+            each: self._lacking.get(each, now_s) for each in unshown(self._objects(), record, self._names())
+        }
+        missing = [each for each, since_s in self._lacking.items() if now_s - since_s <= _LACKING_S]
         if not missing:
-            self._lacking_since_s = None
-            return record
-        if self._lacking_since_s is None:
-            self._lacking_since_s = now_s
-        if now_s - self._lacking_since_s > _LACKING_S:
             return record
         raise Unavailable(
             "the record of devices",

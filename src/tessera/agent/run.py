@@ -7,7 +7,7 @@ driver. Each looks when something changed, and every few seconds in any case, an
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -77,6 +77,7 @@ _AGAIN_S = 0.2
 """Until it is looked again whether the kubelet has let go of a device."""
 _OFFER_TRIES = 5
 """Looks after which the kubelet must have the new list; pods that are bound for a device get it before it goes."""
+_SIGN_TRIES = 5
 _BLIND = "processes of other pods cannot be seen (hostPID: true): a pod has ended when the API server says so"
 
 
@@ -118,6 +119,7 @@ class Agent:
         self._kept: dict[str, Layout] = {}
         """Instances of a GPU that alone are offered while its layout changes."""
         self._begun = False
+        self._sign_tries = 0
         """Whether the layouts of before a reboot are back; nothing is offered before."""
         self._seen: tuple[Declared, NodeSharing, tuple[Gpu, ...]] | None = None
         """What was declared and what could be enforced of it when it was offered last; None for nothing."""
@@ -131,7 +133,7 @@ class Agent:
         self._plugins = self._own_plugins()
         gate, self._shares = self._plugins.gate, self._plugins.shares
         assigned, refresh = self._shares.assigned_requests, self._shares.refresh
-        self._pods = NodePods(self._view.pods, self._recorded, assigned, lambda: gate.entries, refresh)
+        self._pods = NodePods(self._view.pods, self._recorded, assigned, self._known, lambda: gate.entries, refresh)
         self._layouts = self._own_layouts()
         self._recorder = Recorder(kube, self._view, self._devices, self._keys, self._log)
         self._conflicts = Conflicts(kube, settings.node, gate, self._log)
@@ -222,8 +224,10 @@ class Agent:
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
-        await self._recorder.record(self._plugins.unit_mib)
-        await self._shares.repair()
+        try:
+            await self._recorder.record(self._plugins.unit_mib)
+        finally:
+            await self._shares.repair()
 
     # Layouts
 
@@ -232,11 +236,21 @@ class Agent:
         # 1. Have a key to sign with, and publish it.
         self._keys.open(self._gpunode.assignment_keys or ())
         if self._gpunode.unsigned:
-            await self._recorder.sign(self._plugins.unit_mib)
+            await self._sign()
         await self._gpunode.publish_keys(self._keys.published)
         # 2. Restore the layouts of before a reboot; nothing is offered before.
         await self._layouts.begin(labels_of(await self._record.read()))
         self._begun = True
+
+    async def _sign(self) -> None:
+        """Sign what runs; a pod that cannot be written in several tries is left, so that the node serves the others."""
+        self._sign_tries += 1
+        try:
+            await self._recorder.sign(self._plugins.unit_mib)
+        except Unavailable as error:
+            if self._sign_tries < _SIGN_TRIES:
+                raise
+            self._log.error("assignment_not_signed", reason=str(error))
 
     async def _follow(self) -> None:
         await self._layouts.follow(labels_of(self._node()).get(MIG_CONFIG, ""))
@@ -434,6 +448,11 @@ class Agent:
         self._plugins.gate.release()
         found = {each.key: each for each in (*self._plugins.gate.held(), *await self._view.held())}
         return tuple(found[key] for key in sorted(found))
+
+    def _known(self) -> Container[str]:
+        """Return the resources that the kubelet knows."""
+        names: Container[str] = (self._node().get("status") or {}).get("allocatable") or ()
+        return names
 
     def _node(self) -> Object:
         return self._node_store.objects.get(("", self._settings.node), {})

@@ -53,15 +53,27 @@ def test_a_pod_that_runs_holds_what_it_was_granted_whatever_is_written_on_it() -
     assert (node.gpus(), node.assigned.refused) == ([0], ())
 
 
-@pytest.mark.parametrize(
-    "each", [spoiled(HONEST, uid="another"), {**spoiled(HONEST), "status": {"phase": "Pending"}}, spoiled(HONEST)]
-)
-def test_another_pod_one_that_does_not_run_and_one_that_was_never_seen_hold_nothing(each: Object) -> None:
-    node = Node()
-    if each["metadata"]["uid"] != HONEST["metadata"]["uid"] or each["status"]["phase"] == "Pending":
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_another_pod_one_that_has_ended_and_one_that_was_never_seen_hold_nothing(phase: str) -> None:
+    for each in (spoiled(HONEST, uid="another"), {**spoiled(HONEST), "status": {"phase": phase}}):
+        node = Node()
         assert node.gpus() == [0]
-    node.pods = [each]
+        node.pods = [each]
+        assert node.gpus() == []
+    node = Node()
+    node.pods = [spoiled(HONEST)]
     assert node.gpus() == []
+
+
+async def test_a_pod_of_which_one_container_runs_and_another_has_no_image_holds_what_it_was_granted() -> None:
+    """It is Pending: who takes its annotations away must not take the limits off what computes already."""
+    node = Node()
+    assert node.gpus() == [0]
+    waiting = spoiled(HONEST)
+    node.pods = [{**waiting, "status": {"phase": "Pending"}}]
+    assert node.gpus() == [0]
+    await node.assigned.repair()
+    assert node.written == {key: HONEST["metadata"]["annotations"][key] for key in node.written} != {}
 
 
 async def test_what_is_corrected_is_what_was_granted_never_what_somebody_wrote_meanwhile() -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.agent.assignmentkeys import Trust
 from tessera.agent.loops import for_each
+from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed
@@ -137,16 +138,18 @@ class AssignedPods:
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = read_assigned_requests((pod,), share_unit_mib=self._share_unit_mib, keys=self._keys)
         why = "; ".join(found.refused)
-        running = (pod.get("status") or {}).get("phase") == "Running"
-        if (
-            found.requests
-            or not running
-            or before is None
-            or before.granted is None
-            or _uid(pod) != _uid(before.granted)
-        ):
-            return _Known(pod=pod, requests=found.requests, granted=pod if found.requests else None, why=why)
-        return msgspec.structs.replace(before, pod=pod, why=why)
+        if not found.requests and before is not None and self._holds(pod, before):
+            return msgspec.structs.replace(before, pod=pod, why=why)
+        return _Known(pod=pod, requests=found.requests, granted=pod if found.requests else None, why=why)
+
+    def _holds(self, pod: Object, before: _Known) -> bool:
+        """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
+        if before.granted is None or _uid(pod) != _uid(before.granted) or is_ended(pod):
+            return False
+        if (pod.get("status") or {}).get("phase") == "Running":
+            return True
+        granted = (before.granted,)
+        return bool(read_assigned_requests(granted, share_unit_mib=self._share_unit_mib, keys=self._keys).requests)
 
     async def correct(self, correction: Correction) -> None:
         """Write the assignment of a correction on its pod, where it does not say so and the pod is there.

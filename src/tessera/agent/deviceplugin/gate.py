@@ -128,8 +128,10 @@ class Gate:
         )
 
     def recorded(self, holder: Allocation) -> tuple[Use, ...]:
-        """Return what a container uses that was started before; nothing of one that was not."""
-        return next((each.uses for each in self._entries if each.uid and replaces(holder, each)), ())
+        """Return what a container uses that was started with these ids before; nothing of one that was not."""
+        return next(
+            (each.uses for each in self._entries if each.uid and each.ids == holder.ids and replaces(holder, each)), ()
+        )
 
     @property
     def resources(self) -> frozenset[str]:

@@ -190,7 +190,7 @@ class ShareAllocator:
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
             held = await self._view.held()
-            if unshown(self._pods.objects(), held):
+            if unshown(self._pods.objects(), held, SHARE_RESOURCES):
                 return
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()

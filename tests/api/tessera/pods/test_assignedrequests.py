@@ -83,7 +83,7 @@ DUES: dict[str, tuple[dict[str, Any], list[tuple[str, str, int, list[tuple[int, 
     ),
     "gpushare's index for two containers": (
         pod({"a": {GPUSHARE: 5}, "b": {GPUSHARE: 3}}, annotations=INDEX),
-        [("a", GPUSHARE, 5, [(2, 5120)], 0, "p"), ("b", GPUSHARE, 3, [(2, 3072)], 0, "p")],
+        [("a", GPUSHARE, 5, [(2, 5120)], 0, "default/p"), ("b", GPUSHARE, 3, [(2, 3072)], 0, "default/p")],
     ),
     "gpushare's allocation on two GPUs": (
         pod({"main": {GPUSHARE: 6}}, annotations=ALLOCATION),
@@ -183,6 +183,10 @@ SHOWN: dict[str, tuple[dict[str, Any], bool]] = {
     "a pod without status": ({"status": None}, False),
     "a pod that ends": ({"metadata": {"name": "p", "namespace": "default", "deletionTimestamp": "now"}}, False),
     "a pod without devices": ({"spec": {"containers": [{"name": "a", "resources": {"limits": {"cpu": 1}}}]}}, False),
+    "a pod that asks what the kubelet does not know": (
+        {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/mig-9g.999gb": "1"}}}]}},
+        False,
+    ),
     "a pod that asks none": ({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 0}}}]}}, False),
     "a pod with a MIG instance": (
         {"spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}]}},
@@ -197,8 +201,9 @@ SHOWN: dict[str, tuple[dict[str, Any], bool]] = {
 def test_running_pods_that_the_record_lacks(case: str) -> None:
     changes, want = SHOWN[case]
     record = [Held(namespace="default", pod="q", container="a", resource="nvidia.com/gpu", device_ids=("1",))]
+    known = {NEED, "nvidia.com/gpu", "nvidia.com/mig-1g.5gb"}
     running = pod({"main": {NEED: 6}}) | {"status": {"phase": "Running"}}
-    assert unshown([running | changes], record) == (("default/p",) if want else ())
+    assert unshown([running | changes], record, known) == (("default/p",) if want else ())
 
 
 def test_a_correction_changes_one_container_s_shares() -> None:

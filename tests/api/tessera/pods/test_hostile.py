@@ -260,7 +260,7 @@ def check_readers(pod: Object, trusted: Keys | None, unit_mib: int) -> None:
     live = read_live_pod(pod, share_unit_mib=unit_mib, keys=trusted)
     check_shares(live.shares)
     check_need(live.need)
-    unshown((pod,), ())
+    unshown((pod,), (), RESOURCES)
     assert lasting_containers(pod)
     assert isinstance(holds_devices(pod), bool)
     assert {resource for _, resource, _ in asks_of(pod)} <= {*RESOURCES}

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -93,7 +93,7 @@ def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[As
                 ending=ending,
                 running=running,
                 ask=_asked(ask, need),
-                bound=name if len(parts) > 1 else "",
+                bound=(uid or f"{namespace}/{name}") if len(parts) > 1 else "",
                 initial=container in initial,
             )
 
@@ -142,11 +142,18 @@ def _since_ns(pod: Field, need: Need) -> int:
         raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
 
 
-def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held]) -> tuple[str, ...]:
+def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held], names: Container[str]) -> tuple[str, ...]:
     """Return the running pods with devices that the kubelet's record does not show, sorted.
 
     A kubelet that has just started answers before it has read its pods. While there are any, its record must not be
     taken to say that something is free.
+
+    Args:
+        pods: the Pod objects of a node.
+        held: the kubelet's record.
+        names: the resources that count. A kubelet runs a pod that names its node without those that it does not know,
+            and records nothing of them: source kubernetes `pkg/kubelet/lifecycle/predicate.go`.
+
     """
     shown = {(each.namespace, each.pod) for each in held}
     missing = []
@@ -154,14 +161,15 @@ def unshown(pods: Iterable[Mapping[str, Any]], held: Iterable[Held]) -> tuple[st
         metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
         name = (metadata.get("namespace") or "", metadata.get("name") or "")
         running = (pod.get("status") or {}).get("phase") == "Running" and not metadata.get("deletionTimestamp")
-        if running and name not in shown and any(_has_devices(each) for each in spec.get("containers") or ()):
+        if running and name not in shown and any(_has_devices(each, names) for each in spec.get("containers") or ()):
             missing.append("/".join(name))
     return tuple(sorted(missing))
 
 
-def _has_devices(container: Mapping[str, Any]) -> bool:
+def _has_devices(container: Mapping[str, Any], names: Container[str]) -> bool:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return any(str(limits[name]) != "0" for name in limits if names_device(name) or name in SHARE_RESOURCES)
+    known = (name for name in limits if name in names)
+    return any(str(limits[name]) != "0" for name in known if names_device(name) or name in SHARE_RESOURCES)
 
 
 def corrected(
