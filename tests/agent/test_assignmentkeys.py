@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +16,7 @@ from harness.agentmachine import Machine
 from tessera.agent.assignmentkeys import AssignmentKeys
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, is_signed, key_id
-from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, MemoryKube, Object, annotations_of
+from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, Kind, MemoryKube, Object, Unanswered, annotations_of
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
@@ -236,3 +237,29 @@ async def test_the_servers_keys_are_known_as_soon_as_one_is_published(tmp_path: 
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
     await keys.refresh()
     assert keys.knows_servers
+
+
+async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is too large for etcd: the API server answers 500, whatever is written on it."""
+    await machine.label(gpushare="true")
+    async with machine.agent():
+        await machine.kubelet.until_allocatable(NEED, 80)
+        await told_keys(machine)
+        await machine.pod("p", {NEED: 4}, (amount(0, container="c"),))
+        await machine.start("p", NEED, 4)
+        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+    unsigned = {"metadata": {"annotations": {"tessera.dev/assignment-signature": None}}}
+    await machine.kube.patch(PODS, "p", unsigned, namespace="default")
+    await machine.kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": []}}, subresource="status")
+    patch = machine.kube.patch
+
+    async def broken(kind: Kind, name: str, *args: Any, **more: Any) -> Object:
+        if kind == PODS:
+            raise Unanswered("pod p", found="HTTP 500, request is too large", wanted="success")
+        return await patch(kind, name, *args, **more)
+
+    monkeypatch.setattr(machine.kube, "patch", broken)
+    async with machine.agent():
+        assert await told_keys(machine)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.kubeobjects import amount
@@ -244,3 +245,13 @@ async def test_an_agent_ends_a_conflict_that_a_kubelet_left_behind(machine: Mach
         await gone(machine, "b")
         assert gpu.uuid in await machine.event("DeviceConflict")
     assert await machine.kube.get(PODS, "a", namespace="default") is not None
+
+
+async def test_what_a_container_was_started_with_is_not_what_it_has_by_other_ids() -> None:
+    """As where the kubelet lost its checkpoint and allocates anew for a pod that lives."""
+    node = Node()
+    made = await node.pod("p")
+    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/p", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
+    assert node.gate.recorded(first) == (Use(gpu="GPU-1"),)
+    assert node.gate.recorded(msgspec.structs.replace(first, ids=("GPU-2",))) == ()

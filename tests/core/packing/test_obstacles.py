@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from builders.cards import at
-from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, slices
-from builders.holders import held, holder
+from builders.fleets import A30, A100, T4, amount, gpu, node, plain_share, share, slices
+from builders.holders import holder
 from tessera.core.cluster.snapshot import Assignment, Node, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -69,49 +69,49 @@ REASONS = {
     ),
     "memory is short": (
         node("n", gpu(0, T4), gpu(1, T4)),
-        (holder("a", held(0, memory_mib=12_000)), holder("b", held(1, memory_mib=11_000))),
+        (holder("a", share(0, memory_mib=12_000)), holder("b", share(1, memory_mib=11_000))),
         plain_share(6 * 1024),
         "failed",
         "too little free GPU memory: 6 GiB requested, at most 4.2 GiB free on one GPU (GPU 1)",
     ),
     "compute is short": (
         node("n", gpu(0, T4)),
-        (holder("a", held(0, memory_mib=1, compute=90)),),
+        (holder("a", share(0, memory_mib=1, compute=90)),),
         amount(1_024, compute_percent=30),
         "failed",
         "too little free compute: 30 % requested, at most 10 % free on a GPU with enough memory (GPU 0)",
     ),
     "one of two GPUs has room": (
         node("n", gpu(0, T4), gpu(1, T4)),
-        (holder("a", held(0, memory_mib=12_000)),),
+        (holder("a", share(0, memory_mib=12_000)),),
         amount(8 * 1024, count=2),
         "failed",
         "too few free devices: 2 x 8 GiB requested, 1 free",
     ),
     "in use in another mode": (
         node("n", gpu(0, A30)),
-        (holder("a", held(0, Mode.MIG, at="1g.6gb@0")),),
+        (holder("a", share(0, Mode.MIG, at="1g.6gb@0")),),
         plain_share(1_024),
         "failed",
         f"no room for 1 GiB: the only place is {BUSY}",
     ),
     "memory slices in pieces": (
         node("n", gpu(0, A30)),
-        (holder("a", held(0, Mode.MIG, at="1g.6gb@0")), holder("b", held(0, Mode.MIG, at="1g.6gb@2"))),
+        (holder("a", share(0, Mode.MIG, at="1g.6gb@0")), holder("b", share(0, Mode.MIG, at="1g.6gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2",
     ),
     "nothing can be cut": (
         node("n", gpu(0, A30)),
-        (holder("a", held(0)),),
+        (holder("a", share(0)),),
         slices("2g.12gb"),
         "failed",
         (f"no room for nvidia.com/mig-2g.12gb: all 2 places are {BUSY}"),
     ),
     "no GPU is free": (
         node("n", gpu(0, T4)),
-        (holder("a", held(0)),),
+        (holder("a", share(0)),),
         WHOLE,
         "failed",
         f"no room for nvidia.com/gpu: the only place is {BUSY}",
@@ -152,28 +152,28 @@ REASONS = {
     ),
     "a GPU that serves amounts in another mode": (
         node("n", gpu(0, T4)),
-        (holder("a", held(0)),),
+        (holder("a", share(0)),),
         amount(800, Isolation.DRIVER),
         "failed",
         f"no room for 800 MiB with driver isolation: the only place is {BUSY}",
     ),
     "one memory slice where no instance starts": (
         node("n", gpu(0)),
-        tuple(holder(f"p{i}", held(0, Mode.MIG, at=f"1g.5gb@{i}")) for i in range(7)),
+        tuple(holder(f"p{i}", share(0, Mode.MIG, at=f"1g.5gb@{i}")) for i in range(7)),
         slices("1g.5gb"),
         "failed",
         "no place for 1g.5gb: GPU 0 has memory slice 7 free, but it starts at 0, 1, 2, 3, 4, 5, 6",
     ),
     "no memory slice": (
         node("n", gpu(0)),
-        (holder("a", held(0, Mode.MIG, at="3g.20gb@0")), holder("b", held(0, Mode.MIG, at="3g.20gb@4"))),
+        (holder("a", share(0, Mode.MIG, at="3g.20gb@0")), holder("b", share(0, Mode.MIG, at="3g.20gb@4"))),
         slices("3g.20gb"),
         "failed",
         "no place for 3g.20gb: no GPU has a free memory slice",
     ),
     "media engines that are allocated": (
         node("n", gpu(0)),
-        (holder("a", held(0, Mode.MIG, at="1g.5gb+me@0")),),
+        (holder("a", share(0, Mode.MIG, at="1g.5gb+me@0")),),
         slices("1g.5gb.me"),
         "failed",
         (
@@ -183,14 +183,14 @@ REASONS = {
     ),
     "existing instances that could be repartitioned": (
         node("n", gpu(0, A30, Sharing(layout=(Placement(0, 2, "2g.12gb"),)))),
-        (holder("a", held(0, Mode.MIG, at="2g.12gb@0")), holder("b", held(0, Mode.MIG, at="2g.12gb@2"))),
+        (holder("a", share(0, Mode.MIG, at="2g.12gb@0")), holder("b", share(0, Mode.MIG, at="2g.12gb@2"))),
         slices("2g.12gb"),
         "failed",
         "no place for 2g.12gb: no GPU has a free memory slice",
     ),
     "replicas that are allocated": (
         node("n", gpu(0, T4, SLICED)),
-        tuple(holder(each, held(0, Mode.TIME_SLICING)) for each in "ab"),
+        tuple(holder(each, share(0, Mode.TIME_SLICING)) for each in "ab"),
         WHOLE,
         "failed",
         f"no room for nvidia.com/gpu: all 2 places are {BUSY}",

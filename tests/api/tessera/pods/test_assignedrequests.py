@@ -258,3 +258,15 @@ def test_init_containers_have_what_their_pod_has_and_sidecars_their_own() -> Non
         "init": (4, True),
     }
     assert found["init"].shares == found["main"].shares
+
+
+def test_pods_of_one_name_in_two_namespaces_exchange_no_single_containers() -> None:
+    """Their containers share one share each, so that only whole pods could change places."""
+    pods = []
+    for namespace in ("honest", "tenant"):
+        each = pod({"a": {GPUSHARE: 2}, "b": {GPUSHARE: 2}}, annotations=INDEX)
+        pods.append({**each, "metadata": {**each["metadata"], "namespace": namespace}})
+    requests = read_assigned_requests(pods).requests
+    kinds = {(each.key.namespace, each.specification) for each in requests}
+    assert len(requests) == 4
+    assert len({specification for _, specification in kinds}) == 2 == len(kinds)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from builders.fleets import A30, A100, T4, amount, gpu, node, slices
-from builders.holders import held, holder
+from builders.fleets import A30, A100, T4, amount, gpu, node, share, slices
+from builders.holders import holder
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -48,11 +48,11 @@ def test_an_empty_ledger_answers() -> None:
 
 CLASHES = {
     "more memory than there is": (
-        (held(memory_mib=9_000), held(memory_mib=9_000)),
+        (share(memory_mib=9_000), share(memory_mib=9_000)),
         "18000 MiB are held of 15360 MiB",
     ),
-    "a negative amount": ((held(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
-    "a GPU that is not there": ((held(5),), "node n has no GPU 5"),
+    "a negative amount": ((share(memory_mib=-5),), "-5 MiB, 0 % compute (memory-share) is no amount of a GPU"),
+    "a GPU that is not there": ((share(5),), "node n has no GPU 5"),
 }
 
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
 
 
 def test_replicas_are_held_up_to_their_number() -> None:
-    pods = tuple(holder(f"p{i}", held(mode=Mode.TIME_SLICING)) for i in range(3))
+    pods = tuple(holder(f"p{i}", share(mode=Mode.TIME_SLICING)) for i in range(3))
     ledger = ledger_of(node("n", gpu(0, T4, SLICED)), pods=pods[:2])
     assert not ledger.fits(WHOLE, "n")
     assert list(ledger.conflicts) == []
@@ -80,7 +80,7 @@ def test_replicas_are_held_up_to_their_number() -> None:
 
 
 def test_what_is_set_aside_is_held_again_afterwards() -> None:
-    pods = tuple(holder(uid, held(memory_mib=7_000)) for uid in ("a", "b"))
+    pods = tuple(holder(uid, share(memory_mib=7_000)) for uid in ("a", "b"))
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     restore = ledger.set_aside(["a", "b"])
     assert ledger.pods_on("n") == ()
@@ -91,7 +91,7 @@ def test_what_is_set_aside_is_held_again_afterwards() -> None:
 
 
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", held(memory_mib=20_000)),))
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share(memory_mib=20_000)),))
     assert len(ledger.conflicts) == 1
     ledger.put_node(node("n", gpu(0, A100)))
     assert list(ledger.conflicts) == []
@@ -100,7 +100,7 @@ def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
 
 
 def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
-    ledger = ledger_of(pods=(holder("a", held(memory_mib=15_000)),))
+    ledger = ledger_of(pods=(holder("a", share(memory_mib=15_000)),))
     assert [held.id for held in ledger.pods_on("n")] == ["a"]
     ledger.put_node(node("n", gpu(0, T4)))
     assert not ledger.fits(amount(1_000), "n")
@@ -114,9 +114,9 @@ def test_pods_on_a_node_that_is_not_there_are_kept_until_it_comes() -> None:
 
 
 def test_a_pod_put_again_replaces_what_it_held_wherever_that_was() -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), node("m", gpu(0, T4)), pods=(holder("a", held(memory_mib=15_000)),))
+    ledger = ledger_of(node("n", gpu(0, T4)), node("m", gpu(0, T4)), pods=(holder("a", share(memory_mib=15_000)),))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("m",)
-    ledger.put_pod(holder("a", held(memory_mib=15_000), on="m"))
+    ledger.put_pod(holder("a", share(memory_mib=15_000), on="m"))
     assert ledger.filter(amount(1_000), ["n", "m"]).fitting == ("n",)
     ledger.put_pod(holder("a", on="m"))
     ledger.put_pod(holder("a", on="m"))
@@ -159,9 +159,9 @@ def test_what_kube_scheduler_decides_does_not_make_another_kind_of_need() -> Non
 def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
     nodes = [node(name, gpu(0, T4)) for name in "cabd"]
     ledger = ledger_of(*nodes, policy="best-fit")
-    ledger.put_pod(holder("x", held(memory_mib=4_000), on="a"))
-    ledger.put_pod(holder("y", held(memory_mib=8_000), on="b"))
-    ledger.put_pod(holder("z", held(memory_mib=15_000), on="d"))
+    ledger.put_pod(holder("x", share(memory_mib=4_000), on="a"))
+    ledger.put_pod(holder("y", share(memory_mib=8_000), on="b"))
+    ledger.put_pod(holder("z", share(memory_mib=15_000), on="d"))
     assert ledger.scores(amount(4_000), ["a", "b", "c", "d"]) == (6, 10, 3, 0)
     assert ledger.scores(amount(4_000), ["c"]) == (10,)
     ledger.drop_pod("x")
@@ -170,7 +170,7 @@ def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
 
 
 def test_reserved_devices_are_for_nobody_else() -> None:
-    wanted = held(mode=Mode.MIG, at="2g.12gb@0")
+    wanted = share(mode=Mode.MIG, at="2g.12gb@0")
     ledger = Ledger()
     ledger.put_node(node("n", gpu(0, A30)), reserved=(wanted,))
     assert ledger.fits(slices("2g.12gb"), "n")
@@ -184,14 +184,14 @@ def test_reserved_devices_are_for_nobody_else() -> None:
 
 
 def test_a_whole_gpu_that_is_reserved_gives_nothing_new_while_pods_are_on_it() -> None:
-    ledger = ledger_of(node("n", gpu(0, A30)), pods=(holder("a", held()),))
+    ledger = ledger_of(node("n", gpu(0, A30)), pods=(holder("a", share()),))
     assert ledger.fits(amount(1_000), "n")
-    ledger.put_node(node("n", gpu(0, A30)), reserved=(held(mode=Mode.WHOLE),))
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(share(mode=Mode.WHOLE),))
     assert not ledger.fits(amount(1_000), "n")
     ledger.drop_pod("a")
     assert not ledger.fits(amount(1_000), "n")
     assert list(ledger.conflicts) == []
-    ledger.put_node(node("n", gpu(0, A30)), reserved=(held(7, mode=Mode.WHOLE),))
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(share(7, mode=Mode.WHOLE),))
     assert ledger.fits(amount(1_000), "n"), "what is reserved of a GPU that is not there is nothing"
 
 
@@ -202,11 +202,15 @@ def doubted(uid: str, *shares: Share) -> Holder:
 @pytest.mark.parametrize("first", [True, False], ids=["held first", "doubted first"])
 def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(first: bool) -> None:
     ledger = ledger_of(node("n", gpu(0, T4)))
-    pods = [holder("a", held(memory_mib=9_000)), doubted("b", held(memory_mib=6_000)), doubted("c", held(memory_mib=9))]
+    pods = [
+        holder("a", share(memory_mib=9_000)),
+        doubted("b", share(memory_mib=6_000)),
+        doubted("c", share(memory_mib=9)),
+    ]
     for pod in pods if first else reversed(pods):
         ledger.put_pod(pod)
     assert not ledger.fits(amount(2_000), "n"), "what is doubted may be true"
-    more = holder("d", held(memory_mib=2_000))
+    more = holder("d", share(memory_mib=2_000))
     ledger.put_pod(more)
     assert ledger.fits(amount(4_000), "n"), "both cannot be"
     assert not ledger.fits(amount(4_360), "n"), "what can be, may be true"
@@ -218,19 +222,19 @@ def test_what_is_doubted_is_kept_free_where_it_can_be_and_is_never_a_conflict(fi
     assert list(ledger.conflicts) == []
 
 
-@pytest.mark.parametrize("share", [held(5), held(memory_mib=-5), held(mode=Mode.WHOLE), held(memory_mib=90_000)])
-def test_what_is_doubted_and_cannot_be_closes_nothing(share: Share) -> None:
-    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", held()), doubted("b", share)))
+@pytest.mark.parametrize("wrong", [share(5), share(memory_mib=-5), share(mode=Mode.WHOLE), share(memory_mib=90_000)])
+def test_what_is_doubted_and_cannot_be_closes_nothing(wrong: Share) -> None:
+    ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share()), doubted("b", wrong)))
     assert ledger.fits(amount(14_000), "n")
     assert list(ledger.conflicts) == []
-    ledger.put_pod(holder("b", share))
+    ledger.put_pod(holder("b", wrong))
     assert len(ledger.conflicts) == 1, "it is known now"
 
 
 def test_what_is_doubted_takes_nothing_that_is_reserved() -> None:
     ledger = Ledger()
-    ledger.put_node(node("n", gpu(0, A30)), reserved=(held(mode=Mode.MIG, at="2g.12gb@0"),))
-    ledger.put_pod(doubted("a", held(memory_mib=4)))
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(share(mode=Mode.MIG, at="2g.12gb@0"),))
+    ledger.put_pod(doubted("a", share(memory_mib=4)))
     assert not ledger.fits(amount(20_000), "n")
     assert ledger.fits(slices("2g.12gb"), "n")
 
@@ -303,7 +307,7 @@ def test_arrivals_without_end_are_forgotten() -> None:
 
 def test_a_node_put_as_it_was_changes_nothing() -> None:
     spec = node("n", gpu(0, T4))
-    ledger = ledger_of(spec, pods=(holder("a", held(memory_mib=15_000)),))
+    ledger = ledger_of(spec, pods=(holder("a", share(memory_mib=15_000)),))
     ledger.put_node(spec)
     ledger.put_node(msgspec.structs.replace(spec, labels=(("zone", "a"),)))
     ledger.put_node(msgspec.structs.replace(spec, max_pods=10))
@@ -318,5 +322,5 @@ def test_states_of_nodes_without_end_are_forgotten() -> None:
     names = [f"n{i}" for i in range(4_100)]
     for i, name in enumerate(names):
         ledger.put_node(node(name, gpu(0, T4), gpu(1, T4)))
-        ledger.put_pod(holder(name, held(memory_mib=1 + i), on=name))
+        ledger.put_pod(holder(name, share(memory_mib=1 + i), on=name))
     assert ledger.filter(both, names).fitting == tuple(names)

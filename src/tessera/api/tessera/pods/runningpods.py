@@ -115,8 +115,7 @@ def read_pods(
         InvalidInput: an object without a valid name, or two pods of one name.
 
     """
-    memory = memory or PodMemory()
-    claims = claims or {}
+    memory, claims = memory or PodMemory(), claims or {}
     notes: list[str] = []
     on_node: dict[str, list[_Placed]] = {}
     pending: list[tuple[str, Pod]] = []
