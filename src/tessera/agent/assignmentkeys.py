@@ -1,6 +1,6 @@
 """Whose signatures count on this node's pods, and the agent's own key, with which it signs what it writes on them.
 
-The key is made at the first start and kept in the state folder; the public key is told in the status of the node's
+The key is made at the first start and kept in the state folder; the public key is in the status of the node's
 GPUNode, with the former ones, so that a state folder that was lost voids nothing that runs. A key that is stolen from
 a node forges for that node alone.
 """

@@ -71,7 +71,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     driver_specs: tuple[Path, ...] = DRIVER_SPECS
     toolkit_configs: tuple[Path, ...] = TOOLKIT_CONFIGS
     list_strategies: tuple[ListStrategy, ...] = ()
-    """What the agent is told by option; no place, but told beside them."""
+    """The agent's options: no places, but checked beside them."""
 
     def under(self, root: Path) -> "Places":
         """Return the same places on a node whose file system is mounted at `root`; the given files stay."""
@@ -93,7 +93,7 @@ async def observe(
     Args:
         places: where things are.
         driver: the GPU driver, or why there is none.
-        mps: the daemons; asked, not told.
+        mps: the daemons; only asked, never changed.
         kube: where the Node object is; None for no look at it.
         node: its name.
 
@@ -236,7 +236,7 @@ def _runtime(places: Places) -> Runtime:
 
 
 def _toolkit(paths: Iterable[Path]) -> Toolkit:
-    """Return what NVIDIA's container runtime is told; its defaults where the file does not say."""
+    """Return the settings of NVIDIA's container runtime; its defaults where the file does not say."""
     path = first_file(paths)
     if path is None:
         return Toolkit()

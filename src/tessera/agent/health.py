@@ -64,7 +64,7 @@ class HealthWatch:
     async def run(self) -> None:
         """Follow the driver's events until it is closed.
 
-        Which instance an event is about only a fresh inventory can tell; where the driver does not give one, the last
+        Only a fresh inventory shows which instance an event is about; where the driver does not give one, the last
         has to do, and an event about an instance that it does not have is held against the whole GPU.
         """
         async for event in self._events:

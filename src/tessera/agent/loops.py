@@ -43,7 +43,7 @@ async def for_each(
     Args:
         items: the items.
         act: what is done with one.
-        refused: is told of each that failed, and why.
+        refused: called with each that failed, and why.
 
     Raises:
         Unavailable: the last one of these, when all were tried.

@@ -203,7 +203,7 @@ def _cgroups(proc: Path) -> Iterator[str]:
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
-    """Return pods by the UID that the kubelet knows them by: of a static pod that which its annotation tells."""
+    """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation."""
     known = tuple(pods)
     mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
     return mirrored | {uid_of(pod): pod for pod in known}

@@ -1,6 +1,6 @@
 """Writes on each pod what the kubelet gave it: which devices for what it asked by name, and that memory was allocated.
 
-The kubelet chooses among equal devices and tells nobody; the scheduler has to know which GPU a pod sits on. Devices of
+The kubelet chooses among equal devices and reports it nowhere; the scheduler must know which GPU a pod uses. Devices of
 a pod never change, so that each pod is written once. That memory was allocated is for those who read gpushare's
 annotations, as its own device plugin writes them.
 """

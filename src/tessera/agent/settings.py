@@ -33,7 +33,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
     """Folder under which the driver's `/dev` lies."""
 
     proc: Path = Path("/proc")
-    """The host's process table, which tells when the last process of a pod has ended."""
+    """The host's process table, which shows when the last process of a pod has ended."""
 
     @property
     def checkpoint(self) -> Path:
@@ -52,7 +52,7 @@ class Paths(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rebooted(self) -> Path:
-        """The configuration for which the node was told to reboot."""
+        """The configuration for which the node was asked to reboot."""
         return self.state / "rebooted"
 
 

@@ -23,7 +23,7 @@ class Undisturbed:
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever waits; without this it is logged as forgotten where nobody does
+            task.exception()  # raised to whoever waits; without this it is logged as never retrieved where nobody does
 
     async def close(self) -> None:
         """Cut off what is under way, as the end of the process does."""

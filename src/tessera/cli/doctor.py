@@ -147,8 +147,8 @@ def _print(found: tuple[Check, ...]) -> None:
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for each in found:
         verdict = Text(each.verdict, style=_STYLES[each.verdict])
-        told = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)
-        table.add_row(Text(each.name), verdict, *map(Text, told))
+        cells = (each.found, each.advice) if broad else ("\n".join(filter(None, (each.found, each.advice))),)
+        table.add_row(Text(each.name), verdict, *map(Text, cells))
     console.print(trimmed(table))
     counts = {verdict: sum(each.verdict is verdict for each in found) for verdict in Verdict}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))

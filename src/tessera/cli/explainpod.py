@@ -40,7 +40,7 @@ class _Given(TypedDict):
     output: str
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True):
     """What `-o json` prints."""
 
     explanation: PodExplanation
@@ -77,11 +77,11 @@ def pod(**given: Unpack[_Given]) -> None:
     found = explain_pod(cluster, PodKey(f"{namespace}/{name}"))
     if found is None:
         raise _absent(cluster, namespace, name)
-    told = _Told(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
+    answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
     if given["output"] == "json":
-        print_json(told)
+        print_json(answer)
     else:
-        wide_console().print(trimmed(*_parts(told)))
+        wide_console().print(trimmed(*_parts(answer)))
 
 
 async def _observed(place: Place, name: str, namespace: str) -> tuple[Cluster, tuple[dict[str, object], ...]]:
@@ -101,8 +101,8 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     )
 
 
-def _parts(told: _Told) -> Iterator[RenderableType]:
-    found = told.explanation
+def _parts(answer: _Answer) -> Iterator[RenderableType]:
+    found = answer.explanation
     yield Text.assemble((clean(found.pod), "bold"), f" needs {clean(found.need)}")
     where = f" on {clean(found.node)}" if found.node else ""
     pending = found.phase is Phase.WAITING
@@ -111,7 +111,7 @@ def _parts(told: _Told) -> Iterator[RenderableType]:
         yield Padding(Text(_device(device)), (0, 0, 0, 2))
     for title, sentences in (("Why", found.sentences), ("What would make it fit", found.remedies)):
         yield from _list(title, sentences)
-    yield from _list("Events, oldest first", tuple(map(_event, told.events[-_MOST_EVENTS:])))
+    yield from _list("Events, oldest first", tuple(map(_event, answer.events[-_MOST_EVENTS:])))
     yield ""
     yield from ways_tables(found.ways)
     title = "Each node" if found.node is None else "Each node, if the pod were scheduled again"

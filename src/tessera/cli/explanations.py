@@ -31,9 +31,9 @@ def ways_tables(ways: Sequence[RequestOption]) -> Iterator[RenderableType]:
 def node_table(title: str, columns: str, answers: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[RenderableType]:
     """Yield a table of nodes, those that say the same on one line, and how many more there are."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for node, told in answers:
-        alike.setdefault(told, []).append(node)
-    rows = [(listed(names), *told) for told, names in alike.items()]
+    for node, answer in answers:
+        alike.setdefault(answer, []).append(node)
+    rows = [(listed(names), *answer) for answer, names in alike.items()]
     yield _table(title, columns, rows[:_MOST_NODES])
     if len(rows) > _MOST_NODES:
         more = sum(len(names) for names in list(alike.values())[_MOST_NODES:])

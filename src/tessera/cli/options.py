@@ -194,7 +194,7 @@ def check_outputs(folder: str | Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Raise OSError where no file can be made; permissions alone do not tell, as on a read-only file system."""
+    """Raise OSError where no file can be made; permissions alone do not show it, as on a read-only file system."""
     with tempfile.TemporaryFile(dir=folder):
         pass
 

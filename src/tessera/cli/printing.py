@@ -19,8 +19,8 @@ __all__ = ["print_json", "ruled_table", "titled", "trimmed", "wide_console"]
 
 def wide_console(columns: int = 160) -> Console:
     """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if told else columns, highlight=False)
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if known else columns, highlight=False)
 
 
 def print_json(value: object) -> None:

@@ -70,8 +70,8 @@ def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
 
 def _warnings(warnings: Sequence[str]) -> Group:
     left = len(warnings) - MOST_REASONS
-    told = (*warnings[:MOST_REASONS], *((f"and {counted(left, 'more warning')}",) if left > 0 else ()))
-    return Group(*(Text.assemble(("Warning: ", "bold yellow"), clean(words)) for words in told))
+    shown = (*warnings[:MOST_REASONS], *((f"and {counted(left, 'more warning')}",) if left > 0 else ()))
+    return Group(*(Text.assemble(("Warning: ", "bold yellow"), clean(words)) for words in shown))
 
 
 def letter(workload: int) -> str:

@@ -213,10 +213,10 @@ class Controller:
             self._log.info("node_written", node=state.name, policy=policy.name if policy else "", wanted=spec["wanted"])
 
     async def _record_events(self, decisions: Mapping[str, Decision]) -> None:
-        for told in (each for decision in decisions.values() for each in decision.events):
-            report = Report(reason=told.reason, message=told.message, warning=told.warning)
-            self._log.info("decided", node=told.node, event_reason=told.reason, reason=told.message)
-            await record_event(self._kube, told.node, report, self._now(), component=_MANAGER)
+        for event in (each for decision in decisions.values() for each in decision.events):
+            report = Report(reason=event.reason, message=event.message, warning=event.warning)
+            self._log.info("decided", node=event.node, event_reason=event.reason, reason=event.message)
+            await record_event(self._kube, event.node, report, self._now(), component=_MANAGER)
 
     # Statuses
 
@@ -247,7 +247,7 @@ class Controller:
     def _facts(self, seen: PartitioningState, names: set[NodeName], decision: Decision) -> Facts:
         states = [state for state in seen.states if state.name in names]
         wanted = dict(decision.wanted)
-        told = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
+        events = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
         return Facts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
@@ -255,7 +255,7 @@ class Controller:
                 each.whole + len(each.instances) for state in states for each in wanted.get(state.name, state.wanted)
             ),
             waiting=None if decision.pending is None else len(decision.pending),
-            decision=told,
+            decision=events,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
             impaired=tuple((state.name, each) for state in states for each in state.impaired),
         )

@@ -115,7 +115,7 @@ def make_app(verbs: Verbs, waiting_for: Callable[[], str], *, limits: Limits, lo
         verbs: what is answered.
         waiting_for: what the server waits for before it can answer; empty when it can.
         limits: on bodies and time.
-        log: told defects.
+        log: records defects.
 
     """
     handlers = _Handlers(verbs, waiting_for, limits)

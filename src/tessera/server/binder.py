@@ -38,7 +38,7 @@ class Binder:
         claimer: claims shares; its limits hold here too.
         key: signs what is written on pods.
         clocks: this server's times.
-        log: told each binding.
+        log: records each binding.
 
     """
 

@@ -18,14 +18,14 @@ _Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 class Certificates:
     """Looks whether the files were replaced, as cert-manager and mounted Secrets do it, and reads them again.
 
-    Files that cannot be used, as a key that is not the certificate's, are told once and change nothing; they are read
+    Files that cannot be used, as a key that is not the certificate's, are logged once and change nothing; they are read
     again when they change. An authority that is replaced is added: clients of the former one are heard until the server
     starts anew.
 
     Args:
         tls: the files.
         context: what was made of them, which connections are accepted with.
-        log: where renewals are told.
+        log: records renewals.
 
     """
 

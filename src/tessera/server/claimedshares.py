@@ -30,7 +30,7 @@ class ClaimedShares:
 
     Args:
         ledger: holds the shares of each claim that counts.
-        pods: tell which claims are settled, and what their pods need.
+        pods: show which claims are settled, and what their pods need.
 
     """
 

@@ -62,7 +62,7 @@ class Claimer:
         nominations: places kept for pods that are about to be bound; they give way to a pod that is bound.
         settings: this server's name in claims, and how long claims live.
         clock_s: the monotonic clock.
-        log: told what could not be cleared away.
+        log: records what could not be cleared away.
 
     """
 
@@ -155,7 +155,7 @@ class Claimer:
             _refuse(batch, self._defect(node, error))
 
     def _defect(self, node: str, error: Exception) -> Unavailable:
-        """Log what nobody thought of, and return what a pod is told of it."""
+        """Log an unexpected error, and return what the pod's event says of it."""
         self._log.error("defect", node=node, exc_info=error)
         found = f"unexpected {type(error).__name__}: {error}"
         return Unavailable(f"claims on node {node}", found=found, wanted="claims", accepted="the server's log")

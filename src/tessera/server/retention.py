@@ -34,7 +34,7 @@ class Retention:
     def held(self, each: Object, live: LivePod, keys: Keys | None, revoked: Collection[str]) -> LivePod:
         """Return a pod with what it holds: what its assignment says where that counts, else what it was granted before.
 
-        Shares that are doubted, since nobody has told yet whether their key counts, are no grant and end none: they are
+        Shares that are doubted, since it is not known yet whether their key counts, are no grant and end none: they are
         returned where nothing is known to be granted.
 
         A grant ends with the pod, by UID, and where the key that signed it is revoked. What counted without signature
@@ -42,7 +42,7 @@ class Retention:
 
         Args:
             each: the pod's object.
-            live: what it tells.
+            live: what its object says.
             keys: whose signatures count on its node; None where the node is not known.
             revoked: ids of keys that were revoked.
 

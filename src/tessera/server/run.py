@@ -93,9 +93,9 @@ class Server:
     def waiting_for(self) -> str:
         """Return what must be read before anything can be answered; empty when all is."""
         kinds = [kind for kind, synced in self._synced.items() if not synced.is_set()]
-        told = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
+        waiting = (f"{kind.plural} ({self._trouble[kind]})" if kind in self._trouble else kind.plural for kind in kinds)
         if kinds:
-            return f"reading {', '.join(told)}"
+            return f"reading {', '.join(waiting)}"
         if not self.key.ready.is_set():
             return f"making the key that signs assignments{self._no_key and f' ({self._no_key})'}"
         return "" if self._prepared.is_set() else "preparing"

@@ -1,4 +1,4 @@
-"""What a server is told when it starts: where it listens, to whom, and how long things may take."""
+"""A server's settings: where it listens, to whom, and its deadlines."""
 
 import ipaddress
 from pathlib import Path

@@ -23,7 +23,7 @@ class SigningKey:
     Args:
         kube: the Kubernetes API.
         counting: returns the servers' public keys that count, by id.
-        log: told when another key is used; never the key itself.
+        log: records when another key is used; never the key itself.
 
     """
 

@@ -116,7 +116,7 @@ class Verbs:
         await self._binder.bind(args)
 
     async def inspect(self, node: str = "") -> bytes:
-        """Return who holds what as gpushare tells it, of one node where one is named."""
+        """Return GPU usage in gpushare's format, of one node where one is named."""
         objects, authority = self._view.objects(node), self._view.authority
 
         def inspected() -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
-from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
+from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
@@ -39,16 +39,16 @@ _ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_
 _EXCHANGE_S = 10.0
 """How long an agent may take to write the second of two assignments that it exchanges."""
 _REMEMBERED = 1 << 16
-"""Deleted pods, and broken objects told of, that are remembered; the latest."""
+"""Deleted pods, and broken objects already reported, that are remembered; the latest."""
 
 
 class View:
     """The cluster as one server sees it. Nothing in it waits; all times are of this server's monotonic clock.
 
     Args:
-        ledger: an empty one; it is kept as what is told here makes it.
+        ledger: an empty one; updated with what this view observes.
         clock_s: the monotonic clock.
-        log: told what is left out.
+        log: records what is left out.
 
     """
 
@@ -201,7 +201,7 @@ class View:
         self.claims.hold(node)
 
     def forget_unlisted(self, pods: Listing) -> None:
-        """Take in that these are all pods: others, which were looked up before, are gone, and nobody tells so."""
+        """Take in that these are all pods: others, which were looked up before, are gone, and no event reports it."""
         present = {_uid(pod) for pod in pods.objects}
         moment = int(pods.resource_version)
         for uid in self._objects.keys() - present:
@@ -210,7 +210,7 @@ class View:
         self._listed = moment
 
     def _state(self, name: str, each: Object) -> GpuNodeState:
-        """Return what a GPUNode tells.
+        """Return what a GPUNode reports.
 
         Raises:
             InvalidInput: it cannot be read, and its claims are not known any more.
@@ -237,13 +237,13 @@ class View:
             self._drop_node(name)
             return
         if state is None and has_agent(each):
-            state = GpuNodeState(name=NodeName(name))  # labels do not tell what the agent has offered to the kubelet
+            state = GpuNodeState(name=NodeName(name))  # labels do not show what the agent has offered to the kubelet
         field = object_field("Node", each)
         try:
             node, _ = read_node(field, state)
             unit_mib = share_unit_mib(field, state)
         except InvalidInput as error:
-            self._leave_out("Node", name, told(error, field))
+            self._leave_out("Node", name, in_words(error, field))
             self._drop_node(name)
             return
         node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
@@ -292,7 +292,7 @@ class View:
         return self._pods.get(uid) if isinstance(uid, str) else None
 
     def read(self, pod: Object) -> LivePod:
-        """Return what a Pod object tells that the caller has; a known one's is not read twice."""
+        """Return what the caller's Pod object says; an object already read is not read twice."""
         uid = _uid(pod)
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
@@ -306,7 +306,7 @@ class View:
             self._forget(uid)
             return
         if uid in self._gone:
-            return  # an answer that was overtaken by the watch: nobody would ever tell its end again
+            return  # an answer that was overtaken by the watch: no later event would report its end
         known = self._objects.get(uid)
         if known is None and 0 < int(version_of(each) or 0) <= self._listed:
             return  # one that was overtaken by a list of all pods, which did not have it any more
@@ -413,7 +413,7 @@ def _shown(node: Object) -> tuple[object, ...]:
 
 
 def _same_request(before: Object, after: Object) -> bool:
-    """Return whether two versions of a pod tell the same; a status that says nothing of its end makes no difference."""
+    """Return whether two versions of a pod say the same; a status that says nothing of its end makes no difference."""
     return (
         before.get("spec") == after.get("spec")
         and annotations_of(before) == annotations_of(after)

@@ -11,7 +11,7 @@ from tessera.sim.workloads import Workload
 __all__ = ["KNOW_THE_MIX", "simulate"]
 
 KNOW_THE_MIX = frozenset({"fgd"})
-"""Policies that are told the mix of pods beforehand, because they were published so; the others learn from arrivals."""
+"""Policies that know the mix of pods beforehand, as they were published; the others learn from arrivals."""
 
 
 def simulate(workload: Workload, policy: str, rules: Rules, *, progress: Callable[[int], None] = lambda _: None) -> Log:

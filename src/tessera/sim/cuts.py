@@ -1,4 +1,4 @@
-"""The MIG instances that exist on every GPU during a run, to tell which of those a pod gets must be cut first."""
+"""The MIG instances that exist on every GPU during a run, to know which of those a pod gets must be created first."""
 
 from tessera.core.cluster.snapshot import Share, Snapshot
 from tessera.core.gpu.mig import Placement
@@ -9,10 +9,10 @@ __all__ = ["Instances"]
 class Instances:
     """The instances of all GPUs, as pods come; false for a fleet without MIG.
 
-    An instance stays when its pod leaves, until another is cut across it or its GPU is used without MIG.
+    An instance stays when its pod leaves, until an overlapping one is created or its GPU is used without MIG.
 
     Attributes:
-        made: how many had to be cut so far.
+        made: how many had to be created so far.
 
     """
 
@@ -38,7 +38,7 @@ class Instances:
         return self._mig
 
     def hold(self, node: int, shares: tuple[Share, ...]) -> int:
-        """Note that a pod gets these shares; return the most instances that one GPU must cut for it."""
+        """Note that a pod gets these shares; return the most instances that one GPU must create for it."""
         cuts: dict[int, int] = {}
         for share in shares:
             cuts[share.gpu] = cuts.get(share.gpu, 0) + self._hold_one((node, share.gpu), share)

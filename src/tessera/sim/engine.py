@@ -32,7 +32,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0
     """The most pods that may move to another place in the whole run, one for each pod that would not fit."""
     cut_s: float = 0.0
-    """Time to cut a MIG instance that is not there yet; the pod runs after it. Instances on one GPU are cut in turn."""
+    """Time to create a MIG instance that does not exist yet; the pod runs after it. A GPU creates one at a time."""
 
 
 class Move(NamedTuple):
@@ -61,7 +61,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     """When it gave the place back; infinite where never."""
     moves: tuple[Move, ...] = ()
     cuts: int = 0
-    """MIG instances that had to be cut."""
+    """MIG instances that had to be created."""
 
 
 def run(

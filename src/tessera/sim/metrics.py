@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 CLASSES = ("without GPU", "part of a GPU", "one GPU", "several GPUs")
-"""Classes of pods that are told apart, by what they ask of GPUs."""
+"""Classes of pods, by what they request of GPUs."""
 
 HEADLINES = (100, 130)
 """Arrivals in percent of capacity at which the published numbers are read."""

@@ -117,7 +117,7 @@ class AssignedPods:
 
     @property
     def judges(self) -> bool:
-        """Whether it can be told whose assignment does not count: some server's key is known."""
+        """Whether a forged assignment can be recognised: some server's key is known."""
         return self._trust.knows_servers
 
     @property

@@ -255,7 +255,7 @@ class Gate:
         while not (rivals := self._rivals(new, ids=ids)) <= looked:
             uids = frozenset(each.uid for each in rivals)
             running = await asyncio.to_thread(self.view.running, uids)
-            if not uids <= running:  # processes tell by themselves that a pod lives
+            if not uids <= running:  # a running process is proof enough that a pod lives
                 await self._refresh()
             seen, looked = await self._evidence(running), rivals
         return seen

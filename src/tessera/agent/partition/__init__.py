@@ -1,4 +1,4 @@
-"""Changes MIG layouts on a node: carries out repartitions, follows the label, and writes down what was cut."""
+"""Changes MIG layouts on a node: carries out repartitions, follows the label, and records layouts."""
 
 from tessera.agent.partition.cards import Partitioner, Remember
 from tessera.agent.partition.checkpoint import Checkpoint

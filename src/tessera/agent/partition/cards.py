@@ -34,10 +34,10 @@ from tessera.log import logger
 __all__ = ["Partitioner", "Remember"]
 
 Remember = Callable[[tuple[Recorded, ...]], Awaitable[None]]
-"""Writes down what the node was cut into."""
+"""Records the node's MIG layout."""
 
 _MOST_ROUNDS = 8
-"""Changes that one GPU may need one after the other: MIG off, incomplete instances away, cut; twice over."""
+"""Changes that one GPU may need one after the other: MIG off, incomplete instances away, instances on; twice over."""
 
 
 async def _forget(_recorded: tuple[Recorded, ...]) -> None:
@@ -189,7 +189,7 @@ class Partitioner:
                     await self._lift(gpu)
 
     async def write_down(self, inventory: Inventory, gpus: Iterable[str]) -> None:
-        """Write down what these GPUs (UUIDs) are cut into, if it is another than was written down last."""
+        """Record the layouts of these GPUs (UUIDs), if they differ from the last record."""
         chosen = set(gpus)
         seen = Inventory(gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid in chosen))
         async with self._writing:

@@ -123,8 +123,8 @@ class _Run:
         for instruction in instructions:
             match instruction:
                 case OfferOnly(layout=layout):
-                    told = await self._gpus.offer_only(self._gpu, layout)
-                    if not told and len(instructions) > 1:
+                    offered = await self._gpus.offer_only(self._gpu, layout)
+                    if not offered and len(instructions) > 1:
                         return TimedOut()
                 case AwaitUnused(placements=doomed):
                     event = await self._drain(doomed)
@@ -136,18 +136,18 @@ class _Run:
 
     def _note(self, procedure: Procedure, event: Event) -> None:
         """Keep the first thing that went wrong."""
-        told = ""
+        trouble = ""
         match event:
             case StepFailed(step=step, reason=reason):
-                told = f"{_verb(step)} failed: {reason}"
+                trouble = f"{_verb(step)} failed: {reason}"
             case Taken(placement=placement):
-                told = f"{placement.profile} at {placement.start} came into use before it was withdrawn"
+                trouble = f"{placement.profile} at {placement.start} came into use before it was withdrawn"
             case TimedOut():
                 what = _verb(procedure.todo[0]) if procedure.todo and procedure.phase in _STEPPING else procedure.phase
-                told = f"{what} did not end in time"
+                trouble = f"{what} did not end in time"
             case LayoutObserved(layout=layout) if procedure.phase is Stage.VERIFYING and layout != procedure.target:
-                told = "the driver shows another layout than was made"
-        self._trouble = self._trouble or told
+                trouble = "the driver shows another layout than was made"
+        self._trouble = self._trouble or trouble
 
     async def observe(self) -> Event:
         facts, users = await self._facts()

@@ -1,4 +1,4 @@
-"""The checkpoint on disk: what the node was cut into, so that it is again after a reboot."""
+"""The checkpoint on disk: the node's MIG layout, restored after a reboot."""
 
 import asyncio
 import contextlib

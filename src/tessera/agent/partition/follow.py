@@ -49,7 +49,7 @@ class FollowOptions(msgspec.Struct, frozen=True, kw_only=True):
     reboot: Callable[[], Awaitable[None]] | None = None
     """Tells the node to reboot, where `limits.may_reboot`; raises Unavailable where that fails."""
     record: RebootRecord | None = None
-    """Where it is written down that the node was told to; must be given with `reboot`."""
+    """Where the request to reboot is recorded; must be given with `reboot`."""
 
 
 class Follower:

@@ -79,14 +79,14 @@ class NodeLocks:
         """Be the only agent of the node; waits for the end of another.
 
         Args:
-            waits_for: is told once who the other is.
+            waits_for: called once with who the other is.
 
         """
-        told = False
+        reported = False
         while isinstance(taken := self._take("agent"), str):
-            if not told:
+            if not reported:
                 waits_for(taken)
-            told = True
+            reported = True
             await asyncio.sleep(_POLL_S)
         try:
             yield

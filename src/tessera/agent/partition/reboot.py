@@ -15,13 +15,13 @@ _MOST_BYTES = 4096
 
 
 class RebootRecord:
-    """The configuration for which the node was told to reboot; its file is there until that is settled."""
+    """The configuration for which the node was asked to reboot; its file is there until that is settled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def holds(self, name: str) -> bool:
-        """Return whether the node was told to reboot for this configuration; so too where the file cannot be read."""
+        """Return whether the node was asked to reboot for this configuration; also where the file cannot be read."""
         try:
             with self._path.open("rb") as file:
                 return file.read(_MOST_BYTES) == name.encode()
@@ -31,7 +31,7 @@ class RebootRecord:
             return True
 
     def write(self, name: str) -> None:
-        """Write down that the node is told to reboot for a configuration.
+        """Record that the node is asked to reboot for a configuration.
 
         Raises:
             Unavailable: that is not possible.

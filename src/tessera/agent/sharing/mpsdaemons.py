@@ -34,7 +34,7 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True):
     answer_s: float = 5.0
     """Longest wait for the answer to one command."""
     start_s: float = 10.0
-    """Longest wait for a daemon to answer after its start, and to end after it was told to."""
+    """Longest wait for a daemon to answer after its start, and to end after it was asked to."""
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):

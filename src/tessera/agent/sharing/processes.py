@@ -20,7 +20,7 @@ _MAX_OUTPUT = 1 << 16
 
 
 def identity(pid: int) -> str:
-    """Return what tells this process from any other that ever had the number; empty where it has ended.
+    """Return what distinguishes this process from any other of its number; empty where it has ended.
 
     A child of this process that has ended is reaped.
     """

@@ -1,4 +1,4 @@
-"""Who holds what as gpushare's scheduler extender tells it: `GET /gpushare-scheduler/inspect` and `.../inspect/NODE`.
+"""GPU usage as gpushare's scheduler extender reports it: `GET /gpushare-scheduler/inspect` and `.../inspect/NODE`.
 
 Amounts are in units of `aliyun.com/gpu-mem` of the node; what pods hold otherwise (MIG instances, whole GPUs, shares by
 Tessera's own resource) counts with its memory, rounded up, so that nobody takes for free what is not.

@@ -9,7 +9,7 @@
 | `node-labels.yaml` | `kubectl apply --server-side -f FILE`; apply the ConfigMaps first |
 
 What these formats cannot say is a comment in the file: where on the GPU an instance starts, amounts of memory, and GPUs
-of one node that the device plugin could not tell apart. A configuration is named after its content, because the MIG
+of one node that the device plugin could not distinguish. A configuration is named after its content, because the MIG
 manager acts when the name changes.
 """
 

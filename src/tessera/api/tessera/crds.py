@@ -1,6 +1,6 @@
 """CustomResourceDefinitions of GPUPolicy and GPUNode, made from the records that read and write them.
 
-Types, bounds and defaults come from the records, what else the API server is told of a field from the
+Types, bounds and defaults come from the records, what else the API server needs to know of a field from the
 `extra_json_schema` beside its type, descriptions from docstrings, CEL rules from `gpupolicies.RULES`.
 `scripts/generate` writes them to deploy/crds.
 """

@@ -201,7 +201,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     repartition: Repartition = Repartition()
     disruption: Disruption = Disruption()
     strategy: Strategy = "tessera"
-    """Packing policy by which the controller chooses where slices are cut; `tessera server` has one of its own."""
+    """Packing policy by which the controller places new MIG instances; `tessera server` has one of its own."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -357,7 +357,7 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
 
 
 def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
-    """Return a GPUPolicy as its object tells.
+    """Return a GPUPolicy, read from its object.
 
     Raises:
         InvalidInput: an unknown field, a wrong type, a rule that does not hold, an unknown GPU model.

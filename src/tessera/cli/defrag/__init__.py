@@ -229,8 +229,8 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
     placed = {each.pod for each in proposal.placed}
     mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
     try:
-        with _progress(len(proposal.moves)) as tell:
-            await mover.make(len(proposal.moves), tell)
+        with _progress(len(proposal.moves)) as report:
+            await mover.make(len(proposal.moves), report)
     finally:
         if given["output"] == "json":
             _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
@@ -254,9 +254,9 @@ def _progress(total: int) -> Any:
     with Progress(*columns, console=console, disable=not shown) as progress:
         task = progress.add_task("moves", total=total)
 
-        def tell(done: int, what: str) -> None:
+        def report(done: int, what: str) -> None:
             progress.update(task, completed=done, description=what)
             if not shown:
                 click.echo(what, err=True)
 
-        yield tell
+        yield report

@@ -37,7 +37,7 @@ _TRIES = 10
 TAINT: Object = {"key": "tessera.dev/defrag", "value": "moving", "effect": "NoSchedule"}
 """Keeps new pods off a node while a pod that left it is replaced elsewhere."""
 
-Tell = Callable[[int, str], None]
+Report = Callable[[int, str], None]
 """Called with the number of moves made and the current step."""
 
 
@@ -76,7 +76,7 @@ class Mover:
         self.evicted: list[PodKey] = []
         """The pods that were evicted, in order."""
 
-    async def make(self, most: int, tell: Tell) -> None:
+    async def make(self, most: int, report: Report) -> None:
         """Evict one pod after the other, each as the world is then, until no move is needed; then wait for the askers.
 
         Raises:
@@ -87,9 +87,9 @@ class Mover:
         cluster, _ = await look(self._kube)
         self._waiting = frozenset(each.key for each in cluster.snapshot.pending)
         while (proposal := await self._proposal(most - len(self.evicted))).moves:
-            await self._move(proposal.moves[0], tell)
+            await self._move(proposal.moves[0], report)
         if self._askers:
-            tell(len(self.evicted), "waiting until the pods are bound")
+            report(len(self.evicted), "waiting until the pods are bound")
             await self._bound()
 
     async def _proposal(self, most: int) -> Proposal:
@@ -106,16 +106,16 @@ class Mover:
             )
         return found
 
-    async def _move(self, move: Move, tell: Tell) -> None:
+    async def _move(self, move: Move, report: Report) -> None:
         namespace, _, name = move.pod.partition("/")
         known = await self._siblings(move, namespace)
-        tell(len(self.evicted), f"evicting {move.pod} from {move.frees.node}")
+        report(len(self.evicted), f"evicting {move.pod} from {move.frees.node}")
         async with self._kept_free(move):
             await self._evict(move, name, namespace)
             self.evicted.append(move.pod)
-            tell(len(self.evicted) - 1, f"waiting for the replacement of {move.pod}")
+            report(len(self.evicted) - 1, f"waiting for the replacement of {move.pod}")
             await self._replaced(move, namespace, known)
-        tell(len(self.evicted), f"{move.pod} is replaced")
+        report(len(self.evicted), f"{move.pod} is replaced")
 
     @contextlib.asynccontextmanager
     async def _kept_free(self, move: Move) -> AsyncIterator[None]:

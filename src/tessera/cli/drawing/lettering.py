@@ -50,7 +50,7 @@ def width(text: str, size: float) -> float:
 
 
 def elide(text: str, room: float, size: float) -> str:
-    """Return the text, shortened in its middle to fit; the end tells pods of one workload apart, so it is kept.
+    """Return the text, shortened in its middle to fit; the end distinguishes pods of one workload, so it is kept.
 
     Empty when not even three characters fit.
     """

@@ -1,4 +1,4 @@
-"""Colours that people with any colour vision tell apart, one per workload."""
+"""Colours that people with any colour vision can distinguish, one per workload."""
 
 import msgspec
 

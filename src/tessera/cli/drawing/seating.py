@@ -56,7 +56,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     """Seats there are; 0 where amounts of memory decide."""
     exists: bool
-    """Whether nothing must be cut: the plan says so, or a pod runs on it."""
+    """Whether nothing must be created: the plan says so, or a pod runs on it."""
     seats: tuple[Seat, ...] = ()
 
     @property
@@ -81,7 +81,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     mig: bool
     benches: tuple[Bench, ...] = ()
     openings: tuple[Placement, ...] | None = None
-    """MIG instances that could be cut beside those planned, each alone; None where nothing may be cut."""
+    """MIG instances that could be created beside those planned, each alone; None where none may be."""
 
     @property
     def used(self) -> bool:
@@ -347,7 +347,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | None:
-    """Return what could still be cut; None where the GPU is not in MIG mode, is not known, or is fixed as it is."""
+    """Return what could still be created; None where the GPU is not in MIG mode, is not known, or is fixed as it is."""
     planned = tuple(part.placement for part in layout.slices if part.placement)
     if not layout.mig or gpu is None or not gpu.sharing.recut or not is_legal(gpu.model, planned):
         return None

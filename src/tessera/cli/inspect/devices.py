@@ -32,7 +32,7 @@ ENDLESS = 1000
 """A width that is none: the output is no terminal, and each GPU stays on its line."""
 _MOST_PODS = 12
 """Pods named of one GPU, and pending pods; the others are counted."""
-_MOST_TOLD = 20
+_MOST_SENTENCES = 20
 """Conflicts and problems shown."""
 _MODES = {
     Mode.WHOLE: "whole",
@@ -55,8 +55,8 @@ _HEALTH = {Health.HEALTHY: "green", Health.UNHEALTHY: "bold red", Health.UNKNOWN
 def devices(inspection: Inspection, width: int) -> RenderableType:
     """Return all GPUs, then pending pods, problems, what the signs mean, and the sum."""
     numbers = _numbers(inspection)
-    told = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
-    return Group(*told, *_waiting(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
+    lines = _wide(inspection.nodes, width, numbers) if width >= _ONE_LINE else _narrow(inspection.nodes, width, numbers)
+    return Group(*lines, *_waiting(inspection), *_wrong(inspection), *_legend(inspection), _sum(inspection))
 
 
 def _numbers(inspection: Inspection) -> Mapping[str, int]:
@@ -187,9 +187,9 @@ def _used(gpu: GpuInspection) -> str:
 
 
 def _health(gpu: GpuInspection) -> Text:
-    told = "; ".join((*map(clean, gpu.reasons), *(("conflict",) if gpu.conflicts else ())))
+    problems = "; ".join((*map(clean, gpu.reasons), *(("conflict",) if gpu.conflicts else ())))
     style = _HEALTH[gpu.health] if not gpu.conflicts else "bold red"
-    return Text(told or gpu.health.value, style)
+    return Text(problems or gpu.health.value, style)
 
 
 def _fragmentation(gpu: GpuInspection) -> str:
@@ -204,12 +204,12 @@ def _pods(gpu: GpuInspection) -> Text:
 
 
 def _marks(tenant: Tenant) -> str:
-    told = (
+    states = (
         "" if tenant.phase is Phase.RUNNING else tenant.phase.value,
         "ending" if tenant.ending else "",
         "a guess" if tenant.record is Record.GUESSED else "",
     )
-    words = ", ".join(word for word in told if word)
+    words = ", ".join(word for word in states if word)
     return f" ({words})" if words else ""
 
 
@@ -227,11 +227,11 @@ def _waiting(inspection: Inspection) -> Iterator[RenderableType]:
 
 
 def _wrong(inspection: Inspection) -> Iterator[RenderableType]:
-    told = [*_sentences(inspection)]
-    for subject, sentence in told[:_MOST_TOLD]:
+    sentences = [*_sentences(inspection)]
+    for subject, sentence in sentences[:_MOST_SENTENCES]:
         yield Text.assemble((f"{clean(subject)}: ", "bold red"), clean(sentence))
-    if len(told) > _MOST_TOLD:
-        yield Text(f"and {len(told) - _MOST_TOLD:,} more; -o json has all")
+    if len(sentences) > _MOST_SENTENCES:
+        yield Text(f"and {len(sentences) - _MOST_SENTENCES:,} more; -o json has all")
 
 
 def _sentences(inspection: Inspection) -> Iterator[tuple[str, str]]:

@@ -171,11 +171,11 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
     except InvalidInput as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
-    told = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
-    if given["output"] == "json" or told:
-        plain = {"configuration": name, "applied": not told, "differences": tables.differences_json(told)}
-        _print(given["output"], tables.differences_table(told), plain)
-    ctx.exit(_DIFFERS if told else 0)
+    found = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
+    if given["output"] == "json" or found:
+        plain = {"configuration": name, "applied": not found, "differences": tables.differences_json(found)}
+        _print(given["output"], tables.differences_table(found), plain)
+    ctx.exit(_DIFFERS if found else 0)
 
 
 @mig.command(epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n")

@@ -107,7 +107,7 @@ def run(
     Args:
         work: what to do.
         means: instead of NVML, the kubelet and the cluster.
-        socket: the kubelet's PodResources; where it does not exist, processes alone tell what is in use.
+        socket: the kubelet's PodResources; where it does not exist, only processes show what is in use.
         cluster: where the pods of this node are.
 
     """

@@ -46,9 +46,9 @@ def node_table(seen: Seen, names: Sequence[str]) -> RenderableType:
         table.add_row(str(gpu.index), f"{gpu.model.name}, {'lost' if gpu.lost else _mode(gpu)}", whole, gpu.uuid)
         for place, users, uuid in rows:
             table.add_row("", f"  {place}", users, uuid)
-    told = Text.assemble(("Configurations: ", "bold"), ", ".join(names))
+    configurations = Text.assemble(("Configurations: ", "bold"), ", ".join(names))
     notes = [Text(f"note: {note}") for note in seen.inventory.remarks]
-    return Group(table, "", told, *notes)
+    return Group(table, "", configurations, *notes)
 
 
 def node_json(seen: Seen, names: Sequence[str]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class MemoryDriver:
         Args:
             method: a method of `GpuDriver`.
             error: what the call raises instead of doing anything.
-            after: how many calls work before it, counted from the last fault told.
+            after: how many calls work before it, counted from the last fault set.
             half_done: whether it acts first: an instance to be created or destroyed is left without its compute
                 instance, and any other change happens, only its answer is lost.
 
@@ -312,7 +312,7 @@ class MemoryDriver:
 
     @contextlib.asynccontextmanager
     async def _call(self, method: str, gpu: str) -> AsyncIterator[_Call]:
-        """Yield a GPU that the driver reaches; fails first, or at the end once the change is made, as told."""
+        """Yield a GPU that the driver reaches; fails first, or at the end once the change is made, as set."""
         fault = await self._reach(method)
         facts = self._gpus.get(gpu)
         if facts is None:

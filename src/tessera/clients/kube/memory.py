@@ -36,7 +36,7 @@ __all__ = ["MemoryKube"]
 
 
 class MemoryKube:
-    """A `Kube` whose objects live in this process. It serves every kind, until it is told not to.
+    """A `Kube` whose objects live in this process. It serves every kind but those removed from it.
 
     Args:
         clock: the seconds since 1970, for the moment of creation of objects that bring none.

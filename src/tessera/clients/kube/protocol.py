@@ -112,7 +112,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False
     """Whether it was deleted, or no longer meets the conditions of the selection."""
     bookmark: bool = False
-    """Whether nothing changed: the object is but the version up to which everything has been told."""
+    """Whether nothing changed: the object is only the version up to which every change was delivered."""
 
 
 class Expired(Conflict):

@@ -283,13 +283,13 @@ async def _lines(chunks: AsyncIterator[bytes], asked: _Asked) -> AsyncIterator[b
 
 def _event(line: bytes, asked: _Asked) -> WatchEvent:
     try:
-        told = msgspec.json.decode(line, type=_Line)
+        event = msgspec.json.decode(line, type=_Line)
     except _JUNK as error:
         raise Unavailable(asked.subject, found=shown(line), wanted="a change") from error
-    if told.type == "ERROR":
-        raise _refused(told.object.get("code", 0), _message(told.object), asked)
-    _without_managers(told.object)
-    return WatchEvent(object=told.object, gone=told.type == "DELETED", bookmark=told.type == "BOOKMARK")
+    if event.type == "ERROR":
+        raise _refused(event.object.get("code", 0), _message(event.object), asked)
+    _without_managers(event.object)
+    return WatchEvent(object=event.object, gone=event.type == "DELETED", bookmark=event.type == "BOOKMARK")
 
 
 class _Line(msgspec.Struct, frozen=True):

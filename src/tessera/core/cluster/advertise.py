@@ -102,7 +102,7 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
 
     A device is offered only where both agree; when in doubt less is offered. Units of memory are a number for the
     scheduler, which also counts what a pod gets that is given a MIG instance or the whole GPU for an amount. So each
-    managed GPU has units of all its memory, whatever it is cut into; its assignments say what is free of it. So
+    managed GPU has units of all its memory, whatever its layout; its assignments say what is free of it. So
     has one whose devices the scheduler allocates, none of which is offered by name.
     """
     facts_of = {facts.uuid: facts for facts in inventory.gpus}
@@ -157,7 +157,7 @@ def _why_not(gpu: Gpu, facts: GpuFacts | None) -> str:
     if facts.layout is None and gpu.sharing.layout is not None:
         return "MIG is off, and its configuration says otherwise"
     if facts.layout is not None and gpu.sharing.layout is None and not facts.instances:
-        return "MIG is on and no instance exists, so that nothing runs on it; switch MIG off or cut it"
+        return "MIG is on and no instance exists, so that nothing runs on it; switch MIG off or create instances"
     return ""
 
 

@@ -1,6 +1,6 @@
 """Which claims of a node count: the protocol by which several servers never grant one thing twice.
 
-A server claims shares on the node's GPUNode object before it binds a pod to them; docs/decisions/0010 tells the whole
+A server claims shares on the node's GPUNode object before it binds a pod to them; docs/decisions/0010 has the whole
 protocol. Here is what one server knows of one node's claims, and what follows from it. Time is the server's own.
 """
 
@@ -54,7 +54,7 @@ def key_of(claim: Claim) -> ClaimKey:
 class NodeClaims:
     """What one server knows of the claims on one node.
 
-    A claim counts until it is settled: its pod was seen bound or gone, or `give_up` told that its attempt will never
+    A claim counts until it is settled: its pod was seen bound or gone, or `give_up` said that its attempt will never
     bind the pod. A claim that vanished from the object counts on until then, because another server may have dropped
     it for a pod whose binding is not seen here yet.
 
@@ -172,7 +172,7 @@ class NodeClaims:
     def vanished(self, before_s: float, fates: Fates) -> bool:
         """Return whether a claim counts that the object has no more, and that was first seen before a time.
 
-        Who dropped it knew its pod's fate; verifying the node tells it: `read` forgets what vanished before.
+        Who dropped it knew its pod's fate; verifying the node shows it: `read` forgets what vanished before.
         """
         return any(
             seen.version < self.version and seen.since_s <= before_s and not self._settled(seen.claim, fates)

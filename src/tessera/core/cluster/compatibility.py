@@ -21,7 +21,7 @@ Holder = TypeVar("Holder")
 
 
 class Rule(enum.Enum):
-    """A rule of what can be on one GPU at once, and the sentence, without full stop, that tells how it is broken."""
+    """A rule of what can be on one GPU at once, and the sentence, without full stop, that says how it is broken."""
 
     AMOUNT = "{share} is no amount of a GPU"
     FIXED = "{share} is none of the devices the GPU is shared as"

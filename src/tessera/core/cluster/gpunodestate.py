@@ -1,4 +1,4 @@
-"""A GPU node as all processes know it: its GPUs in truth, what shall be cut on them, what is about to be granted."""
+"""A GPU node as all processes know it: its GPUs in truth, desired instances, what is about to be allocated."""
 
 from typing import Literal, TypeAlias
 

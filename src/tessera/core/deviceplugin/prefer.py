@@ -46,7 +46,7 @@ def prefer(
     """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
 
     Replicas come from the least used device (`distributed`) or the most used one (`packed`); MIG instances that are not
-    replicated from the most used GPU, so that others stay free to be cut anew. With `distinct`, replicas come from
+    replicated from the most used GPU, so that others stay free to be repartitioned. With `distinct`, replicas come from
     another GPU before any of a GPU that is chosen already. Among equals: the NUMA node that gave most, the one with
     fewest free devices that are enough, the order of the offer. Ids that are not offered any more come last. Costs the
     size times the number of devices, whose replicas are not looked at singly.

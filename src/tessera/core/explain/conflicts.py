@@ -1,7 +1,7 @@
 """What is held of a GPU and cannot be: more than it has, instances that overlap, one device given twice; in sentences.
 
 Nothing here should ever be found. What is found comes from other schedulers, from hands, or from a defect. The first of
-it closes the GPU for new pods (`core.packing.ledger`); all of it is told, for people.
+it closes the GPU for new pods (`core.packing.ledger`); all of it is listed here, for people.
 """
 
 from collections.abc import Sequence

@@ -318,13 +318,13 @@ class _NodeUsage:
         if not self.seen.enforcement or by_mode is Level.HARDWARE:
             return by_mode
         start = share.start if share.profile else None
-        told = (
+        levels = (
             each.level
             for each in self.seen.enforcement
             if (each.gpu, each.mode) == (gpu.uuid, share.mode)
             and (each.placement.start if each.placement else None) == start
         )
-        return next(told, Level.NONE)
+        return next(levels, Level.NONE)
 
 
 def _unplaced(pod: SeenPod) -> Unplaced:
@@ -344,8 +344,8 @@ def _reasons(gpu: Gpu, state: GpuNodeState) -> tuple[str, ...]:
 
 def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
     """Return the memory in use on a GPU: of the whole where that is reported, else of its instances together."""
-    told = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
-    return told.get(None, sum(told.values())) if told else None
+    reported = {used.placement: used.memory_mib for used in state.used if used.gpu == gpu.uuid}
+    return reported.get(None, sum(reported.values())) if reported else None
 
 
 def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:

@@ -29,7 +29,7 @@ _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
 """Nodes on which it is tried which pods would have to end, those with the fewest pods first."""
 _MOST_REMEDIES = 3
-"""Ways out of one kind that are told."""
+"""Most ways out of one kind that are listed."""
 _MOST_NAMED = 3
 _EVERYBODY = 1 << 31
 """A priority above every pod's: whoever holds something may be the one to end."""
@@ -39,7 +39,7 @@ class HeldDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device that a pod holds."""
 
     uuid: str = ""
-    """Of the GPU; empty where no agent tells, or the node does not have it."""
+    """Of the GPU; empty where no agent reports it, or the node does not have it."""
     model: str = ""
     share: Share
     level: Level | None = None

@@ -134,7 +134,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AUTO = Sharing()
-"""A managed GPU: any mode, nothing cut yet."""
+"""A managed GPU: any mode, no instances yet."""
 
 
 def managed_sharing(model: GpuModel) -> Sharing:
@@ -206,7 +206,7 @@ def mig_resource(profile: str, *, shared: bool = False) -> str:
 def devices(model: GpuModel, memory_mib: int, sharing: Sharing) -> tuple[Device, ...]:
     """Return the devices a GPU offers as it is configured now, in order of start.
 
-    A managed GPU offers the MIG instances that exist; what could be cut is not a device yet. Memory shares and
+    A managed GPU offers the MIG instances that exist; what could be created is not a device yet. Memory shares and
     MPS without a number of replicas are amounts, not devices.
     """
     if not sharing.modes:
@@ -273,7 +273,7 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     """Return the ways one device of `ask` could be served on an empty GPU, the one to prefer first.
 
     Existing devices come first, then the weakest mode that is enough: amounts before MIG instances before the whole
-    GPU. Among devices the smallest comes first. Of the profiles that could be cut for a need only the smallest is
+    GPU. Among devices the smallest comes first. Of the profiles that could be created for a need only the smallest is
     offered: wherever a larger one fits, it fits too; profiles with graphics or a media engine that one GPU has only
     once are left to pods that name them. What is held by others is the packer's business. A MIG profile may be asked
     for by the name that another driver prints: `nvidia.com/mig-3g.39gb` is served by `3g.40gb`. Where the sharing is

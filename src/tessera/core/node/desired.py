@@ -1,4 +1,4 @@
-"""Managed GPUs: which of their devices the kubelet is offered, and what each of them shall be cut into.
+"""Managed GPUs: which of their devices the kubelet is offered, and the desired layout of each.
 
 Pods come first: what they hold stays, what they were assigned is made. Then comes what the controller wants for pods
 that ask for devices by name (`spec.wanted` of the GPUNode). MIG instances that are neither stay where nothing needs

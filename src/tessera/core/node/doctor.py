@@ -195,7 +195,7 @@ def _gpus(seen: Observed) -> tuple[GpuFacts, ...]:
 
 # Driver
 
-_LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` tells what happened"
+_LOST = "drain the node and reset the GPU or reboot; `dmesg | grep Xid` shows what happened"
 
 
 def _driver(seen: Observed) -> Iterator[Check]:
@@ -402,7 +402,7 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         found = "there is no CDI specification of the driver, so that containers get devices without its libraries"
         yield _warning("cdi-driver", found, MAKE_DRIVER_SPEC)
     for problem in seen.cdi_problems:
-        yield _failed("cdi", problem, "remove or correct the file: runtimes refuse devices they cannot tell")
+        yield _failed("cdi", problem, "remove or correct the file: runtimes refuse devices that two files define")
     files: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, name in seen.cdi_devices:
         files[path.rpartition("/")[0], name].append(path)

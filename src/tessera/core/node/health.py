@@ -177,7 +177,7 @@ def reported(
 ) -> tuple[Health, tuple[HealthChange, ...]]:
     """Return the health after an event, and what changed.
 
-    An error of an instance that is gone by now is nobody's. One of which the driver cannot tell the GPU is held against
+    An error of an instance that is gone by now is nobody's. One whose GPU the driver does not know counts against
     all of them: they come back by themselves, and none is offered that may be broken.
 
     Args:

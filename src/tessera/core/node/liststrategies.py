@@ -22,7 +22,7 @@ _CDI_BY_DEFAULT = {_CONTAINERD: (2, 0), _CRIO: (1, 23)}
 _LEAST_CONTAINERD = (1, 7)
 """From which `enable_cdi` is there. Source: as above."""
 _LEAST_KUBELET = (1, 29)
-"""From which the kubelet passes on a device plugin's CDI names unless told otherwise (DevicePluginCDIDevices, beta;
+"""From which the kubelet passes on a device plugin's CDI names by default (DevicePluginCDIDevices, beta;
 stable in 1.31). Source: KEP-4009 `kep.yaml`."""
 
 
@@ -51,7 +51,7 @@ class DeviceInjection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CdiSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells whether containers of a node can get their devices by CDI."""
+    """The facts that decide whether containers of a node can get their devices by CDI."""
 
     runtime: str = ""
     """`containerRuntimeVersion` of the Node's `nodeInfo`: `containerd://2.4.2`."""

@@ -209,7 +209,7 @@ class _Model:
         self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in held))
 
     def _instances(self, n: int, gpu: Gpu, used: int, made: list[tuple[_Key, int]]) -> None:
-        """Cut instances: units and media engines at most once, held instances kept, devices served by what is cut."""
+        """Cut instances: units and media engines at most once, used instances kept, devices served by new ones."""
         shares = self.held[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
         wanted = {key.option.profile for key, _ in made} | {s.profile for s in shares}
@@ -235,7 +235,7 @@ class _Model:
 
 
 def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
-    """Return how many more clients each existing device kind of a GPU takes; nothing where Tessera may recut."""
+    """Return how many more clients each existing device kind of a GPU takes; nothing where Tessera may repartition."""
     if gpu.sharing.can_repartition:
         return {}
     free = Counter[Option]()
@@ -247,7 +247,7 @@ def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
 
 
 def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
-    """Return the ways to serve an ask; where Tessera may recut, instances are chosen anew."""
+    """Return the ways to serve an ask; where Tessera may repartition, instances are chosen anew."""
     if need.models and gpu.model.name not in need.models:
         return ()
     ways = gpu.options(ask)

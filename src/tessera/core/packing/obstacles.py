@@ -321,7 +321,7 @@ def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
 
 
 def _code(cause: Cause, number: int = 0, value: Ints | int = 0, gpu: Ints | int = 0) -> Ints:
-    """Return a code; what is too large for it is cut to the largest."""
+    """Return a code; what is too large for it becomes the largest."""
     most = np.minimum(value, (1 << _VALUE_BITS) - 1).astype(np.int64)
     index = np.clip(gpu, 0, (1 << _GPU_BITS) - 1).astype(np.int64)
     ask = min(number, (1 << _ASK_BITS) - 1)

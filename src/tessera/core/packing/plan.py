@@ -54,7 +54,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """How many pods may hold it at once; 0 where amounts decide."""
     holdings: tuple[Holding, ...] = ()
     exists: bool = False
-    """Whether the instance is there already, so that nothing must be cut."""
+    """Whether the instance exists already, so that nothing must be created."""
 
     @property
     def pods(self) -> tuple[PodKey, ...]:

@@ -70,8 +70,8 @@ class Reasons:
                     (verdict.obstacle, verdict)
                 )
         ranked = sorted(alike.values(), key=lambda nodes: (nodes[0][0].cause.rank, -len(nodes)))
-        told = "; ".join(map(_summary, ranked)) or "there are no nodes"
-        return "; ".join((f"needs {describe_need(need)}", told, *foreign_names(need.asks)))
+        summary = "; ".join(map(_summary, ranked)) or "there are no nodes"
+        return "; ".join((f"needs {describe_need(need)}", summary, *foreign_names(need.asks)))
 
     def _verdict(self, need: Need, column: int, devices: Obstacle | None) -> Verdict:
         """Return the first thing in the way, in the order in which kube-scheduler and the extender look."""

@@ -1,4 +1,4 @@
-"""What a driver tells about a product beside the catalogue's facts: its full name, compute capability, power, clocks.
+"""What a driver reports of a product beside the catalogue's facts: its full name, compute capability, power, clocks.
 
 The catalogue (`core/gpu/gpumodels`) has what decides where pods go, and is the one source of it here too. These figures
 only make a simulated GPU look like itself; nothing is decided by them.
@@ -91,7 +91,7 @@ _PRODUCTS = {
 
 
 def product(gpu: GpuModel) -> Product:
-    """Return what the driver tells of this model's best known product."""
+    """Return what the driver reports of this model's best known product."""
     return _PRODUCTS[gpu.name]
 
 

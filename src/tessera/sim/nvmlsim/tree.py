@@ -41,7 +41,7 @@ def _capabilities(minors: Sequence[int]) -> Iterator[str]:
 
 
 def write_tree(folder: Path, gpus: Iterable[Mapping[str, Any]]) -> None:
-    """Write what a driver shows beside the library, for GPUs as `Machine.describe` tells them.
+    """Write what a driver shows beside the library, for GPUs as `Machine.describe` returns them.
 
     These are `proc/driver/nvidia-caps/mig-minors`, the nodes below `dev` that CDI specs name, and
     `sys/bus/pci/devices`. The nodes are copies of /dev/null where the user may make device nodes, else empty files.

@@ -20,7 +20,7 @@ INK = "#1b1f24"
 MUTED = "#6a737d"
 _GRID = "#e4e7eb"
 
-# The palette of Okabe and Ito, told apart with every common colour blindness, without its yellow, too pale on white;
+# The palette of Okabe and Ito, distinct with every common colour blindness, without its yellow, too pale on white;
 # grey for the policies that are only a floor. Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
 _COLORS = {
     "tessera": "#d55e00",

@@ -147,7 +147,7 @@ def demands(kinds: Sequence[Need], nodes: Sequence[Node]) -> tuple[Demand, ...]:
 
 
 def _looks(gpu: Gpu) -> tuple[int, int, int]:
-    """Return what tells GPU types apart, quickly: records read together share their models."""
+    """Return what distinguishes GPU types, quickly: records read together share their models."""
     return id(gpu.model), gpu.memory_mib, id(gpu.sharing)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from builders.kubeobjects import gpu, pod, share
 from tessera.api.tessera.pods.bindings import binding_annotations
-from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod, told
+from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Form
 from tessera.errors import InvalidInput
@@ -93,7 +93,7 @@ def test_hostile_pods_are_read_as_far_as_they_can_be(each: dict[str, Any]) -> No
 
 def test_an_error_about_the_whole_object_has_no_place() -> None:
     field = object_field("Pod", {})
-    assert told(InvalidInput(field.place, found="x", wanted="y"), field) == "found x, wanted y"
+    assert in_words(InvalidInput(field.place, found="x", wanted="y"), field) == "found x, wanted y"
 
 
 # Bindings

@@ -423,7 +423,7 @@ def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
 
 
 def test_shares_that_pods_hold_win() -> None:
-    """A wanted device in the way of what a pod was assigned is given up; slices cut for needs count as used."""
+    """A wanted device in the way of what a pod was assigned is given up; instances created for needs count as used."""
     world = World(2)
     world.want(wish(0, "1g.5gb@0"), wish(1, "gpu"))
     world.run("amount", share(0, "4096"))

@@ -102,7 +102,7 @@ def _foreign(pod: Field, need: Need | None, share_unit_mib: int) -> tuple[Share,
 def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Iterator[tuple[Ask, int, tuple[Share, ...]]]:
     """Yield each ask with its shares and their position; a lone ask for memory shares may have several GPUs.
 
-    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record told them.
+    Resources that are no GPUs have no shares, and devices asked by name none before the kubelet's record has them.
 
     Raises:
         Ungranted: more shares or fewer than devices are asked.

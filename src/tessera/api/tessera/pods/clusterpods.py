@@ -15,13 +15,13 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Form, Need, PodKey
 from tessera.errors import InvalidInput
 
-__all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod", "told"]
+__all__ = ["LivePod", "asks_gpus", "in_words", "object_field", "read_live_pod"]
 
 _FINISHED = ("Succeeded", "Failed")
 
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod as its object tells."""
+    """A pod, read from its object."""
 
     uid: str
     key: PodKey
@@ -50,7 +50,7 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: Keys | None = None) -> LivePod:
-    """Return what a Pod object tells, as far as it can be read.
+    """Return what a Pod object says, as far as it can be read.
 
     Args:
         pod: the object, with whatever it may have instead of what it should have.
@@ -82,7 +82,7 @@ def _need(field: Field, share_unit_mib: int) -> tuple[Need, str]:
     try:
         need = read_need(field, share_unit_mib=share_unit_mib)
     except InvalidInput as error:
-        return Need(), told(error, field)
+        return Need(), in_words(error, field)
     return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""
 
 
@@ -94,12 +94,12 @@ def _shares(
         return read_shares(field, need, share_unit_mib=share_unit_mib, keys=keys) or (), "", ""
     except UnknownKey as error:
         if keys is None or keys.refuses(error.key):
-            return (), told(error, field), ""
+            return (), in_words(error, field), ""
         if need is None:  # nothing that it asks for
-            return (), told(error, field), error.key
+            return (), in_words(error, field), error.key
         return (*_doubted(field, need, share_unit_mib), error.key)
     except InvalidInput as error:
-        return (), told(error, field), ""
+        return (), in_words(error, field), ""
 
 
 def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share, ...], str]:
@@ -108,7 +108,7 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
         shares = read_shares(field, need, share_unit_mib=share_unit_mib) or ()
         check_asked(field, need, shares)
     except InvalidInput as error:
-        return (), told(error, field)
+        return (), in_words(error, field)
     return shares, ""
 
 
@@ -137,7 +137,7 @@ def object_field(kind: str, value: Mapping[str, Any]) -> Field:
     return Field(Document(source=kind, number=1, data=dict(value), first_line=1), dict(value))
 
 
-def told(error: InvalidInput, field: Field) -> str:
+def in_words(error: InvalidInput, field: Field) -> str:
     """Return an error about an object of the API in one line, without place in a text, which it has none of."""
     subject = error.subject.removeprefix(field.place).removeprefix(": ")
     text = f"{subject + ': ' if subject else ''}found {error.found}, wanted {error.wanted}"

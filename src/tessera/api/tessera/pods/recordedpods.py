@@ -43,9 +43,9 @@ def recorded_assignment(
 ) -> str | None:
     """Return the text that a pod's assignment must have; None where that is not known, or not yet.
 
-    Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is told
-    about once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
-    others, are not in the record, so that nothing is told about pods that have any.
+    Shares that a scheduler assigned stay as they are, behind the devices by name as the asks are. Such a pod is
+    reported once it runs: until then its shares may be exchanged. Devices of init containers, beyond those of the
+    others, are not in the record, so that nothing is reported of pods that have any.
 
     Args:
         pod: the Pod object.

@@ -58,9 +58,10 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 class PodMemory:
-    """What Pod objects told: one that did not change since is not read again, which is most of the work.
+    """Pods that were read: one that has not changed is not read again, which is most of the work.
 
-    Objects are told apart by UID and version; those without are read each time. It remembers the pods of the last look.
+    Objects are distinguished by UID and version; those without are read each time. It remembers the pods of the last
+    look.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class PodMemory:
         self._now: dict[tuple[str, str], tuple[int, Keys | None, _Reading]] = {}
 
     def reading(self, field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None = None) -> _Reading:
-        """Return what an object tells, where these keys count on its node."""
+        """Return what an object says, where these keys count on its node."""
         metadata = field.get("metadata")
         uid, version = (metadata.get(name).text("") for name in ("uid", "resourceVersion"))
         unit_mib, former, known = self._before.get((uid, version), (0, None, None))

@@ -129,9 +129,9 @@ def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterabl
     found = [Difference(gpu="", index=index, found=_LOST[0], wanted=_LOST[1]) for index in unseen]
     for target in targets:
         gpu = gpus.get(target.gpu)
-        told = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
-        if told:
-            found.append(Difference(gpu=target.gpu, index=target.index, found=told[0], wanted=told[1]))
+        differs = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
+        if differs:
+            found.append(Difference(gpu=target.gpu, index=target.index, found=differs[0], wanted=differs[1]))
     return tuple(found)
 
 

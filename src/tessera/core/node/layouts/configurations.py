@@ -19,7 +19,7 @@ _OCTAL = re.compile(r"0[0-9_]+", re.ASCII)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What some GPUs of a node shall be cut into."""
+    """The desired MIG layouts of some GPUs of a node."""
 
     devices: tuple[int, ...] | None = None
     """GPU indices; None for all GPUs."""

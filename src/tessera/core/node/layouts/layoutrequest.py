@@ -133,8 +133,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """What stands in the way, for people; empty where nothing does."""
         index = {target.gpu: target.index for target in self.targets}
-        told = (_shown(index[gpu], each) for gpu, each in self.changes)
-        return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *told, *self.notes)))
+        changes = (_shown(index[gpu], each) for gpu, each in self.changes)
+        return self.invalid or "; ".join(filter(None, (*map(lost, self.unseen), *changes, *self.notes)))
 
 
 class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ class NotRebooted(msgspec.Struct, frozen=True, tag=True):
     reason: str
     outlook: Outlook
     tried: bool
-    """Whether the node was told to reboot, in vain; it is not told twice for one request."""
+    """Whether the node was asked to reboot, in vain; it is not asked twice for one request."""
 
 
 LayoutEvent = Seen | Attempted | Unseen | NotRebooted
@@ -240,7 +240,7 @@ def resumed(name: str, state: str, now_s: float, limits: Limits, *, rebooted: bo
         state: how an agent before said it stands.
         now_s: the time.
         limits: deadlines.
-        rebooted: whether it is written down that the node was told to reboot for this configuration.
+        rebooted: whether it is recorded that the node was asked to reboot for this configuration.
 
     """
     if name and state == State.REBOOTING:

@@ -14,7 +14,7 @@ __all__ = ["Recorded", "lost_targets", "record", "recorded_targets"]
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one GPU was cut into."""
+    """The recorded MIG layout of one GPU."""
 
     uuid: str
     model: str
@@ -68,7 +68,7 @@ def lost_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tuple[tu
     """Return the targets of GPUs that lost recorded instances, as all do with a reboot, and a sentence for each other.
 
     A GPU gets its record back where all it has now is part of it. Where MIG was off nothing was lost, and where other
-    instances are by now somebody has cut it anew.
+    instances are by now somebody has repartitioned it.
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     targets, notes = [], []

@@ -289,7 +289,7 @@ class Fleet:
         return device.placement.start if device.placement else None
 
     def layouts(self) -> tuple[tuple[tuple[Placement, ...], ...], ...]:
-        """Return for every node and GPU the MIG instances: those cut for a pod, and those that exist beside them."""
+        """Return for every node and GPU the MIG instances: those created for a pod, and those that exist besides."""
         return tuple(
             tuple(self._layout(row, node) for row in range(len(index))) for node, index in enumerate(self.gpu_index)
         )

@@ -23,7 +23,7 @@ class Preference(Protocol):
         ...
 
     def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
-        """Return the starts at which GPU `row` can be cut for `way`, the preferred first."""
+        """Return the starts at which GPU `row` can create the instance of `way`, the preferred first."""
         ...
 
 
@@ -42,7 +42,7 @@ class Tightest:
 
 
 def free_starts(fleet: Fleet, node: int, row: int, way: Cut) -> tuple[int, ...]:
-    """Return the starts at which GPU `row` can be cut for `way`, lowest first."""
+    """Return the starts at which GPU `row` can create the instance of `way`, lowest first."""
     kind = int(fleet.kind[row, node])
     model = fleet.types[kind].model
     return starts(model, profile_of(model, way.by_type[kind].profile or ""), int(fleet.used[row, node]))

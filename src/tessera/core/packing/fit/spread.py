@@ -20,7 +20,7 @@ class Spread(Generic[T]):
     Args:
         fleet: the fleet.
         table: the values, `(types,)`.
-        first: whether to tell of the first GPU of each node alone, of the absent type where there is no GPU at all.
+        first: whether to describe only the first GPU of each node, of the absent type where there is no GPU at all.
 
     """
 

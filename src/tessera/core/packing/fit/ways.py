@@ -70,7 +70,7 @@ class Amount:
 
 
 class Cut:
-    """A MIG instance to be cut, where unused instances may be in the way but no used one."""
+    """A MIG instance to be created, where unused instances may be in the way but no used one."""
 
     def __init__(self, fleet: Fleet, by_type: ByType) -> None:
         self.by_type = by_type

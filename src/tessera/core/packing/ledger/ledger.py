@@ -64,7 +64,7 @@ class Ledger:
     policies look at them, but they are judged by kube-scheduler, as are selectors, taints and affinity.
 
     What pods hold is taken as true. What cannot be: more memory than there is, overlapping instances, a GPU that is not
-    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` tells. What is
+    there, is never granted again: the GPU is closed for new shares while it lasts, and `conflicts` says so. What is
     doubted gives way (see `Holder.doubted`).
 
     Args:
@@ -206,12 +206,12 @@ class Ledger:
         asked = tuple(names)
         fits, codes, obstacles = self._judged(need, asked)
         texts = {code: each.text for code, each in obstacles.items()}
-        told = list(zip(compress(asked, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
+        answers = list(zip(compress(asked, (~fits).tolist()), map(texts.__getitem__, codes.tolist()), strict=True))
         never = lasting(codes)
         return Filtered(
             tuple(compress(asked, fits.tolist())),
-            dict(compress(told, (~never).tolist())),
-            dict(compress(told, never.tolist())),
+            dict(compress(answers, (~never).tolist())),
+            dict(compress(answers, never.tolist())),
         )
 
     def obstacles(self, need: Need, names: Iterable[str]) -> dict[str, Obstacle]:

@@ -19,7 +19,7 @@ _NOWHERE: Final = -(1 << 60)
 
 
 class Fgd(Policy):
-    """FGD as published: the score is 100 x sigmoid(decrease of fragmentation in GPUs), cut to an integer.
+    """FGD as published: the score is 100 x sigmoid(decrease of fragmentation in GPUs), truncated to an integer.
 
     Source: Weng et al., USENIX ATC 2023, and its artifact hkust-adsl/kubernetes-scheduler-simulator at 8f3d6417.
     """

@@ -1,4 +1,4 @@
-"""Which MIG placement to cut on which GPU: every policy as exact integer tables over a GPU's states.
+"""Which MIG placement to create on which GPU: every policy as exact integer tables over a GPU's states.
 
 The state of a GPU in MIG mode is an int: a bit per placement unit that is taken, and above them a bit per kind of
 `GpuModel.at_most_one` whose one instance exists. A policy is a value of states, and a placement scores what the value

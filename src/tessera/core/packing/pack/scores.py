@@ -30,7 +30,7 @@ _STATES: Final = 1 << 12
 _MOST_KEPT: Final = 256
 """Needs whose scores are kept where needs come without end; about 0.4 MB each on 5,000 nodes."""
 _MOST_NEEDS: Final = 2048
-"""Needs that are told apart where they come without end; then those asked for most, a quarter of them, are kept."""
+"""The most needs that are distinguished; beyond it the most requested quarter is kept."""
 _LEAVING_STEP: Final = 200
 """Permille by which the pods that leave must differ from what was learned."""
 
@@ -44,7 +44,7 @@ class _Kept:
         gpus: the GPU to take there, where the policy names it.
         fresh: length of the log of changes when the row was last brought up to date; -1 for never.
         full: number of releases when nothing fitted any more; -1 where something may.
-        served: by state of a node whether the need can be served there, where only trying tells.
+        served: by state of a node whether the need can be served there, where only trying shows it.
 
     """
 
@@ -66,7 +66,7 @@ class Scores:
     highest score of the policy.
 
     Args:
-        fleet: the working state; every change of it is told by `note` or `touch`.
+        fleet: the working state; every change of it is reported by `note` or `touch`.
         policy: made for this fleet.
         rank: the place of each node in the order in which ties go, 0 first; the order of the nodes by default.
         mix: needs and their frequencies as known beforehand; None to learn them from arrivals.
@@ -215,7 +215,7 @@ class Scores:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are more needs than it pays to tell apart, and `thin` is due."""
+        """Whether there are more needs than it pays to distinguish, so that `thin` is due."""
         return len(self._needs) > _MOST_NEEDS
 
     def thin(self) -> None:

@@ -1,4 +1,4 @@
-"""MIG instances in the fleet: which GPU is cut for a pod, and where, by the tables of `migscore`."""
+"""MIG instances in the fleet: which GPU creates one for a pod, and where, by the tables of `migscore`."""
 
 import functools
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class SliceScores:
         self._flat.pop(demand, None)
 
     def start(self, node: int, row: int, way: Cut) -> int:
-        """Return the best start on one GPU for a way to cut it; -1 where nothing fits."""
+        """Return the best start of a new instance on one GPU; -1 where nothing fits."""
         kind = int(self._fleet.kind[row, node])
         gpu_type = self._fleet.types[kind]
         profile = gpu_type.model.profiles.index(profile_of(gpu_type.model, way.by_type[kind].profile or ""))
@@ -79,7 +79,7 @@ class SliceScores:
 
 
 class Cutting(Policy):
-    """A policy that cuts MIG instances by tables; pods that are not served by cutting go by first fit."""
+    """A policy that places new MIG instances by tables; pods that need none go by first fit."""
 
     tables: MigPolicy = MigPolicy.FRAGMENTATION_MIN
 
@@ -114,7 +114,7 @@ class Cutting(Policy):
 
 
 def cuts(demand: Demand) -> bool:
-    """Return whether the pod would be served by a MIG instance that is cut, in the way to prefer."""
+    """Return whether the preferred way to serve the pod creates a MIG instance."""
     return any(isinstance(way, Cut) for devices in demand.devices for tier in devices.tiers[:1] for way in tier)
 
 

@@ -143,7 +143,7 @@ class Tessera(Cutting):
     def _by_kernel(
         self, kernels: Kernels, tables: Tables, demand: Demand, nodes: Ints, room: Room
     ) -> tuple[Ints, Ints]:
-        """Return `choices` of a pod for which no instance is cut."""
+        """Return `choices` of a pod for which no instance is created."""
         known = self._known(demand)
         if demand not in self._pods:
             self._pods[demand] = self._pod_tables(demand, known)

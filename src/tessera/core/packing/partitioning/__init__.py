@@ -2,7 +2,7 @@
 
 Such pods are scheduled by what nodes advertise, so a device must be advertised before its pod can be bound. This module
 decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with the devices that are
-wanted already as existing ones, so that nothing is cut where something idle serves. What the plan gives to exact
+wanted already as existing ones, so that nothing is created where something idle serves. What the plan gives to exact
 requests is wanted; idle devices stay wanted for a while, unless they are in the way. Devices that pods hold are never
 given up.
 

@@ -214,7 +214,7 @@ class _Look:
         return _consistent(Snapshot(nodes=nodes, running=running, pending=pending))
 
     def _as_planned(self, gpu: Gpu) -> Gpu:
-        """Return a managed GPU as if nothing were cut on it but what pods hold; all such GPUs are of one type.
+        """Return a managed GPU as if it had no instances but those in use; all such GPUs are of one type.
 
         One that is unhealthy or left alone offers nothing.
         """

@@ -39,7 +39,7 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     held: frozenset[DeviceId] = frozenset()
     """Devices that pods hold for exact requests."""
     other: tuple[Share, ...] = ()
-    """Shares that pods hold otherwise: amounts, and slices cut for their needs."""
+    """Shares that pods hold otherwise: amounts, and MIG instances created for their needs."""
 
     @property
     def idle(self) -> frozenset[DeviceId]:
