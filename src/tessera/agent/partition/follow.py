@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from tessera.agent.partition.cards import Partitioner
 from tessera.agent.partition.evictions import Evictions
 from tessera.agent.partition.nodegpus import Evict
+from tessera.agent.partition.partitioner import Partitioner
 from tessera.agent.partition.reboot import RebootRecord
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (

@@ -9,7 +9,7 @@ import pynvml
 
 from tessera.clients.gpu.nvml.changing import limits_memory
 from tessera.clients.gpu.nvml.faults import translated
-from tessera.clients.gpu.nvml.reading import Card, read, used_mib
+from tessera.clients.gpu.nvml.reading import KnownGpu, read, used_mib
 from tessera.clients.gpu.nvml.watching import FELL_OFF_THE_BUS, Watch
 from tessera.clients.gpu.refusals import lost, no_gpu
 from tessera.core.gpu.inventory import GpuEvent, GpuFacts, Inventory
@@ -51,7 +51,7 @@ class Node:
         self._lost: set[str] = set()
         self._watch: Watch | None = None
         self._watched: set[str] = set()
-        self._cards: dict[str, Card] = {}
+        self._known: dict[str, KnownGpu] = {}
         """By UUID, in the driver's order."""
         self._unseen: tuple[int, ...] = ()
         """GPUs of which not even the UUID is known."""
@@ -66,7 +66,7 @@ class Node:
 
     def _find(self, indices: Iterable[int]) -> None:
         """Take up the GPUs of these indices, as far as the driver shows them."""
-        found, unseen = dict(self._cards), []
+        found, unseen = dict(self._known), []
         for index in indices:
             try:
                 uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
@@ -75,8 +75,8 @@ class Node:
                     raise
                 unseen.append(index)
             else:
-                found.setdefault(uuid, Card(index=index, uuid=uuid, sysfs=self._sysfs))
-        self._cards = dict(sorted(found.items(), key=lambda each: each[1].index))
+                found.setdefault(uuid, KnownGpu(index=index, uuid=uuid, sysfs=self._sysfs))
+        self._known = dict(sorted(found.items(), key=lambda each: each[1].index))
         self._unseen = tuple(unseen)
 
     def close(self) -> None:
@@ -94,17 +94,17 @@ class Node:
         with translated("GPU driver", "an inventory"):
             if self._unseen:
                 self._find(self._unseen)
-            for card in self._cards.values():
-                clauses = self._look(card)
-                facts = self._facts.get(card.uuid)
+            for gpu in self._known.values():
+                clauses = self._look(gpu)
+                facts = self._facts.get(gpu.uuid)
                 for clause in clauses:
-                    notes.setdefault((facts.product if facts else "", clause), []).append(card.index)
+                    notes.setdefault((facts.product if facts else "", clause), []).append(gpu.index)
                 if facts is not None and not facts.lost and facts.layout is None and not limits:
-                    limits = limits_memory(self._handle(card))
+                    limits = limits_memory(self._handle(gpu))
             cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-            unread = (card.index for uuid, card in self._cards.items() if uuid not in self._facts)
+            unread = (gpu.index for uuid, gpu in self._known.items() if uuid not in self._facts)
             return Inventory(
-                gpus=tuple(self._facts[uuid] for uuid in self._cards if uuid in self._facts),
+                gpus=tuple(self._facts[uuid] for uuid in self._known if uuid in self._facts),
                 driver=pynvml.nvmlSystemGetDriverVersion(),
                 nvml=pynvml.nvmlSystemGetNVMLVersion(),
                 cuda=(cuda // 1000, cuda % 1000 // 10),
@@ -113,36 +113,36 @@ class Node:
                 unseen=tuple(sorted((*self._unseen, *unread))),
             )
 
-    def _look(self, card: Card) -> tuple[str, ...]:
+    def _look(self, gpu: KnownGpu) -> tuple[str, ...]:
         """Read a GPU and return what is to be said about it; one that cannot be read is lost."""
         try:
-            facts, clauses = read(card, self._handle(card))
+            facts, clauses = read(gpu, self._handle(gpu))
         except pynvml.NVMLError as error:
             if error.value in _DRIVER_GONE:
                 raise
-            self._lose(card)
+            self._lose(gpu)
             return (f"it cannot be read: {error} ({error.value})",)
-        self._facts[card.uuid] = facts
-        self._lost.discard(card.uuid)
+        self._facts[gpu.uuid] = facts
+        self._lost.discard(gpu.uuid)
         return clauses
 
     def _silent(self) -> Iterable[str]:
         deaf = self._watch.deaf if self._watch else ()
         for uuid in deaf:
             if uuid not in self._lost:
-                index = self._cards[uuid].index
+                index = self._known[uuid].index
                 yield f"GPU {index}: the driver does not report its errors, so only its loss is noticed"
 
-    def _handle(self, card: Card) -> Any:
-        return pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    def _handle(self, gpu: KnownGpu) -> Any:
+        return pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
 
-    def _lose(self, card: Card) -> None:
-        known = self._facts.get(card.uuid)
+    def _lose(self, gpu: KnownGpu) -> None:
+        known = self._facts.get(gpu.uuid)
         if known is not None:
-            self._facts[card.uuid] = msgspec.structs.replace(known, lost=True)
-        if card.uuid not in self._lost:
-            self._lost.add(card.uuid)
-            self._publish(GpuEvent(gpu=card.uuid, lost=True))
+            self._facts[gpu.uuid] = msgspec.structs.replace(known, lost=True)
+        if gpu.uuid not in self._lost:
+            self._lost.add(gpu.uuid)
+            self._publish(GpuEvent(gpu=gpu.uuid, lost=True))
 
     # Acting
 
@@ -154,16 +154,16 @@ class Node:
             Unavailable: it is lost.
 
         """
-        card = self._cards.get(gpu)
-        if card is None:
-            raise no_gpu(gpu, self._cards)
-        name = f"GPU {card.index} ({gpu})"
+        known = self._known.get(gpu)
+        if known is None:
+            raise no_gpu(gpu, self._known)
+        name = f"GPU {known.index} ({gpu})"
         with translated(name, "an answer"):
             try:
-                handle = self._handle(card)
-                facts, _ = read(card, handle)
+                handle = self._handle(known)
+                facts, _ = read(known, handle)
             except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound) as error:
-                self._lose(card)
+                self._lose(known)
                 raise lost(name) from error
             self._facts[gpu] = facts
             return act(facts, handle)
@@ -177,7 +177,7 @@ class Node:
     def report(self) -> None:
         """Hand over what has happened since the last time."""
         with translated("GPU driver", "events"):
-            if self._watch is None or self._watched != {*self._cards} - self._lost:
+            if self._watch is None or self._watched != {*self._known} - self._lost:
                 self._listen()
             for event in self._watch.read() if self._watch else ():
                 if not event.lost:
@@ -189,12 +189,12 @@ class Node:
         """Watch all GPUs that are not lost; what happened before is handed over first."""
         self._deafen()
         devices = {}
-        for uuid, card in self._cards.items():
+        for uuid, gpu in self._known.items():
             if uuid not in self._lost:
                 try:
-                    devices[uuid] = self._handle(card)
+                    devices[uuid] = self._handle(gpu)
                 except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound):
-                    self._lose(card)
+                    self._lose(gpu)
         self._watched = set(devices)
         self._watch = Watch(devices)
 
@@ -207,9 +207,9 @@ class Node:
         """Ask every GPU something that takes its driver to it."""
         for uuid in self._watched - self._lost:
             try:
-                used_mib(self._handle(self._cards[uuid]))
+                used_mib(self._handle(self._known[uuid]))
             except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_NotFound):
-                self._lose(self._cards[uuid])
+                self._lose(self._known[uuid])
 
 
 def _sentences(notes: dict[tuple[str, str], list[int]]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from tessera.core.gpu.inventory import ComputeMode, GpuFacts, GpuProcess, Instan
 from tessera.core.gpu.mig import Placement
 from tessera.core.workload.units import MIB
 
-__all__ = ["Card", "MigDevice", "Part", "mode", "parts", "processes", "read", "used_mib"]
+__all__ = ["KnownGpu", "MigDevice", "Part", "mode", "parts", "processes", "read", "used_mib"]
 
 _NONE = 0xFFFFFFFF
 """An instance id that is none, and an unset field of 32 bits."""
@@ -26,7 +26,7 @@ _COMPUTE_MODES = {
 }
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class KnownGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU as NVML enumerated it when the driver was opened, and where the operating system says more."""
 
     index: int
@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.devices) == 1 and self.devices[0].fills
 
 
-def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
+def read(gpu: KnownGpu, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
     """Return what NVML reports of a GPU, and what it does not or what differs from the catalogue, one clause each."""
     product = pynvml.nvmlDeviceGetName(device)
     pci = pynvml.nvmlDeviceGetPciInfo_v3(device)
@@ -81,17 +81,17 @@ def read(card: Card, device: Any) -> tuple[GpuFacts, tuple[str, ...]]:
     default, ends = _power(device)
     minor = optional(pynvml.nvmlDeviceGetMinorNumber, device)
     return GpuFacts(
-        index=card.index,
-        uuid=card.uuid,
-        minor=card.index if minor is None else minor,
+        index=gpu.index,
+        uuid=gpu.uuid,
+        minor=gpu.index if minor is None else minor,
         product=product,
         model=model,
         pci_bus_id=pci.busId,
         pci_device_id=pci_device,
-        pci_subsystem_ids=_subsystems(card.sysfs, pci),
-        pci_class=_sysfs(card.sysfs, pci.busId, "class"),
+        pci_subsystem_ids=_subsystems(gpu.sysfs, pci),
+        pci_class=_sysfs(gpu.sysfs, pci.busId, "class"),
         virtual=optional(pynvml.nvmlDeviceGetVirtualizationMode, device) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
-        numa=_numa(card.sysfs, pci.busId),
+        numa=_numa(gpu.sysfs, pci.busId),
         memory_total_mib=total_mib,
         memory_mib=free_mib,
         compute_capability=capability,
