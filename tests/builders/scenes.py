@@ -256,7 +256,7 @@ def memory_shares() -> Scene:
 
 
 def twelve_units() -> Scene:
-    """RTX PRO 6000 with 12 placement units: instances there already, new ones, unused ones, free units."""
+    """RTX PRO 6000 with 12 memory slices: instances there already, new ones, unused ones, free units."""
     scene = Scene()
     node = scene.node("rtx-node", *["RTX-PRO-6000-BSE"] * 3)
     run = [scene.pod(f"render-{n}", "Deployment/studio/render", running=True) for n in range(2)]
@@ -331,7 +331,7 @@ SCENES: dict[str, Callable[..., Scene]] = {
     "time-sliced MIG instances": time_sliced_instances,
     "a T4 with 14 clients": t4_of_14,
     "memory shares of many sizes": memory_shares,
-    "twelve placement units": twelve_units,
+    "twelve memory slices": twelve_units,
     "hostile names": hostile,
     "forty nodes, most alike": large_fleet,
     "forty nodes, each different": lambda: large_fleet(distinct=True),

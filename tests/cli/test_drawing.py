@@ -183,7 +183,7 @@ def test_an_empty_plan_is_a_picture_too() -> None:
 
 
 def test_instances_are_as_wide_as_their_units() -> None:
-    root = drawn(SCENES["twelve placement units"]())
+    root = drawn(SCENES["twelve memory slices"]())
     first = classed(root, "strip")[0]
     seats = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"seat", "open"}]
     wide = [round(float(seat.get("width", 0))) for seat in seats]
@@ -203,7 +203,7 @@ def test_a_workload_has_one_colour_and_another_has_another() -> None:
 
 
 def test_marks_tell_running_new_and_unprotected() -> None:
-    root = drawn(SCENES["twelve placement units"]())
+    root = drawn(SCENES["twelve memory slices"]())
     outlined = [seat for seat in classed(root, "seat") if any(r.get("stroke") for r in seat.findall(f"{SVG}rect"))]
     assert [seat.findtext(f"{SVG}title", "").partition(" ")[0] for seat in outlined] == [
         "default/render-0",

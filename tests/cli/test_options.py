@@ -144,5 +144,5 @@ def test_no_time_is_none_or_less(name: str) -> None:
 
 
 def test_every_option_in_seconds_is_of_that_type() -> None:
-    seconds = {name for name in NUMBERS if name.endswith(("-s", "--timeout", "--limit")) and "--cut-s" not in name}
+    seconds = {name for name in NUMBERS if name.endswith(("-s", "--timeout", "--limit")) and "--create-s" not in name}
     assert seconds == {name for name, kind in NUMBERS.items() if isinstance(kind, Seconds)}

@@ -131,10 +131,10 @@ def test_manifests_arrive_in_the_order_written(tmp_path: Path) -> None:
     )
     log = tmp_path / "run.jsonl"
     words = ("--gpus", "1xH100-80GB", "-f", tmp_path / "pods.yaml", "--policy", "first-fit", "--log", log)
-    got = tessera("manifests", *words, "--cut-s", 10, "-o", "json")
+    got = tessera("manifests", *words, "--create-s", 10, "-o", "json")
     assert got.exit_code == 0, got.output
     run = json.loads(got.output)["runs"][0]
-    assert (run["arrived"], run["dropped"], run["cuts"]) == (3, 1, 2)
+    assert (run["arrived"], run["dropped"], run["instances_created"]) == (3, 1, 2)
     assert run["curve"]["allocated_percent"][-1] == 100.0
     assert [json.loads(line) for line in log.read_text().splitlines()] == [
         {"pod": "default/b", "node": "node-0", "gpus": [0]},
@@ -181,7 +181,7 @@ WRONG = {
     "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "range 0<x<=100"),
     **{
         f"{option} of {number}": (["--trace", "tiny", option, number], "error: Invalid value for")
-        for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--cut-s", "nan"))
+        for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--create-s", "nan"))
     },
     "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: found no --load"),
     "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: found --load as well"),

@@ -82,7 +82,7 @@ def test_warnings_and_proofs_are_printed() -> None:
 
 
 def test_strips_are_to_scale() -> None:
-    text = printed(SCENES["twelve placement units"](), 160)
+    text = printed(SCENES["twelve memory slices"](), 160)
     first = next(line for line in text.splitlines() if "rtx-node" in line and "│" in line)
     ends = [n for n, character in enumerate(first) if character == "│"]
     assert ends[2] - ends[1] == pytest.approx(2 * (ends[1] - ends[0]), abs=2)

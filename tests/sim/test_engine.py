@@ -282,7 +282,7 @@ def test_a_slice_that_must_be_cut_delays_its_pod_and_an_existing_one_does_not() 
         Arrival("d", 0, 60.0, 10.0),  # cut again
     )
     workload = Workload.of(trace, 0, arrivals)
-    log = simulate(workload, "first-fit", Rules(cut_s=5.0))
+    log = simulate(workload, "first-fit", Rules(create_s=5.0))
     assert log.placed_s == (0.0, 20.0, 40.0, 60.0)
     assert log.left_s == (15.0, 30.0, 55.0, 75.0)
-    assert log.cuts == 3
+    assert log.instances_created == 3

@@ -48,7 +48,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     queue: Literal["drop", "fifo", "backfill"]
     moves: int
-    cut_s: float
+    create_s: float
     log: Path | None
     plots: Path | None
     output: str
@@ -61,7 +61,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rules(self) -> Rules:
         """The rules of the run."""
-        return Rules(queue=self.queue, moves=self.moves, cut_s=self.cut_s)
+        return Rules(queue=self.queue, moves=self.moves, create_s=self.create_s)
 
     def log_of(self, policy: str) -> Path:
         """Return the file for the log of one policy: FILE itself where it is the only one, else with its name in it."""
@@ -95,7 +95,7 @@ run_options = with_options(
         help="Most running pods to move in the run, one for each pod that would not fit.",
     ),
     click.option(
-        "--cut-s",
+        "--create-s",
         type=Number(0, 86_400),
         default=0.0,
         show_default=True,

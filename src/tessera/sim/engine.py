@@ -15,7 +15,7 @@ import msgspec
 
 from tessera.core.packing.defrag.single import Mover
 from tessera.core.packing.pack import Choice, Packer
-from tessera.sim.cuts import Instances
+from tessera.sim.instances import Instances
 from tessera.sim.workloads import Workload
 
 __all__ = ["Log", "Move", "Rules", "run"]
@@ -31,7 +31,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     backfill everyone who fits may."""
     moves: int = 0
     """The most pods that may move to another place in the whole run, one for each pod that would not fit."""
-    cut_s: float = 0.0
+    create_s: float = 0.0
     """Time to create a MIG instance that does not exist yet; the pod runs after it. A GPU creates one at a time."""
 
 
@@ -60,7 +60,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     left_s: tuple[float, ...]
     """When it gave the place back; infinite where never."""
     moves: tuple[Move, ...] = ()
-    cuts: int = 0
+    instances_created: int = 0
     """MIG instances that had to be created."""
 
 
@@ -92,7 +92,7 @@ def run(
         placed_s=tuple(state.placed_s),
         left_s=tuple(state.left_s),
         moves=tuple(state.moves),
-        cuts=state.instances.made,
+        instances_created=state.instances.created,
     )
 
 
@@ -136,7 +136,7 @@ class _Run:
         self.spots[index] = self.held[index] = spot
         self.placed_s[index] = now_s
         stay_s = self.workload.arrivals[index].stay_s
-        delay_s = self.rules.cut_s * self.instances.hold(spot.node, spot.shares) if self.instances else 0.0
+        delay_s = self.rules.create_s * self.instances.hold(spot.node, spot.shares) if self.instances else 0.0
         if stay_s < math.inf:
             self.left_s[index] = now_s + delay_s + stay_s
             heapq.heappush(self.leaving, (self.left_s[index], index))

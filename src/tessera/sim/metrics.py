@@ -103,7 +103,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time from arrival to place of those who got one."""
     longest_wait_s: float
     moves: int
-    cuts: int
+    instances_created: int
     refused_though_fitting: int | None = None
     """Pods dropped though some node fitted them; 0 is work conservation, None means that it was not checked."""
     curve: Curve
@@ -146,7 +146,7 @@ def measure(log: Log, replayed: Replayed | None = None) -> Metrics:
         mean_wait_s=sum(waits) / len(waits) if waits else 0.0,
         longest_wait_s=max(waits, default=0.0),
         moves=len(log.moves),
-        cuts=log.cuts,
+        instances_created=log.instances_created,
         refused_though_fitting=None if replayed is None else replayed.refused_though_fitting,
         curve=curve,
     )

@@ -193,4 +193,4 @@ def test_time_slicing_and_plain_shares_are_warned_about() -> None:
     assert alone.warnings == ()
     sliced = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), recut=False)
     on_mig = plan(only((gpu(0, A100, sliced),), pods(slices("2g.10gb"), 2)))
-    assert "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at unit 2" in on_mig.warnings[0]
+    assert "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at slice 2" in on_mig.warnings[0]

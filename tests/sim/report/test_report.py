@@ -79,7 +79,7 @@ def test_measures_that_say_nothing_are_left_out_of_the_table() -> None:
     run = measure(log_of())
     headings = {line[0] for line in table_lines([run])}
     assert not headings & {"mean unallocated %", "mean wait s", "moves", "instances created", "refused though fitting"}
-    full = msgspec.structs.replace(run, moves=1, cuts=2, longest_wait_s=3.0, refused_though_fitting=4)
+    full = msgspec.structs.replace(run, moves=1, instances_created=2, longest_wait_s=3.0, refused_though_fitting=4)
     assert {line[0] for line in table_lines([full])} - headings == {
         "mean wait s",
         "longest wait s",

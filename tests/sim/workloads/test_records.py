@@ -31,7 +31,7 @@ ASKED = {
         Demand(2, 400),
     ),
     "a replica on the node it is pinned to": (Need(asks=(WHOLE,), node_name="t4"), Demand(2, 400)),
-    "a slice by its part of the placement units": (
+    "a slice by its part of the memory slices": (
         Need(asks=(Ask(resource="nvidia.com/mig-3g.40gb"),)),
         Demand(1, 500),
     ),

@@ -39,7 +39,7 @@ class WaitingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device of a GPU: `profile`, `start` and `size` (placement units) only where it is a MIG instance."""
+    """One device of a GPU: `profile`, `start` and `size` (memory slices) only where it is a MIG instance."""
 
     mode: str
     memory_mib: int

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MOST_GPUS, MOST_MIB, MOST_UNITS = 256, 1 << 24, 64
-"""Of a node; 16 TiB, more memory than any GPU has; placement units, where the longest axis known has 12."""
+"""Of a node; 16 TiB, more memory than any GPU has; memory slices, where the longest axis known has 12."""
 
 _Memory = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]

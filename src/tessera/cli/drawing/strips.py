@@ -14,7 +14,7 @@ __all__ = ["STRIP_X", "device_words", "seat_words", "strip"]
 STRIP_X = 112
 """Width of the column at the left that names the GPU."""
 STRIP = 888
-"""A multiple of 8, 12 and 4, so that placement units are whole pixels."""
+"""A multiple of 8, 12 and 4, so that memory slices are whole pixels."""
 _STRIPE = 4.0
 _PAD = 6.0
 _ROOMY = 70.0

@@ -29,7 +29,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     profile: str | None = None
     start: int | None = None
-    """First placement unit of the MIG instance, where the share is one or lies on one."""
+    """First memory slice of the MIG instance, where the share is one or lies on one."""
     memory_mib: int
     """Memory granted; for time-slicing, which limits nothing, the fair part of the device."""
     compute_percent: int

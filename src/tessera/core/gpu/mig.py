@@ -46,7 +46,7 @@ class Placement(msgspec.Struct, frozen=True, order=True):
 
     @property
     def mask(self) -> int:
-        """The placement units taken, as a bit set."""
+        """The memory slices taken, as a bit set."""
         return ((1 << self.size) - 1) << self.start
 
 

@@ -1,6 +1,6 @@
 """How many instances of a MIG profile still fit on one GPU, as a table over every set of used units.
 
-A GPU's MIG state is an int: bit `u` is set when placement unit `u` is used, and above the units one bit for each media
+A GPU's MIG state is an int: bit `u` is set when memory slice `u` is used, and above the units one bit for each media
 kind of which the GPU holds at most one instance (`GpuModel.at_most_one`), set when that instance is in use. Where one
 such kind takes all media engines, a last bit is set when an instance with any media engine is in use.
 """

@@ -317,7 +317,7 @@ def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:
 
 def _shared(pieces: Sequence[Slice]) -> str:
     pods = [pod for piece in pieces for pod in piece.pods]
-    instances = [f"{p.placement.profile} at unit {p.placement.start}" for p in pieces if p.placement]
+    instances = [f"{p.placement.profile} at slice {p.placement.start}" for p in pieces if p.placement]
     where = f"on {', '.join(instances)}" if instances else f"in {pieces[0].memory_mib} MiB"
     whom = "its neighbours on the instance" if instances else "all"
     return (

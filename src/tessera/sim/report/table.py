@@ -62,7 +62,7 @@ def _extras(runs: Sequence[Metrics]) -> Iterator[Line]:
         yield "longest wait s", [f"{run.longest_wait_s:,.0f}" for run in runs]
     if any(run.moves for run in runs):
         yield "moves", [f"{run.moves:,}" for run in runs]
-    if any(run.cuts for run in runs):
-        yield "instances created", [f"{run.cuts:,}" for run in runs]
+    if any(run.instances_created for run in runs):
+        yield "instances created", [f"{run.instances_created:,}" for run in runs]
     if any(run.refused_though_fitting for run in runs):
         yield "refused though fitting", [f"{run.refused_though_fitting or 0:,}" for run in runs]

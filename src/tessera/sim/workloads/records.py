@@ -154,7 +154,7 @@ def _looks(gpu: Gpu) -> tuple[int, int, int]:
 def granted_milli(gpus: Mapping[int, Gpu], shares: Iterable[Share]) -> int:
     """Return what shares take of a node's GPUs, given by index, in thousandths of a GPU.
 
-    A MIG instance takes its part of the placement units, amounts and replicas the larger part of memory and compute.
+    A MIG instance takes its part of the memory slices, amounts and replicas the larger part of memory and compute.
     """
     return sum(_milli(gpus[share.gpu], share) for share in shares)
 

@@ -66,7 +66,7 @@ def typical(mix: Iterable[tuple[Need, int]], *, cover_percent: int = FULL) -> tu
 def percent_of(asks: Sequence[Ask], gpu_type: GpuType) -> int | None:
     """Return the percent of one GPU of this type that one device of the asks takes, the largest; None if none serves.
 
-    An amount takes the larger of its parts of compute and memory, a MIG instance its part of the placement units, a
+    An amount takes the larger of its parts of compute and memory, a MIG instance its part of the memory slices, a
     client its part of the device's; all rounded up.
     """
     sizes = []

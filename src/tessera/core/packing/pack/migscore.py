@@ -1,6 +1,6 @@
 """Which MIG placement to create on which GPU: every policy as exact integer tables over a GPU's states.
 
-The state of a GPU in MIG mode is an int: a bit per placement unit that is taken, and above them a bit per kind of
+The state of a GPU in MIG mode is an int: a bit per memory slice that is taken, and above them a bit per kind of
 `GpuModel.at_most_one` whose one instance exists. A policy is a value of states, and a placement scores what the value
 changes by. Across a fleet the GPU with the highest score wins, ties to the first in node and GPU order. Equal states
 score equally, so a fleet is a histogram of states and a decision is one look-up per state present.
@@ -332,7 +332,7 @@ def _max_room(shape: _Shape, _weights: _Ints, _churn: int) -> _Choice:
 def _fragmentation(shape: _Shape, weights: _Ints) -> _Ints:
     """Return, by class, the free units that remain when one kind takes all it can, summed over the mix.
 
-    FGD's fragmentation with placement units for GPU milli.
+    FGD's fragmentation with memory slices for GPU milli.
     Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023.
     """
     return weights @ (shape.free - shape.room * shape.sizes[:, np.newaxis])

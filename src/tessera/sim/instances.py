@@ -12,12 +12,12 @@ class Instances:
     An instance stays when its pod leaves, until an overlapping one is created or its GPU is used without MIG.
 
     Attributes:
-        made: how many had to be created so far.
+        created: how many had to be created so far.
 
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.made = 0
+        self.created = 0
         self._sizes = [
             {gpu.index: {profile.name: profile.size for profile in gpu.model.profiles} for gpu in node.gpus}
             for node in snapshot.nodes
@@ -31,7 +31,7 @@ class Instances:
         numbers = {node.name: number for number, node in enumerate(snapshot.nodes)}
         for running in snapshot.running:
             self.hold(numbers[running.assignment.node], running.assignment.shares)
-        self.made = 0
+        self.created = 0
 
     def __bool__(self) -> bool:
         """Return whether any GPU of the fleet can have instances."""
@@ -39,11 +39,11 @@ class Instances:
 
     def hold(self, node: int, shares: tuple[Share, ...]) -> int:
         """Note that a pod gets these shares; return the most instances that one GPU must create for it."""
-        cuts: dict[int, int] = {}
+        created: dict[int, int] = {}
         for share in shares:
-            cuts[share.gpu] = cuts.get(share.gpu, 0) + self._hold_one((node, share.gpu), share)
-        self.made += sum(cuts.values())
-        return max(cuts.values(), default=0)
+            created[share.gpu] = created.get(share.gpu, 0) + self._hold_one((node, share.gpu), share)
+        self.created += sum(created.values())
+        return max(created.values(), default=0)
 
     def _hold_one(self, gpu: tuple[int, int], share: Share) -> int:
         if share.profile is None or share.start is None:
