@@ -61,7 +61,7 @@ def _testbed(name: str) -> Cluster:
 def _running(name: str) -> Cluster:
     testbed = _testbed(name)
     if not testbed.running:
-        raise Unavailable(f"testbed {name}", found="not running", wanted="a running one", accepted="scripts/testbed up")
+        raise Unavailable(f"testbed {name}", found="not running", expected="a running one", hint="scripts/testbed up")
     return testbed
 
 
@@ -77,7 +77,7 @@ def main(context: click.Context, name: str) -> None:
     Needs root on Linux. The first `up` builds Kubernetes, which takes about seven minutes; later ones take seconds.
     """
     if not name.replace("-", "").isalnum():
-        raise InvalidInput("--name", found=name, wanted="letters, digits and -")
+        raise InvalidInput("--name", found=name, expected="letters, digits and -")
     context.obj = name
 
 
@@ -174,7 +174,7 @@ def run(name: str, node: str, command: tuple[str, ...]) -> None:
     found = next((one for one in testbed.nodes if one.name == node), None)
     if found is None or not found.running:
         names = ", ".join(one.name for one in testbed.nodes if one.running)
-        raise InvalidInput("--node", found=node, wanted="a node that runs", accepted=names or "none runs")
+        raise InvalidInput("--node", found=node, expected="a node that runs", hint=names or "none runs")
     line = found.command(*command)
     os.execvpe(line[0], line, found.environment())  # noqa: S606
 

@@ -143,8 +143,8 @@ class Cluster:
                 raise Conflict(
                     f"testbed {self.folder.name}",
                     found=f"running with {record.wanted}",
-                    wanted=str(wanted),
-                    accepted="scripts/testbed down, then up",
+                    expected=str(wanted),
+                    hint="scripts/testbed down, then up",
                 )
             if not self.running:
                 self._clean()
@@ -170,7 +170,7 @@ class Cluster:
         """
         done = self._kubectl(arguments, input_text)
         if done.returncode:
-            raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), wanted="success")
+            raise Unavailable(f"kubectl {' '.join(arguments)}", found=done.stderr.strip(), expected="success")
         return done.stdout
 
     def get(self, *arguments: str) -> Any:
@@ -195,15 +195,15 @@ class Cluster:
 
     def _check(self, wanted: Wanted) -> None:
         if not 0 <= wanted.nodes <= MOST_NODES:
-            raise InvalidInput("nodes", found=str(wanted.nodes), wanted=f"0 to {MOST_NODES}")
+            raise InvalidInput("nodes", found=str(wanted.nodes), expected=f"0 to {MOST_NODES}")
         if wanted.gpus:
             gpus_of(wanted.gpus)
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
-            raise InvalidInput("run folder", found=str(self.folder), wanted=what)
+            raise InvalidInput("run folder", found=str(self.folder), expected=what)
         for path in (self.folder, self.bin, Path(sys.prefix)):
             if any(path.resolve().is_relative_to(hidden) for hidden in _HIDDEN):
-                raise InvalidInput("folder", found=str(path), wanted=f"outside of {', '.join(_HIDDEN)}")
+                raise InvalidInput("folder", found=str(path), expected=f"outside of {', '.join(_HIDDEN)}")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -211,7 +211,7 @@ class Cluster:
         parent = self.folder.parent
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if parent.stat().st_uid != os.getuid():
-            raise Conflict(str(parent), found="a folder of another user", wanted="our own", accepted="another folder")
+            raise Conflict(str(parent), found="a folder of another user", expected="our own", hint="another folder")
         with (parent / f"{self.folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -411,7 +411,7 @@ class Cluster:
         while (left := remove_cgroup(self.cgroup)) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left:
-            raise Unavailable("control groups", found=", ".join(map(str, left)), wanted="none", accepted="down again")
+            raise Unavailable("control groups", found=", ".join(map(str, left)), expected="none", hint="down again")
         self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -421,8 +421,8 @@ class Cluster:
             raise Conflict(
                 f"run folder {self.folder}",
                 found=f"something mounted on {busy[0]}",
-                wanted="no mounts in it",
-                accepted=f"umount {busy[0]}, then down again",
+                expected="no mounts in it",
+                hint=f"umount {busy[0]}, then down again",
             )
         if self.folder.exists():
             shutil.rmtree(self.folder)

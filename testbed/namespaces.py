@@ -87,7 +87,9 @@ class Namespaces(msgspec.Struct, frozen=True):
             [*self.enter(), *command], capture_output=True, text=True, check=False, input=input_text, env=environment()
         )
         if done.returncode:
-            raise Unavailable(" ".join(command[:4]), found=done.stderr.strip() or done.stdout.strip(), wanted="success")
+            raise Unavailable(
+                " ".join(command[:4]), found=done.stderr.strip() or done.stdout.strip(), expected="success"
+            )
         return done.stdout
 
 
@@ -112,7 +114,7 @@ def build_waiter(target: Path) -> Path:
             ["gcc", "-O2", "-static", "-o", str(target), str(source)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise Unavailable("compiler gcc", found=done.stderr.strip(), wanted="a static program")
+            raise Unavailable("compiler gcc", found=done.stderr.strip(), expected="a static program")
     return target
 
 
@@ -143,7 +145,7 @@ def _hold(
 
     def settled() -> bool:
         if not process.alive:
-            raise Unavailable(f"namespaces {name}", found=processes.last_words(name), wanted="their first process")
+            raise Unavailable(f"namespaces {name}", found=processes.last_words(name), expected="their first process")
         return Path(f"/proc/{process.pid}/exe").readlink().name == waiter.name
 
     until(f"namespaces {name}", settled, timeout_s=10, found=lambda: processes.last_words(name))

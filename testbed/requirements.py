@@ -55,4 +55,4 @@ def check_machine() -> None:
     lack = missing()
     if lack:
         wanted = "Linux, root, and what `apt-get install` calls " + " ".join(sorted(set(PACKAGES.values())))
-        raise Unsupported("this machine", found=lack, wanted=wanted)
+        raise Unsupported("this machine", found=lack, expected=wanted)

@@ -96,7 +96,7 @@ def test_a_later_process_with_the_same_number_is_another() -> None:
 
 
 def test_waiting_ends_at_its_deadline() -> None:
-    with pytest.raises(Unavailable, match=r"the moon: found not yet, wanted ready within 0\.1 s"):
+    with pytest.raises(Unavailable, match=r"the moon: not yet; expected ready within 0\.1 s"):
         until("the moon", lambda: False, timeout_s=0.1)
 
 
@@ -197,8 +197,8 @@ def test_there_is_no_version_where_there_is_no_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "nodes", "want"),
     [
-        ("/var/tmp/x", -1, "nodes: found -1"),
-        ("/var/tmp/x", 100, "wanted 0 to 99"),
+        ("/var/tmp/x", -1, "nodes: -1"),
+        ("/var/tmp/x", 100, "expected 0 to 99"),
         ("/var/tmp/" + "x" * 60, 1, "at most 48 characters"),
         ("/run/x", 1, "outside of /run"),
     ],

@@ -21,27 +21,27 @@ def shown(value: object) -> str:
 
 
 class TesseraError(Exception):
-    """Any error Tessera raises on purpose. Its text names object, found, wanted and accepted.
+    """Any error Tessera raises on purpose. Its text names the object, what was found, what was expected, and a hint.
 
     Args:
         subject: the object the error is about, with its place: `pods.yaml, document 2, line 7: limit nvidia.com/gpu`.
         found: what was there, as the user wrote it.
-        wanted: what was expected in its place.
-        accepted: what would be accepted, or what to do next; left out of the text when empty.
+        expected: what should be in its place.
+        hint: what would be accepted, or what to do next; left out of the text when empty.
 
     """
 
-    def __init__(self, subject: str, *, found: str, wanted: str, accepted: str = "") -> None:
+    def __init__(self, subject: str, *, found: str, expected: str, hint: str = "") -> None:
         self.subject = subject
         self.found = found
-        self.wanted = wanted
-        self.accepted = accepted
-        super().__init__(subject, found, wanted, accepted)
+        self.expected = expected
+        self.hint = hint
+        super().__init__(subject, found, expected, hint)
 
     def __str__(self) -> str:
-        """Return one line: subject, found, wanted and, when there is one, what is accepted."""
-        text = f"{self.subject}: found {self.found}, wanted {self.wanted}"
-        return f"{text}; accepted: {self.accepted}" if self.accepted else text
+        """Return one line: subject, cause, what was expected, and the hint where there is one."""
+        text = f"{self.subject}: {self.found}; expected {self.expected}"
+        return f"{text}; hint: {self.hint}" if self.hint else text
 
 
 class InvalidInput(TesseraError):

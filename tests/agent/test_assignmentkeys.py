@@ -257,7 +257,7 @@ async def test_one_pod_that_can_never_be_signed_keeps_no_node_from_serving(
 
     async def broken(kind: Kind, name: str, *args: Any, **more: Any) -> Object:
         if kind == PODS:
-            raise Unanswered("pod p", found="HTTP 500, request is too large", wanted="success")
+            raise Unanswered("pod p", found="HTTP 500, request is too large", expected="success")
         return await patch(kind, name, *args, **more)
 
     monkeypatch.setattr(machine.kube, "patch", broken)

@@ -178,7 +178,7 @@ async def test_cdi_files_that_cannot_be_read(places: Places) -> None:
     (folder / "d.json").write_text("")
     problems = (await look(places)).cdi_problems
     assert len(problems) == 4
-    assert "d.json: found nothing, wanted a CDI specification" in problems[3]
+    assert "d.json: nothing; expected a CDI specification" in problems[3]
     assert problems[1].endswith("b.yaml: Is a directory")
     assert "more than 8 MiB" in problems[2]
 
@@ -235,11 +235,11 @@ async def test_a_configuration_is_looked_at_and_not_kept(places: Places, root: P
 
 async def test_what_does_not_answer(places: Places) -> None:
     driver = MemoryDriver.of("T4")
-    refused = Unavailable("driver", found="a timeout", wanted="an answer")
+    refused = Unavailable("driver", found="a timeout", expected="an answer")
     driver.fail("inventory", refused)
     kube = MemoryKube()
     seen = await look(places, driver, kube)
     assert (seen.driver_problem, seen.node_problem) == (str(refused), f"there is no node {NODE}")
     assert (await look(places, driver, kube, "")).node_problem == ""
     kube.stop()
-    assert "wanted" in (await look(places, driver, kube)).node_problem
+    assert "expected" in (await look(places, driver, kube)).node_problem

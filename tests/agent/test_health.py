@@ -17,7 +17,7 @@ from tessera.core.node.nodesharing import Entry, NodeSharing, effective
 from tessera.errors import Unavailable
 
 SMALL, LARGE = Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")
-SILENT = Unavailable("GPU driver", found="none", wanted="an answer")
+SILENT = Unavailable("GPU driver", found="none", expected="an answer")
 BAD = 63
 
 

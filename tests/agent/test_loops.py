@@ -25,7 +25,7 @@ class Work:
         mine = self.begun
         await self.may_end.wait()
         if mine == 3:
-            raise Unavailable("work", found="too much", wanted="less")
+            raise Unavailable("work", found="too much", expected="less")
         return mine
 
 
@@ -78,7 +78,7 @@ async def test_a_loop_goes_on_when_a_call_is_ended_and_ends_when_it_is_told_to()
 
 
 @pytest.mark.parametrize(
-    "error", [InvalidInput("b", found="422", wanted="200"), Unavailable("b", found="503", wanted="200")]
+    "error", [InvalidInput("b", found="422", expected="200"), Unavailable("b", found="503", expected="200")]
 )
 async def test_one_that_cannot_be_acted_on_keeps_none_of_the_others_from_it(error: TesseraError) -> None:
     done: list[str] = []

@@ -234,7 +234,7 @@ class Refusing(MemoryKube):
         self, kind: Kind, name: str, body: Object, *, namespace: str = "", subresource: Subresource = ""
     ) -> Object:
         if name in self._names:
-            raise InvalidInput(f"pod {name}", found="HTTP 422, Too long", wanted="success")
+            raise InvalidInput(f"pod {name}", found="HTTP 422, Too long", expected="success")
         return await super().patch(kind, name, body, namespace=namespace, subresource=subresource)
 
 

@@ -122,7 +122,7 @@ async def test_a_gpu_that_was_lost_before_fails_the_label_until_it_is_back(machi
 # sentence: (mig-parted's file, what the node's condition says)
 BAD_FILES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "No such file"),
-    "two documents": (b"version: v1\n---\nversion: v1\n", "found 2 documents, wanted one document"),
+    "two documents": (b"version: v1\n---\nversion: v1\n", "2 documents; expected one document"),
     "no text": (b"\xff\xff", "mig.yaml"),
     "far too large": (b" " * ((1 << 20) + 1), "more than 1 MiB"),
 }
@@ -301,7 +301,7 @@ async def test_a_reboot_that_changes_nothing_is_not_asked_for_again_by_the_next_
 async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: Machine) -> None:
     machine.kube.stop()
     for _ in range(3):
-        machine.driver.fail("inventory", Unavailable("driver", found="no answer", wanted="an answer"))
+        machine.driver.fail("inventory", Unavailable("driver", found="no answer", expected="an answer"))
     with capture_logs() as logs:
         async with machine.agent():
             await until_logged(logs, "look_again", what="follow")

@@ -29,7 +29,7 @@ async def test_what_is_begun_outlives_who_asked_for_it() -> None:
 async def test_who_waits_is_told_what_went_wrong() -> None:
     async def act() -> None:
         await asyncio.sleep(0)
-        raise Conflict("GPU 0", found="a user", wanted="none")
+        raise Conflict("GPU 0", found="a user", expected="none")
 
     undisturbed = Undisturbed()
     with pytest.raises(Conflict, match="a user"):

@@ -47,6 +47,6 @@ async def test_it_is_not_measured_more_often_than_said() -> None:
 async def test_what_the_driver_does_not_tell_is_left_out() -> None:
     driver = MemoryDriver.of("T4", "T4")
     inventory = await driver.inventory()
-    driver.fail("use", Unavailable("GPU", found="silence", wanted="an answer"))
+    driver.fail("use", Unavailable("GPU", found="silence", expected="an answer"))
     used = await UsedMemory(driver).read([shared(gpu) for gpu in inventory.gpus], inventory)
     assert [each.gpu for each in used] == [inventory.gpus[1].uuid]

@@ -104,43 +104,43 @@ def _merge_bomb() -> str:
 
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
-    "an unclosed bracket": ("a: [1, 2\n", "a.yaml, document 1, line 2, column 1: found broken syntax (did not find"),
+    "an unclosed bracket": ("a: [1, 2\n", "a.yaml, document 1, line 2, column 1: broken syntax (did not find"),
     "a tab for indentation": (
         "a:\n\tb: 1\n",
-        "document 1, line 2, column 1: found broken syntax (found character that",
+        "document 1, line 2, column 1: broken syntax (found character that",
     ),
     "the second document is broken": (
         "a: 1\n---\nb: c: d\n",
-        "a.yaml, document 2, line 3, column 5: found broken syntax",
+        "a.yaml, document 2, line 3, column 5: broken syntax",
     ),
-    "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: found character '\x07', wanted text without control"),
+    "a control character": ("a: 1\nb: ö\x07\n", r"a.yaml, line 2: character '\x07'; expected text without control"),
     "a duplicate key": (
         "a: 1\nb: 2\na: 3\n",
-        "document 1, line 3: found key 'a' again, after line 1, wanted each key once",
+        "document 1, line 3: key 'a' again, after line 1; expected each key once",
     ),
-    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: found key 'a' again"),
-    "an unknown tag": ("a: !!python/object:os.x y\n", "found tag 'tag:yaml.org,2002:python/object:os.x', wanted"),
-    "an unknown tag on a collection": ("a: !x [1]\n", "line 1: found tag '!x', wanted plain YAML"),
-    "bytes as a tag": ("a: !!binary aGk=\n", "line 1: found tag 'tag:yaml.org,2002:binary'"),
-    "a tag the value does not fit": ("a: !!int hello\n", "line 1: found 'hello', wanted a value of tag int"),
-    "a truth value that is none": ("a: !!bool maybe\n", "line 1: found 'maybe', wanted a value of tag bool"),
-    "a decimal that is none": ("a: !!float maybe\n", "line 1: found 'maybe', wanted a value of tag float"),
-    "an integer without end": (f"a: {'1' * 5000}\n", "wanted a value of tag int"),
-    "an integer without end in JSON": (f'{{"a": {"1" * 5000}}}', "document 1, line 1: found '1111"),
-    "deep nesting": ("[" * 500, "line 1: found more than 100 levels of nesting"),
-    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: found nesting without end"),
-    "aliases that multiply": (_bomb(), "line 7: found more than 2000000 values, aliases written out"),
-    "merges that multiply": (_merge_bomb(), "found more than 2000000 values, aliases written out"),
-    "an alias of nothing": ("a: *x\n", "line 1: found alias 'x', wanted an alias of a value that ended before"),
-    "an alias of itself": ("a: &x [*x]\n", "line 1: found alias 'x', wanted an alias of a value that ended before"),
-    "an alias of another document": ("a: &x 1\n---\nb: *x\n", "document 2, line 3: found alias 'x'"),
-    "a merge of a scalar": ("a:\n  <<: 5\n", "line 2: found a merge of something else"),
-    "a collection as a key": ("{{ .Values.name }}: x\n", "line 1: found a collection as a key"),
-    "an alias as a key": ("a: &x b\n*x : c\n", "line 2: found alias 'x' as a key"),
-    "not UTF-8": (b"a: 1\nb: \xff\n", "a.yaml, line 2: found byte 0xff at offset 8, wanted text in UTF-8"),
-    "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: found half of a surrogate pair"),
-    "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: found half of a surrogate pair"),
-    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: found key 'a' again"),
+    "a duplicate key in JSON": ('{"a": 1,\n "a": 2}', "a.yaml, document 1, line 2: key 'a' again"),
+    "an unknown tag": ("a: !!python/object:os.x y\n", "tag 'tag:yaml.org,2002:python/object:os.x'; expected"),
+    "an unknown tag on a collection": ("a: !x [1]\n", "line 1: tag '!x'; expected plain YAML"),
+    "bytes as a tag": ("a: !!binary aGk=\n", "line 1: tag 'tag:yaml.org,2002:binary'"),
+    "a tag the value does not fit": ("a: !!int hello\n", "line 1: 'hello'; expected a value of tag int"),
+    "a truth value that is none": ("a: !!bool maybe\n", "line 1: 'maybe'; expected a value of tag bool"),
+    "a decimal that is none": ("a: !!float maybe\n", "line 1: 'maybe'; expected a value of tag float"),
+    "an integer without end": (f"a: {'1' * 5000}\n", "expected a value of tag int"),
+    "an integer without end in JSON": (f'{{"a": {"1" * 5000}}}', "document 1, line 1: '1111"),
+    "deep nesting": ("[" * 500, "line 1: more than 100 levels of nesting"),
+    "nesting that exhausts the stack in JSON": ("[" * 200_000, "a.yaml, document 1: nesting without end"),
+    "aliases that multiply": (_bomb(), "line 7: more than 2000000 values, aliases written out"),
+    "merges that multiply": (_merge_bomb(), "more than 2000000 values, aliases written out"),
+    "an alias of nothing": ("a: *x\n", "line 1: alias 'x'; expected an alias of a value that ended before"),
+    "an alias of itself": ("a: &x [*x]\n", "line 1: alias 'x'; expected an alias of a value that ended before"),
+    "an alias of another document": ("a: &x 1\n---\nb: *x\n", "document 2, line 3: alias 'x'"),
+    "a merge of a scalar": ("a:\n  <<: 5\n", "line 2: a merge of something else"),
+    "a collection as a key": ("{{ .Values.name }}: x\n", "line 1: a collection as a key"),
+    "an alias as a key": ("a: &x b\n*x : c\n", "line 2: alias 'x' as a key"),
+    "not UTF-8": (b"a: 1\nb: \xff\n", "a.yaml, line 2: byte 0xff at offset 8; expected text in UTF-8"),
+    "half a surrogate": ("a: \ud800\n", "a.yaml, line 1: half of a surrogate pair"),
+    "half a surrogate in JSON": ('{"a": "\\ud800"}', "a.yaml, document 1: half of a surrogate pair"),
+    "a constant that is not JSON, as YAML": ('{"a": NaN, "a": 1}', "line 1: key 'a' again"),
 }
 
 
@@ -153,9 +153,9 @@ def test_text_is_refused_with_its_place(text: str | bytes, want: str) -> None:
 
 
 BROKEN_JSON = {
-    "a missing value": ('{\n "a": }', "a.json, document 1, line 2, column 7: found broken syntax (Expecting value)"),
-    "a constant of JavaScript": ('{"a": NaN}', "a.json, document 1: found broken syntax (NaN is not JSON)"),
-    "the second value": ("{} {", "a.json, document 2, line 1, column 5: found broken syntax"),
+    "a missing value": ('{\n "a": }', "a.json, document 1, line 2, column 7: broken syntax (Expecting value)"),
+    "a constant of JavaScript": ('{"a": NaN}', "a.json, document 1: broken syntax (NaN is not JSON)"),
+    "the second value": ("{} {", "a.json, document 2, line 1, column 5: broken syntax"),
 }
 
 
@@ -169,16 +169,16 @@ def test_a_json_file_gets_the_json_error(text: str, want: str) -> None:
 def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_MAX_YAML_CHARACTERS", 10)
     monkeypatch.setattr(documents, "_MAX_JSON_CHARACTERS", 20)
-    with pytest.raises(InvalidInput, match="found 14 characters of YAML, wanted at most 10; accepted: JSON"):
+    with pytest.raises(InvalidInput, match="14 characters of YAML; expected at most 10; hint: JSON"):
         documents.read("a.yaml", "a: 123456789ab")
-    with pytest.raises(InvalidInput, match="found 30 characters, wanted at most 20 of JSON"):
+    with pytest.raises(InvalidInput, match="30 characters; expected at most 20 of JSON"):
         documents.read("a.json", f'"{"x" * 28}"'.replace('"', "[", 1))
     assert documents.read("a.json", '{"a": 1234567}')[0].data == {"a": 1234567}
 
 
 @pytest.mark.parametrize(("text", "found"), [("", 0), ("a: 1\n---\nb: 2\n", 2), ("{}\n{}\n[]", 3), (b"---\n---\n", 0)])
 def test_where_one_document_is_wanted_others_are_counted(text: str | bytes, found: int) -> None:
-    with pytest.raises(InvalidInput, match=f"a.yaml: found {found} documents, wanted one document"):
+    with pytest.raises(InvalidInput, match=f"a.yaml: {found} documents; expected one document"):
         documents.one("a.yaml", text)
 
 

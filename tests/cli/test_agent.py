@@ -9,14 +9,14 @@ from tessera.cli import main
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        ([], "--node: found no name, wanted the name of this Node object"),
+        ([], "--node: no name; expected the name of this Node object"),
         (
             ["--node=n1", "--reboot-command=/nowhere/reboot now"],
-            "--reboot-command: found no program '/nowhere/reboot', wanted a program of this machine and its arguments",
+            "--reboot-command: no program '/nowhere/reboot'; expected a program of this machine and its arguments",
         ),
         (
             ["--node=n1", "--reboot-command=sh -c 'reboot"],
-            '--reboot-command: found "sh -c \'reboot", No closing quotation',
+            '--reboot-command: "sh -c \'reboot", No closing quotation',
         ),
     ],
 )

@@ -407,7 +407,7 @@ async def test_a_live_cluster_is_followed(*, served: bool) -> None:
 @pytest.mark.anyio
 async def test_what_cannot_be_shown_ends_the_following_with_its_own_error() -> None:
     def refuse(_: Cluster) -> None:
-        raise InvalidInput("node x", found="none", wanted="one")
+        raise InvalidInput("node x", found="none", expected="one")
 
     def fail(_: Cluster) -> None:
         raise ZeroDivisionError
@@ -432,9 +432,9 @@ def test_a_screen_shows_frames_and_why_there_is_no_newer_one(kind: str, monkeypa
     console = Console(width=60, height=20, force_terminal=bool(kind), color_system=None)
     cluster = read_cluster(as_fields(CLUSTER))
     with console.capture() as capture, Screen(console, counted) as screen:
-        screen.trouble(Unavailable("list pods", found="no answer", wanted="one"))
+        screen.trouble(Unavailable("list pods", found="no answer", expected="one"))
         screen.show(cluster)
-        screen.trouble(Unavailable("list nodes", found="no answer", wanted="one"))
+        screen.trouble(Unavailable("list nodes", found="no answer", expected="one"))
     got = capture.get()
     words = (
         "waiting for the cluster",

@@ -24,7 +24,7 @@ class Forbidding(MemoryKube):
 
     async def get(self, kind: Any, *rest: str) -> Object | None:
         if kind is CONFIG_MAPS:
-            raise Unavailable("configmaps", found="forbidden", wanted="rights")
+            raise Unavailable("configmaps", found="forbidden", expected="rights")
         return await super().get(kind, *rest)
 
 

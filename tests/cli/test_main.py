@@ -23,27 +23,27 @@ class Sorry(Conflict):
 
 ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
     "wrong input": (
-        lambda: InvalidInput("pod a", found="-1", wanted="a count"),
+        lambda: InvalidInput("pod a", found="-1", expected="a count"),
         2,
-        "error: pod a: found -1, wanted a count\n",
+        "error: pod a: -1; expected a count\n",
     ),
     "impossible here": (
-        lambda: Unsupported("gpu 0", found="T4", wanted="MIG"),
+        lambda: Unsupported("gpu 0", found="T4", expected="MIG"),
         3,
-        "error: gpu 0: found T4, wanted MIG\n",
+        "error: gpu 0: T4; expected MIG\n",
     ),
     "no answer": (
-        lambda: Unavailable("api", found="silence", wanted="nodes"),
+        lambda: Unavailable("api", found="silence", expected="nodes"),
         4,
-        "error: api: found silence, wanted nodes\n",
+        "error: api: silence; expected nodes\n",
     ),
-    "world changed": (lambda: Conflict("node a", found="v2", wanted="v1"), 5, "error: node a: found v2, wanted v1\n"),
-    "a kind of a branch": (lambda: Sorry("node a", found="v2", wanted="v1"), 5, "error: node a: found v2, wanted v1\n"),
-    "the root of the tree": (lambda: TesseraError("x", found="y", wanted="z"), 1, "error: x: found y, wanted z\n"),
+    "world changed": (lambda: Conflict("node a", found="v2", expected="v1"), 5, "error: node a: v2; expected v1\n"),
+    "a kind of a branch": (lambda: Sorry("node a", found="v2", expected="v1"), 5, "error: node a: v2; expected v1\n"),
+    "the root of the tree": (lambda: TesseraError("x", found="y", expected="z"), 1, "error: x: y; expected z\n"),
     "lines are joined": (
-        lambda: InvalidInput("pod", found="a\n  b", wanted="c"),
+        lambda: InvalidInput("pod", found="a\n  b", expected="c"),
         2,
-        "error: pod: found a b, wanted c\n",
+        "error: pod: a b; expected c\n",
     ),
     "wrong use, from inside": (
         lambda: click.BadParameter("no such policy"),
@@ -58,7 +58,7 @@ ERRORS: dict[str, tuple[Callable[[], BaseException], int, str]] = {
     "the disk is full": (
         lambda: OSError(errno.ENOSPC, "No space left on device"),
         4,
-        "error: the operating system: found No space left on device, wanted an answer\n",
+        "error: the operating system: No space left on device; expected an answer\n",
     ),
     "interrupted": (KeyboardInterrupt, 130, "\n"),
     "the reader went away": (lambda: BrokenPipeError(errno.EPIPE, "broken pipe"), 141, ""),
@@ -168,6 +168,6 @@ def test_the_lines_of_the_root_help_are_those_of_the_commands() -> None:
 
 
 def test_called_from_python_errors_are_left_alone(failing: Callable[[BaseException], None]) -> None:
-    failing(Conflict("node a", found="v2", wanted="v1"))
+    failing(Conflict("node a", found="v2", expected="v1"))
     with pytest.raises(Conflict):
         tessera.cli.main.main(["fail"], standalone_mode=False)

@@ -154,10 +154,10 @@ class Refusing(MemoryKube):
         return await super().get(kind, name, namespace)
 
 
-DOWN = Unavailable("the API server", found="no answer", wanted="one")
+DOWN = Unavailable("the API server", found="no answer", expected="one")
 WITHOUT: dict[str, tuple[tuple[str, ...], TesseraError | TimeoutError, str]] = {
     "no name": ((), DOWN, "no node name, from --node or NODE_NAME"),
-    "no API": (("--node", "n1"), DOWN, "the API server: found no answer"),
+    "no API": (("--node", "n1"), DOWN, "the API server: no answer"),
     "a silent API": (("--node", "n1"), TimeoutError(), "the API server did not answer within 10 s"),
 }
 
@@ -175,7 +175,7 @@ def test_without_assignments_units_stand_at_every_gpu_they_may_be_of(
 
 def test_a_cluster_without_the_kind_gpunode_counts_in_gib(tmp_path: Path) -> None:
     node = Node(card(), card(index=1), folder=tmp_path)
-    node.kube = Refusing(GPU_NODES, Unsupported("GPUNode", found="no such kind", wanted="it"))
+    node.kube = Refusing(GPU_NODES, Unsupported("GPUNode", found="no such kind", expected="it"))
     with_units(node)
     assert users(node, "--node", "n1") == [[], [{"pod": "ns/p"}]]
 
@@ -267,7 +267,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
         (
             (),
             2,
-            "--evict: found no node name, wanted the name of this node's Node object; accepted: --node or NODE_NAME",
+            "--evict: no node name; expected the name of this node's Node object; hint: --node or NODE_NAME",
         ),
         (("--node", "n2", "--timeout", "1"), 5, "pod ns/p is not evicted: it on node n1"),
     ],
@@ -284,7 +284,7 @@ def test_evictions_need_a_kubelet_and_a_cluster(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
     arguments = ["mig", "apply", "-c", "all-3g.20gb", "--evict", "--node", "n1"]
     without = CliRunner().invoke(main, [*arguments, *NO_KUBELET], obj=Means(driver=node.driver))
-    assert "--evict: found no kubelet at /nowhere/kubelet.sock, wanted the kubelet's PodResources" in without.stderr
+    assert "--evict: no kubelet at /nowhere/kubelet.sock; expected the kubelet's PodResources" in without.stderr
     missing = ["--kubeconfig", str(tmp_path / "none"), *NO_KUBELET]
     alone = CliRunner().invoke(main, [*arguments, *missing], obj=Means(driver=node.driver, record=node.record))
     assert (without.exit_code, alone.exit_code) == (2, 2)
@@ -295,7 +295,7 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
     node = Node(card(layout=HALVES), card(index=1), card(index=2, layout=()), folder=tmp_path)
     arguments = ("apply", "-c", "all-1g.5gb", "--mode-only")
     assert node.json("assert", "-c", "all-1g.5gb", "--mode-only", code=1)["differences"] == [
-        {"index": 1, "uuid": "GPU-1", "found": "MIG off", "wanted": "MIG on"}
+        {"index": 1, "uuid": "GPU-1", "found": "MIG off", "expected": "MIG on"}
     ]
     planned = node.json(*arguments, "--dry-run")["gpus"]
     assert [each["steps"] for each in planned] == [[], [{"do": "switch MIG on", "disturbs": []}], []]
@@ -309,31 +309,31 @@ def test_mode_only_switches_mig_and_leaves_instances(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "arguments", "code", "want"),
     [
-        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: found 'halves', wanted the name of"),
+        (card(layout=HALVES), ("apply", "-c", "halves"), 2, "MIG configuration: 'halves'; expected the name of"),
         (
             card(layout=HALVES),
             ("apply",),
             2,
-            "-c/--config: found no name, wanted the name of a configuration; accepted: those",
+            "-c/--config: no name; expected the name of a configuration; hint: those",
         ),
-        (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: found No such file"),
+        (card(layout=HALVES), ("apply", "-f", "missing.yaml"), 2, "missing.yaml: No such file"),
         (
             card(lost=True, layout=HALVES),
             ("apply", "-c", "all-1g.5gb"),
             4,
-            "found impossible: the driver has lost GPU 0",
+            "impossible: the driver has lost GPU 0",
         ),
         (
             card(pending=True),
             ("apply", "-c", "all-1g.5gb"),
             4,
-            "found needs reset: GPU 0: MIG mode changes to on at the next",
+            "needs reset: GPU 0: MIG mode changes to on at the next",
         ),
         (
             card(layout=HALVES),
             ("restore", "--checkpoint", "none.json"),
             2,
-            "none.json: found no such file, wanted a checkpoint",
+            "none.json: no such file; expected a checkpoint",
         ),
     ],
 )
@@ -347,9 +347,9 @@ def test_refusals_say_what_to_do(
 
 def test_a_failed_step_is_told_and_the_former_layout_restored(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN), folder=tmp_path)
-    node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", wanted="no fault"))
+    node.driver.fail("create_instance", Unavailable("GPU 0", found="a fault", expected="no fault"))
     result = node.run("apply", "-f", str(node.file), "--checkpoint", str(tmp_path / "mig.json"), code=4)
-    assert "found failed: GPU 0: creating 3g.20gb at 0 failed: a fault" in result.stderr
+    assert "failed: GPU 0: creating 3g.20gb at 0 failed: a fault" in result.stderr
     assert "the former layout is in force" in result.stderr
     assert node.layouts() == [SEVEN]
     assert not (tmp_path / "mig.json").exists()
@@ -362,7 +362,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_beside_what_was_done(tmp_pa
     result = node.run(*given, code=4)
     assert "done" in result.stdout
     assert "error: the layout is applied, but its checkpoint could not be written: " in result.stderr
-    assert "wanted a checkpoint that can be written" in result.stderr
+    assert "expected a checkpoint that can be written" in result.stderr
     assert node.layouts() == [SEVEN]
     assert json.loads(node.run(*given, "-o", "json", code=4).stdout)["gpus"][0]["result"] == "unchanged"
     (tmp_path / "file").unlink()
@@ -378,7 +378,7 @@ def test_while_another_process_changes_a_gpu_nothing_is_done_and_it_is_named(tmp
             return await asyncio.to_thread(node.run, "apply", "-c", "all-1g.5gb", code=5)
 
     result = asyncio.run(beside())
-    assert "error: GPU GPU-1: found its layout being changed by `" in result.stderr
+    assert "error: GPU GPU-1: its layout being changed by `" in result.stderr
     assert f"` (pid {os.getpid()}, since 2" in result.stderr
     assert node.layouts() == [None, None]
     node.run("apply", "-f", str(node.file), "-c", "half-half")
@@ -411,7 +411,7 @@ def test_who_is_not_root_has_locks_of_their_own(tmp_path: Path, monkeypatch: pyt
 def test_a_file_with_several_documents_is_refused(tmp_path: Path) -> None:
     node = Node(card(), folder=tmp_path)
     node.file.write_text(f"{FILE}---\n{FILE}")
-    assert "found 2 documents, wanted one" in node.run("list", "-f", str(node.file), code=2).stderr
+    assert "2 documents; expected one" in node.run("list", "-f", str(node.file), code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_assert_tells_what_differs(tmp_path: Path) -> None:
     assert node.json("assert", "-f", str(node.file), code=1) == {
         "configuration": "half-half",
         "applied": False,
-        "differences": [{"index": 0, "uuid": "GPU-0", "found": "1g.5gb at 0, 1g.5gb at 1", "wanted": "2 x 3g.20gb"}],
+        "differences": [{"index": 0, "uuid": "GPU-0", "found": "1g.5gb at 0, 1g.5gb at 1", "expected": "2 x 3g.20gb"}],
     }
     assert "1g.5gb at 0, 1g.5gb at 1" in node.run("assert", "-f", str(node.file), code=1).stdout
     assert node.run("assert", "-c", "all-enabled", "--mode-only").stdout == ""
@@ -503,7 +503,7 @@ def test_a_gpu_that_was_lost_before_fails_what_is_about_it(tmp_path: Path, monke
     text = shown("apply", "-c", "all-1g.5gb", "--checkpoint", str(tmp_path / "none"), code=4)
     assert "0 impossible" in text
     assert "1 A100-40GB done" in text
-    assert "1 of 2 GPUs: found impossible: the driver has lost GPU 0; reset it or reboot the node" in text
+    assert "1 of 2 GPUs: impossible: the driver has lost GPU 0; reset it or reboot the node" in text
     assert not (tmp_path / "none").exists(), "it would lack a GPU"
     assert "0 the GPU is lost" in shown("assert", "-c", "all-1g.5gb", code=1)
     assert "0 impossible" in shown("apply", "-c", "all-1g.5gb", "--dry-run")

@@ -113,8 +113,8 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(output: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "error: GPU model: found 'A100', wanted a GPU model that Tessera knows; "
-        "accepted: A100-40GB, A100-80GB; `tessera profiles` lists all\n"
+        "error: GPU model: 'A100'; expected a GPU model that Tessera knows; "
+        "hint: A100-40GB, A100-80GB; `tessera profiles` lists all\n"
     )
 
 

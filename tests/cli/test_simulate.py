@@ -176,20 +176,20 @@ def test_figures_are_written_into_a_new_folder(folder: Path, tmp_path: Path) -> 
 
 # sentence: (words after the folder, what the error says)
 WRONG = {
-    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "accepted: tiny"),
+    "an unknown trace lists those there are": (["--trace", "huge", "--policy", "random"], "hint: tiny"),
     "an unknown policy lists those there are": (["--trace", "tiny", "--policy", "best"], "'first-fit'"),
     "a ratio of nothing": (["--trace", "tiny", "--policy", "random", "--ratio", "0"], "range 0<x<=100"),
     **{
         f"{option} of {number}": (["--trace", "tiny", option, number], "error: Invalid value for")
         for option, number in (("--ratio", "nan"), ("--load", "nan"), ("--load", "inf"), ("--create-s", "nan"))
     },
-    "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: found no --load"),
-    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: found --load as well"),
+    "lifetimes without a load": (["--trace", "tiny", "--lifetimes", "3"], "--lifetimes: no --load"),
+    "a ratio beside a load": (["--trace", "tiny", "--ratio", "2", "--load", "1"], "--ratio: --load as well"),
     "a log in the place of a folder": (["--trace", "tiny", "--policy", "random", "--log", "/"], "Is a directory"),
     "a negative seed": (["--trace", "tiny", "--seed", "-1"], "--seed"),
     "two logs in one stream": (
         ["--trace", "tiny", "--policy", "random", "--policy", "fgd", "--log", "-"],
-        "found 2 policies",
+        "2 policies",
     ),
     "a log in no folder": (
         ["--trace", "tiny", "--policy", "random", "--log", "no/where/run"],

@@ -347,7 +347,7 @@ class GpuSuite:
     async def test_a_strange_uuid_is_named_and_those_that_there_are(self, world: World) -> None:
         a100, _ = await read(world)
         for call in (world.driver.processes, world.driver.use):
-            with pytest.raises(InvalidInput, match=f"GPU-none: .*accepted: {a100.uuid}, GPU-"):
+            with pytest.raises(InvalidInput, match=f"GPU-none: .*hint: {a100.uuid}, GPU-"):
                 await call("GPU-none")
         with pytest.raises(InvalidInput, match="GPU-none"):
             await world.driver.create_instance("GPU-none", SMALL)

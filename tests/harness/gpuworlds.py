@@ -13,7 +13,7 @@ from tessera.sim.nvmlsim import Machine, Process
 Start = Callable[..., Machine]
 """Makes the machine that NVML will show."""
 QUICK = Deadlines(events_s=0.01)
-SILENT = Unavailable("GPU driver", found="none", wanted="an answer within the deadline")
+SILENT = Unavailable("GPU driver", found="none", expected="an answer within the deadline")
 
 
 class MemoryWorld:

@@ -48,13 +48,13 @@ class Machine:
     async def _suffer(self, call: str) -> int:
         fate = 3 if call in self.hangs else 1 if call in self.refuses else self.fate()
         if fate == 1:
-            raise Unavailable(call, found="a fault", wanted="no fault")
+            raise Unavailable(call, found="a fault", expected="no fault")
         if fate == 3:
             await asyncio.sleep(HANGS)
         if fate == 5:
             raise Death
         if fate == 7 and isinstance(self.driver, MemoryDriver) and call in {"create_instance", "destroy_instance"}:
-            self.driver.fail(call, Unavailable(call, found="a fault half way", wanted="no fault"), half_done=True)
+            self.driver.fail(call, Unavailable(call, found="a fault half way", expected="no fault"), half_done=True)
         if fate == 4 or (self.eager and call == "offer"):
             await self.take()
         return fate
@@ -62,7 +62,7 @@ class Machine:
     @staticmethod
     def _tell(fate: int) -> None:
         if fate == 2:
-            raise Unavailable("the driver", found="a fault after the deed", wanted="no fault")
+            raise Unavailable("the driver", found="a fault after the deed", expected="no fault")
         if fate == 6:
             raise Death
 

@@ -127,7 +127,7 @@ class GpuNode:
         try:
             pods.until_allocatable(self.cluster, self.node.name, wants, timeout_s)
         except Unavailable as error:
-            raise Unavailable(error.subject, found=f"{error.found}; {self.agent_log()}", wanted=str(wants)) from error
+            raise Unavailable(error.subject, found=f"{error.found}; {self.agent_log()}", expected=str(wants)) from error
 
     def mig_uuids(self) -> tuple[str, ...]:
         """Return the UUIDs of the MIG devices there are, sorted."""

@@ -113,7 +113,7 @@ def run(cluster: Cluster, *pods: dict[str, Any], timeout_s: int = 120) -> None:
     try:
         cluster.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={timeout_s}s")
     except Unavailable as error:
-        raise Unavailable("pods", found="; ".join(troubles(cluster)), wanted="ready") from error
+        raise Unavailable("pods", found="; ".join(troubles(cluster)), expected="ready") from error
 
 
 def troubles(cluster: Cluster) -> list[str]:

@@ -84,7 +84,7 @@ async def test_a_restart_of_the_kubelet_removes_sockets_and_keeps_what_pods_hold
 
 async def test_a_refusal_is_shown_on_the_pod(node_cluster: Cluster, node: Node) -> None:
     plugin = ScriptedPlugin("a")
-    plugin.refusal = Conflict("pod", found="none assigned here", wanted="an assignment")
+    plugin.refusal = Conflict("pod", found="none assigned here", expected="an assignment")
     server = await connect(plugin, node.device_plugins)
     await asyncio.to_thread(until_allocatable, node_cluster, node.name, [(RESOURCE, 1)])
     await asyncio.to_thread(node_cluster.apply, pod("refused", limits={RESOURCE: 1}))
@@ -92,5 +92,5 @@ async def test_a_refusal_is_shown_on_the_pod(node_cluster: Cluster, node: Node) 
     await asyncio.to_thread(node_cluster.kubectl, *wait)
     status = (await asyncio.to_thread(node_cluster.get, "pod", "refused"))["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert "none assigned here, wanted an assignment" in status["message"]
+    assert "none assigned here; expected an assignment" in status["message"]
     await server.stop()

@@ -49,7 +49,7 @@ class Slow(ScriptedPlugin):
         self.inside.set()
         await self.goes_on.wait()
         if self.held & set(ids):
-            raise Conflict(f"device {ids}", found="a living pod that has it", wanted="nobody")
+            raise Conflict(f"device {ids}", found="a living pod that has it", expected="nobody")
         return Grant(env=(("IDS", ",".join(ids)),))
 
 
@@ -80,7 +80,7 @@ class Bed:
             if (await self.phase(name))[0] in wanted:
                 return
             await asyncio.sleep(0.1)
-        pytest.fail(f"{name} is {await self.phase(name)}, wanted {wanted}")
+        pytest.fail(f"{name} is {await self.phase(name)}; expected {wanted}")
 
     def checkpoint(self) -> list[str]:
         """Return the ids that pods have by the kubelet's checkpoint, sorted."""

@@ -116,12 +116,12 @@ async def test_a_pod_bound_by_others_meanwhile(kube: FaultyKube) -> None:
 
 
 LOST: dict[str, tuple[str, Exception, bool]] = {
-    "the claim is refused": ("patch", Unavailable("x", found="429", wanted="success"), False),
-    "the claim's answer is lost": ("patch", Unanswered("x", found="nothing", wanted="an answer"), False),
-    "the binding is refused for now": ("bind", Unavailable("x", found="429", wanted="success"), False),
-    "the binding is refused for good": ("bind", InvalidInput("x", found="422", wanted="success"), False),
-    "the binding conflicts, yet the pod is open": ("bind", Conflict("x", found="409", wanted="success"), False),
-    "the binding's answer is lost": ("bind", Unanswered("x", found="nothing", wanted="an answer"), True),
+    "the claim is refused": ("patch", Unavailable("x", found="429", expected="success"), False),
+    "the claim's answer is lost": ("patch", Unanswered("x", found="nothing", expected="an answer"), False),
+    "the binding is refused for now": ("bind", Unavailable("x", found="429", expected="success"), False),
+    "the binding is refused for good": ("bind", InvalidInput("x", found="422", expected="success"), False),
+    "the binding conflicts, yet the pod is open": ("bind", Conflict("x", found="409", expected="success"), False),
+    "the binding's answer is lost": ("bind", Unanswered("x", found="nothing", expected="an answer"), True),
 }
 
 

@@ -26,7 +26,7 @@ async def test_what_is_claimed_for_a_pod_is_not_in_its_own_way(path: str) -> Non
     async with servers(kube, 2) as running:
         first, *others = [await make_pod(kube, name, LARGE) for name in ("p", "q", "r")]
         await settle()
-        kube.faults = {"bind": [Unanswered("x", found="nothing", wanted="an answer")]}
+        kube.faults = {"bind": [Unanswered("x", found="nothing", expected="an answer")]}
         assert await running[0].bind(first, "a") != ""
         assert await running[0].bind(others[0], "a") == ""
         await settle()

@@ -162,7 +162,7 @@ async def test_pods_claimed_for_together_fail_together(kube: FaultyKube) -> None
     async with servers(kube) as (server,):
         pods = [await make_pod(kube, f"p{index}", LARGE) for index in range(4)]
         await settle()
-        kube.faults = {"patch": [Unanswered("x", found="nothing", wanted="an answer") for _ in range(2)]}
+        kube.faults = {"patch": [Unanswered("x", found="nothing", expected="an answer") for _ in range(2)]}
         errors = await asyncio.gather(*(server.bind(each, "a") for each in pods))
         assert sum(error == "" for error in errors) <= 2
         await settle()
@@ -266,7 +266,7 @@ async def test_a_claim_whose_server_died_is_looked_into_after_two_minutes(kube: 
         assert len(await claims(kube)) == 2
         await MemoryKube.bind(kube, "q", "ns", uid=dead[1].uid, node="a", annotations={})
         clock.now_s += 21
-        kube.faults = {"get": [Unavailable("x", found="429", wanted="success")]}
+        kube.faults = {"get": [Unavailable("x", found="429", expected="success")]}
         await server.server.claimer.sweep()
         assert len(await claims(kube)) == 2, "what could not be looked into is kept"
         await server.server.claimer.sweep()

@@ -101,7 +101,7 @@ async def test_what_was_signed_by_a_key_made_just_now_never_looks_free(kube: Mem
 async def test_the_api_does_not_answer_while_it_is_asked(kube: MemoryKube, monkeypatch: pytest.MonkeyPatch) -> None:
     async with servers(kube) as (server,):
         view, get = server.server.view, kube.get
-        failures: Iterator[Exception] = iter([Unavailable("API", found="silence", wanted="an answer")])
+        failures: Iterator[Exception] = iter([Unavailable("API", found="silence", expected="an answer")])
 
         async def failing(*args: Any, **more: Any) -> Object | None:
             for error in failures:
@@ -128,7 +128,7 @@ async def test_doubted_shares_close_no_gpu_for_others() -> None:
     async with servers(kube) as (server,):
         waiting, view = await make_pod(kube, "p", LARGE), server.server.view
         await settle()
-        kube.faults["get"] = [Unavailable("API", found="silence", wanted="an answer")] * 99
+        kube.faults["get"] = [Unavailable("API", found="silence", expected="an answer")] * 99
         forged = {"whole": WHOLE, "much": share(0, 40000), "absent": share(7, 1024), "mig": cut(0, "1g.5gb", 0)}
         for name, shares in forged.items():
             await kube.create(PODS, signed(pod(name, FULL, shares, node="a"), STRANGER))

@@ -173,7 +173,7 @@ async def test_nothing_is_bound_while_the_key_that_signs_does_not_count() -> Non
         await settle()
 
         async def revoke() -> None:
-            kube.faults["get"] = [Unavailable("API", found="silence", wanted="an answer")] * 99
+            kube.faults["get"] = [Unavailable("API", found="silence", expected="an answer")] * 99
             await MemoryKube.patch(kube, CONFIG_MAPS, KEYS, {"data": {stolen: None}}, namespace=NAMESPACE)
             await settle()
 
@@ -307,7 +307,7 @@ async def test_a_secret_without_a_key_is_said_and_nothing_is_bound_before_there_
         await settle()
         code, text = await server.get("/readyz")
         assert code == 503
-        assert "found no private key in data.seed" in text
+        assert "no private key in data.seed" in text
         with pytest.raises(Unavailable, match="not read yet"):
             _ = server.server.key.signer
         await kube.delete(SECRETS, SECRET, namespace=NAMESPACE)

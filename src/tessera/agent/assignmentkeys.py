@@ -148,7 +148,9 @@ class AssignmentKeys:
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations for a pod of this node, signed where an assignment is among them."""
         if self._signer is None:
-            raise Unavailable(f"node {self._node}", found="no key to sign with yet", wanted="one that was read or made")
+            raise Unavailable(
+                f"node {self._node}", found="no key to sign with yet", expected="one that was read or made"
+            )
         return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
 
     def _read(self) -> bytes | None:
@@ -178,6 +180,8 @@ class AssignmentKeys:
             partial.rename(self._path)
         except OSError as error:
             raise Unavailable(
-                str(self._path), found=error.strerror or "an error", wanted="a place for the key that signs assignments"
+                str(self._path),
+                found=error.strerror or "an error",
+                expected="a place for the key that signs assignments",
             ) from error
         self._log.info("key_made", file=str(self._path))

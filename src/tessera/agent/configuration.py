@@ -180,10 +180,10 @@ class ConfigurationFiles:
             raise InvalidInput(
                 f"label {CONFIG_LABEL}" if label else "default configuration",
                 found=shown(wanted),
-                wanted="--sharing-config, a directory with that file"
+                expected="--sharing-config, a directory with that file"
                 if root is None
                 else f"the name of a file in {root}",
-                accepted=", ".join(sorted(keys)) or "none: there are no files",
+                hint=", ".join(sorted(keys)) or "none: there are no files",
             )
         name = wanted or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
         return name, keys.get(name)
@@ -240,7 +240,7 @@ def _content(path: Path) -> str:
     try:
         return read_file(path).decode()
     except UnicodeDecodeError as error:
-        raise InvalidInput(str(path), found="bytes that are not UTF-8", wanted="YAML or JSON") from error
+        raise InvalidInput(str(path), found="bytes that are not UTF-8", expected="YAML or JSON") from error
 
 
 def _decided(texts: _Texts, gpus: Sequence[GpuFacts], common: Declared) -> Decision:

@@ -163,7 +163,7 @@ class GpuNodeLink:
         """
         found = await self._kube.get(GPU_NODES, self._node) or await self._make(node)
         if found is None:
-            raise Unavailable(f"GPUNode {self._node}", found="none yet", wanted="the one that another process made")
+            raise Unavailable(f"GPUNode {self._node}", found="none yet", expected="the one that another process made")
         self._replaced = bool(self.offered()) and _uid(found) != self._offered_in
         state = read_gpu_node(found)
         self._keys_read = state.assignment_keys
@@ -187,8 +187,8 @@ class GpuNodeLink:
             raise Unsupported(
                 f"GPUNode {self._node}",
                 found="a kind without the field status.offered",
-                wanted="the kind as this agent knows it, without which nothing is offered by name",
-                accepted="kubectl apply --server-side -f deploy/crds",
+                expected="the kind as this agent knows it, without which nothing is offered by name",
+                hint="kubectl apply --server-side -f deploy/crds",
             )
         self._log.info("offered_written", devices=len(keys))
 

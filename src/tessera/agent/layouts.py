@@ -136,8 +136,8 @@ class Layouts:
             raise Conflict(
                 f"GPU {gpu}",
                 found="MIG on, as its layout is fixed",
-                wanted="MIG off, for an amount of its memory",
-                accepted="a pod that asks for one of its MIG instances",
+                expected="MIG off, for an amount of its memory",
+                hint="a pod that asks for one of its MIG instances",
             )
         if left:
             by_s = asyncio.get_running_loop().time() + _INSTANCE_S
@@ -199,7 +199,7 @@ class Layouts:
         try:
             content = read_file(path)
         except OSError as error:
-            raise InvalidInput(str(path), found=error.strerror or str(error), wanted="a mig-parted file") from error
+            raise InvalidInput(str(path), found=error.strerror or str(error), expected="a mig-parted file") from error
         if content != self._read[0]:
             self._read = content, migparted.read(documents.one(str(path), content))
         return self._read[1]

@@ -30,7 +30,9 @@ def read_file(path: Path, most_bytes: int = 1 << 20) -> bytes:
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise InvalidInput(printable(path), found=f"more than {most_bytes >> 20} MiB", wanted="a file of at most that")
+        raise InvalidInput(
+            printable(path), found=f"more than {most_bytes >> 20} MiB", expected="a file of at most that"
+        )
     return content
 
 

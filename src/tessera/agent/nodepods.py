@@ -121,5 +121,5 @@ class NodePods:
         raise Unavailable(
             "the record of devices",
             found=f"no entry for {', '.join(missing[:3])}, which run{'s' if len(missing) == 1 else ''} with devices",
-            wanted="all pods of this node; a kubelet that has just started has not read them yet",
+            expected="all pods of this node; a kubelet that has just started has not read them yet",
         )

@@ -111,7 +111,7 @@ def read(source: str, text: str | bytes) -> tuple[Document, ...]:
     if len(characters) > _MAX_YAML_CHARACTERS:
         found = f"{len(characters)} characters of YAML"
         raise InvalidInput(
-            source, found=found, wanted=f"at most {_MAX_YAML_CHARACTERS}", accepted="JSON, which may be larger"
+            source, found=found, expected=f"at most {_MAX_YAML_CHARACTERS}", hint="JSON, which may be larger"
         )
     return tuple(document for document in _read_yaml(source, characters) if document.data is not None)
 
@@ -125,7 +125,7 @@ def one(source: str, text: str | bytes) -> Document:
     """
     found = read(source, text)
     if len(found) != 1:
-        raise InvalidInput(source, found=f"{len(found)} documents", wanted="one document")
+        raise InvalidInput(source, found=f"{len(found)} documents", expected="one document")
     return found[0]
 
 
@@ -159,10 +159,10 @@ def _decode(source: str, text: str | bytes) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise InvalidInput(f"{source}, line {line}", found=found, wanted="text in UTF-8") from error
+        raise InvalidInput(f"{source}, line {line}", found=found, expected="text in UTF-8") from error
     except UnicodeEncodeError as error:
         line = error.object.count("\n", 0, error.start) + 1
-        raise InvalidInput(f"{source}, line {line}", found="half of a surrogate pair", wanted="text") from error
+        raise InvalidInput(f"{source}, line {line}", found="half of a surrogate pair", expected="text") from error
 
 
 # JSON
@@ -191,7 +191,7 @@ _JSON = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, objec
 def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
     """Return the JSON values of a text; None where it may be YAML instead."""
     if len(text) > _MAX_JSON_CHARACTERS:
-        raise InvalidInput(source, found=f"{len(text)} characters", wanted=f"at most {_MAX_JSON_CHARACTERS} of JSON")
+        raise InvalidInput(source, found=f"{len(text)} characters", expected=f"at most {_MAX_JSON_CHARACTERS} of JSON")
     documents: list[Document] = []
     start = _skip(text, 0)
     while start < len(text):
@@ -200,7 +200,7 @@ def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
             data, end = _JSON.raw_decode(text, start)
         except RecursionError:
             subject = f"{source}, document {number}"
-            raise InvalidInput(subject, found="nesting without end", wanted=f"at most {_MAX_DEPTH} levels") from None
+            raise InvalidInput(subject, found="nesting without end", expected=f"at most {_MAX_DEPTH} levels") from None
         except ValueError as error:
             if isinstance(error, _DuplicateKeyError) or not source.endswith(".json"):
                 return None
@@ -216,8 +216,8 @@ def _read_json(source: str, text: str) -> tuple[Document, ...] | None:
 def _not_json(subject: str, error: ValueError) -> InvalidInput:
     if isinstance(error, json.JSONDecodeError):
         subject = f"{subject}, line {error.lineno}, column {error.colno}"
-        return InvalidInput(subject, found=f"broken syntax ({error.msg})", wanted="valid JSON")
-    return InvalidInput(subject, found=f"broken syntax ({error})", wanted="valid JSON")
+        return InvalidInput(subject, found=f"broken syntax ({error.msg})", expected="valid JSON")
+    return InvalidInput(subject, found=f"broken syntax ({error})", expected="valid JSON")
 
 
 def _refuse_unpaired(documents: list[Document]) -> None:
@@ -227,7 +227,7 @@ def _refuse_unpaired(documents: list[Document]) -> None:
             json.dumps(document.data, ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError as error:
             subject = f"{document.source}, document {document.number}"
-            raise InvalidInput(subject, found="half of a surrogate pair", wanted="text") from error
+            raise InvalidInput(subject, found="half of a surrogate pair", expected="text") from error
 
 
 def _skip(text: str, at: int) -> int:
@@ -284,11 +284,13 @@ def _read_yaml(source: str, text: str) -> Iterator[Document]:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         found = " ".join(part for part in (error.problem, error.context) if part)
-        raise InvalidInput(f"{reader.subject}{place}", found=f"broken syntax ({found})", wanted="valid YAML") from error
+        raise InvalidInput(
+            f"{reader.subject}{place}", found=f"broken syntax ({found})", expected="valid YAML"
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         found = f"character {shown(chr(error.character))}"
-        raise InvalidInput(f"{source}, line {line}", found=found, wanted="text without control characters") from error
+        raise InvalidInput(f"{source}, line {line}", found=found, expected="text without control characters") from error
 
 
 class _Open:
@@ -347,7 +349,7 @@ class _Yaml:
                 pass
 
     def _refuse(self, line: int, found: str, wanted: str, accepted: str = "") -> InvalidInput:
-        return InvalidInput(f"{self.subject}, line {line}", found=found, wanted=wanted, accepted=accepted)
+        return InvalidInput(f"{self.subject}, line {line}", found=found, expected=wanted, hint=accepted)
 
     def _count(self, values: int, line: int) -> None:
         self.values += values

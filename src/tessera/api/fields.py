@@ -62,9 +62,9 @@ class Field:
                 text += f"[{step}]" if isinstance(step, int) else f"[{shown(step)[1:-1]}]"
         return ": ".join(part for part in (self.place, self.label, text.removeprefix(".")) if part)
 
-    def refuse(self, wanted: str, accepted: str = "", *, found: str = "") -> InvalidInput:
-        """Return the error that this value is not what was wanted; `found` stands in for the value itself."""
-        return InvalidInput(self.subject, found=found or _shown(self.value), wanted=wanted, accepted=accepted)
+    def refuse(self, expected: str, hint: str = "", *, found: str = "") -> InvalidInput:
+        """Return the error that this value is not what was expected; `found` stands in for the value itself."""
+        return InvalidInput(self.subject, found=found or _shown(self.value), expected=expected, hint=hint)
 
     def _child(self, step: str | int, value: Plain) -> "Field":
         return Field(self.document, value, (*self.path, step), root=self.root, label=self.label)
@@ -108,7 +108,7 @@ class Field:
         for key, field in self.members():
             if key not in keys:
                 raise InvalidInput(
-                    field.subject, found="an unknown field", wanted="a known one", accepted=", ".join(keys)
+                    field.subject, found="an unknown field", expected="a known one", hint=", ".join(keys)
                 )
         return self
 
@@ -122,7 +122,7 @@ class Field:
         try:
             return reader(self.value, "")
         except InvalidInput as error:
-            raise self.refuse(error.wanted, error.accepted) from error
+            raise self.refuse(error.expected, error.hint) from error
 
     def text(self, default: str | None = None) -> str:
         """Return the text; a number or truth value in its place is refused, as Kubernetes does."""
@@ -236,7 +236,7 @@ def in_place(place: Field | str, read: Callable[[], Value]) -> Value:
         return read()
     except InvalidInput as error:
         subject = f"{place if isinstance(place, str) else place.subject}: {error.subject}"
-        raise InvalidInput(subject, found=error.found, wanted=error.wanted, accepted=error.accepted) from error
+        raise InvalidInput(subject, found=error.found, expected=error.expected, hint=error.hint) from error
 
 
 def read_model(field: Field) -> GpuModel:

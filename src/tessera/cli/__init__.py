@@ -135,7 +135,7 @@ class _Root(click.Group):
             raise
         except OSError as error:
             subject = str(error.filename or "the operating system")
-            raise Unavailable(subject, found=error.strerror or str(error), wanted="an answer") from error
+            raise Unavailable(subject, found=error.strerror or str(error), expected="an answer") from error
         except Exception as error:
             if ctx.params["debug"]:
                 traceback.print_exc()

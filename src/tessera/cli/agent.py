@@ -81,9 +81,7 @@ def agent(**given: Any) -> None:
     conditions and events. Stopping it leaves GPUs, MPS daemons and pods as they are; it resumes on restart.
     """
     if not given["node"]:
-        raise InvalidInput(
-            "--node", found="no name", wanted="the name of this Node object", accepted="--node, NODE_NAME"
-        )
+        raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
     configure(given["log_level"], given["log_format"])
     asyncio.run(_run(_settings(given), given["kubeconfig"]))
 
@@ -131,9 +129,9 @@ def _program(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidInput(option, found=f"{shown(text)}, {error}", wanted=wanted) from error
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", expected=wanted) from error
     if words and shutil.which(words[0]) is None:
-        raise InvalidInput(option, found=f"no program {shown(words[0])}", wanted=wanted)
+        raise InvalidInput(option, found=f"no program {shown(words[0])}", expected=wanted)
     return words
 
 

@@ -99,8 +99,8 @@ def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:
         raise InvalidInput(
             f"workload {workload}",
             found="no pending pod of this name",
-            wanted="a pod or workload of the manifests",
-            accepted=", ".join(known[:_MOST_NODES]) or "manifests, with -f",
+            expected="a pod or workload of the manifests",
+            hint=", ".join(known[:_MOST_NODES]) or "manifests, with -f",
         )
     return chosen
 

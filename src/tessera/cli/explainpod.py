@@ -96,8 +96,8 @@ def _absent(cluster: Cluster, namespace: str, name: str) -> InvalidInput:
     return InvalidInput(
         f"pod {namespace}/{name}",
         found="no such pod, or one that has finished",
-        wanted="a pod of the cluster",
-        accepted=accepted,
+        expected="a pod of the cluster",
+        hint=accepted,
     )
 
 

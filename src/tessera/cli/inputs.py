@@ -76,8 +76,8 @@ def read_snapshot(
         raise InvalidInput(
             "fleet",
             found="no node",
-            wanted="at least one node with GPUs",
-            accepted="--fleet FILE or --gpus 8xH100-80GB",
+            expected="at least one node with GPUs",
+            hint="--fleet FILE or --gpus 8xH100-80GB",
         )
     read = workloads.read(
         tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib
@@ -90,7 +90,7 @@ def read_snapshot(
         click.echo(f"note: {SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB", err=True)
     twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
     if twice is not None:
-        raise InvalidInput(f"node {twice}", found="it in both --fleet and --gpus", wanted="each node once")
+        raise InvalidInput(f"node {twice}", found="it in both --fleet and --gpus", expected="each node once")
     there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
     for key in (pod.key for pod in read.pods if pod.key in there):
         click.echo(f"note: pod {key} is already in the fleet; the manifest is ignored", err=True)
@@ -136,7 +136,9 @@ def read_documents(path: str) -> tuple[Document, ...]:
 def _files(path: str) -> Iterator[str]:
     """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
     if not path:
-        raise InvalidInput("a file to read", found="an empty name", wanted="a file, a folder, or - for standard input")
+        raise InvalidInput(
+            "a file to read", found="an empty name", expected="a file, a folder, or - for standard input"
+        )
     folder = Path(path)
     if path == "-" or not folder.is_dir():
         yield path
@@ -144,7 +146,7 @@ def _files(path: str) -> Iterator[str]:
     inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
     found = sorted(p for p in inside if p.suffix in _ENDINGS and p.is_file())
     if not found:
-        raise InvalidInput(path, found="a folder without manifests", wanted="files ending in .yaml, .yml or .json")
+        raise InvalidInput(path, found="a folder without manifests", expected="files ending in .yaml, .yml or .json")
     yield from map(str, found)
 
 
@@ -159,7 +161,7 @@ def read_bytes(path: str) -> tuple[str, bytes]:
         with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(path, found=error.strerror or str(error), wanted="a file that can be read") from error
+        raise InvalidInput(path, found=error.strerror or str(error), expected="a file that can be read") from error
     if len(data) > _MOST_BYTES:
-        raise InvalidInput(path, found="more than 256 MiB", wanted="manifests")
+        raise InvalidInput(path, found="more than 256 MiB", expected="manifests")
     return ("standard input" if path == "-" else path), data

@@ -86,7 +86,7 @@ def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:
     if not found.nodes:
         what = found.notes[0] if found.notes else "no Node object"
         accepted = "the output of `kubectl get nodes,pods,gpunodes -A -o json`"
-        raise InvalidInput(filename, found=what, wanted="a cluster", accepted=accepted)
+        raise InvalidInput(filename, found=what, expected="a cluster", hint=accepted)
     return found, tuple(field.mapping() for field in fields)
 
 

@@ -72,7 +72,7 @@ def refuse_beside(option: str, other: str) -> None:
     given, over = _source(option), _source(other)
     if over is not None and given in {ParameterSource.COMMANDLINE, over}:
         raise InvalidInput(
-            option, found=f"{other} as well", wanted=f"one of the two, because {option} has no effect then"
+            option, found=f"{other} as well", expected=f"one of the two, because {option} has no effect then"
         )
 
 
@@ -84,7 +84,7 @@ def refuse_without(option: str, other: str) -> None:
 
     """
     if _source(option) is ParameterSource.COMMANDLINE and _source(other) is None:
-        raise InvalidInput(option, found=f"no {other}", wanted=f"{other} as well, because it has no effect alone")
+        raise InvalidInput(option, found=f"no {other}", expected=f"{other} as well, because it has no effect alone")
 
 
 def _source(option: str) -> ParameterSource | None:
@@ -235,7 +235,7 @@ def _refusal(subject: str, *, wanted: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidInput(subject, found=error.strerror or type(error).__name__, wanted=wanted) from error
+        raise InvalidInput(subject, found=error.strerror or type(error).__name__, expected=wanted) from error
 
 
 def _bytes(content: str | bytes) -> bytes:

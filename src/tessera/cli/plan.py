@@ -108,7 +108,7 @@ def _check_targets(draw: str | None, write: str | None) -> None:
     """Find out before a long run what could not be written after it."""
     if draw is not None:
         if Path(draw).suffix.lower() in _OTHER_PICTURES:
-            raise InvalidInput(f"--draw {draw}", found="another image format", wanted="a name ending in .svg")
+            raise InvalidInput(f"--draw {draw}", found="another image format", expected="a name ending in .svg")
         check_output(draw)
     if write is not None:
         check_outputs(write)

@@ -77,7 +77,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     certificate, key = given["tls_certificate"], given["tls_key"]
     if bool(certificate) != bool(key) or (given["tls_client_authority"] and not certificate):
         raise InvalidInput(
-            "TLS", found="only some of its options", wanted="--tls-certificate and --tls-key", accepted="or neither"
+            "TLS", found="only some of its options", expected="--tls-certificate and --tls-key", hint="or neither"
         )
     authority = given["tls_client_authority"]
     return Settings(
@@ -102,8 +102,8 @@ def _admission(given: dict[str, Any]) -> Admission | None:
         raise InvalidInput(
             "--admission-port",
             found="no certificate, and the API server calls webhooks over TLS only",
-            wanted="--admission-certificate and --admission-key",
-            accepted="also --tls-certificate and --tls-key, which then serve both",
+            expected="--admission-certificate and --admission-key",
+            hint="also --tls-certificate and --tls-key, which then serve both",
         )
     return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 

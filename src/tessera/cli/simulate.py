@@ -251,7 +251,7 @@ def compare(workload: Workload, wanted: Wanted) -> None:
 def _check_targets(wanted: Wanted) -> None:
     """Find out before a long run what could not be written after it."""
     if str(wanted.log) == "-" and len(wanted.policies) > 1:
-        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", wanted="one policy, or a file")
+        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", expected="one policy, or a file")
     if wanted.log is not None:
         for policy in wanted.policies:
             check_output(wanted.log_of(policy))

@@ -102,7 +102,7 @@ class _Handlers:
     def _check_ready(self) -> None:
         waiting = self._waiting_for()
         if waiting:
-            raise Unavailable("tessera server", found=waiting, wanted="all objects read", accepted="trying again")
+            raise Unavailable("tessera server", found=waiting, expected="all objects read", hint="trying again")
 
     async def _body(self, request: Request) -> bytes:
         return await _body(request, self._limits.body_bytes)
@@ -169,7 +169,7 @@ async def _body(request: Request, limit_bytes: int) -> bytes:
         size += len(part)
         if size > limit_bytes:
             raise _TooLarge(
-                f"request {request.url.path}", found=f"a body of more than {limit_bytes} bytes", wanted="less"
+                f"request {request.url.path}", found=f"a body of more than {limit_bytes} bytes", expected="less"
             )
         parts.append(part)
     return b"".join(parts)

@@ -82,13 +82,13 @@ class Binder:
             task.add_done_callback(lambda done: self._ended(uid, args.key, done))
         node, task = known
         if node != args.node:
-            raise Conflict(_subject(args), found=f"a binding to node {node} under way", wanted="one at a time")
+            raise Conflict(_subject(args), found=f"a binding to node {node} under way", expected="one at a time")
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise  # who asked waits no longer
-            raise Unavailable(_subject(args), found="a server that ends", wanted="another try") from None
+            raise Unavailable(_subject(args), found="a server that ends", expected="another try") from None
 
     async def close(self) -> None:
         """Wait for what is under way, so long as it may take, and cancel the rest."""
@@ -118,7 +118,7 @@ class Binder:
             _check_node(args, live.node)
             return
         if live.gpus and live.wrong:
-            raise InvalidInput(_subject(args), found=live.wrong, wanted="a request that Tessera can serve")
+            raise InvalidInput(_subject(args), found=live.wrong, expected="a request that Tessera can serve")
         # 2. Bind a pod without shares as it is.
         if not live.claiming:
             await self._post(args, live, {}, ())
@@ -144,7 +144,7 @@ class Binder:
     def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
         """Return the annotations that assign what was claimed, signed, while the claim is young."""
         if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
-            raise Unavailable(_subject(args), found="a claim written long ago", wanted="a quick API server")
+            raise Unavailable(_subject(args), found="a claim written long ago", expected="a quick API server")
         annotations = binding_annotations(
             pod,
             live.need,
@@ -165,7 +165,7 @@ class Binder:
             known = self._view.pod(args.key)
         if known is None or (args.uid and known[1].uid != args.uid):
             found_text = "no such pod" if known is None else f"another pod of that name, {known[1].uid}"
-            raise Conflict(_subject(args), found=found_text, wanted=f"the pod {args.uid}".rstrip())
+            raise Conflict(_subject(args), found=found_text, expected=f"the pod {args.uid}".rstrip())
         return known
 
     async def _post(
@@ -196,4 +196,4 @@ def _subject(args: BindingArgs) -> str:
 def _check_node(args: BindingArgs, bound: str) -> None:
     """Accept a pod that is bound already where it shall be."""
     if bound != args.node:
-        raise Conflict(_subject(args), found=f"a pod that is bound to node {bound}", wanted="one without a node")
+        raise Conflict(_subject(args), found=f"a pod that is bound to node {bound}", expected="one without a node")

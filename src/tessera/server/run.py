@@ -208,7 +208,7 @@ class Server:
         """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""
         found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
         if found is None:
-            raise Unavailable(f"ConfigMap {NAMESPACE}/{KEYS}", found="none", wanted="the public keys of all servers")
+            raise Unavailable(f"ConfigMap {NAMESPACE}/{KEYS}", found="none", expected="the public keys of all servers")
         return found
 
     def _take_node(self, change: Change) -> None:
@@ -299,7 +299,7 @@ class Server:
             config.load()
         except OSError as error:  # ssl.SSLError is one
             found, wanted = shown(error), "a certificate, its key and an authority in PEM"
-            raise InvalidInput("TLS files", found=found, wanted=wanted) from error
+            raise InvalidInput("TLS files", found=found, expected=wanted) from error
         return config
 
 
@@ -333,7 +333,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     except OSError as error:
         accepted = "another --port, or ending what listens there"
         raise Unavailable(
-            f"address {host}, port {port}", found=shown(error), wanted="a free port", accepted=accepted
+            f"address {host}, port {port}", found=shown(error), expected="a free port", hint=accepted
         ) from error
     with contextlib.closing(listener):
         yield listener

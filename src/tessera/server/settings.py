@@ -84,8 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"address {self.host}",
                 found="plain HTTP beyond this machine",
-                wanted="TLS",
-                accepted="--tls-certificate and --tls-key, or --host 127.0.0.1 beside the scheduler",
+                expected="TLS",
+                hint="--tls-certificate and --tls-key, or --host 127.0.0.1 beside the scheduler",
             )
 
 

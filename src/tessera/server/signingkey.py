@@ -44,13 +44,11 @@ class SigningKey:
 
         """
         if self._signer is None:
-            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", wanted="the key that signs")
+            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", expected="the key that signs")
         if self.void:
             found = f"key {self.id}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more"
             accepted = "another try: a server reads the Secret again at once, and makes a key where it was deleted"
-            raise Unavailable(
-                f"Secret {NAMESPACE}/{SECRET}", found=found, wanted="a key that counts", accepted=accepted
-            )
+            raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found=found, expected="a key that counts", hint=accepted)
         return self._signer
 
     @property
@@ -99,6 +97,6 @@ class SigningKey:
             found = await self._kube.get(SECRETS, SECRET, NAMESPACE)
         if found is None:
             raise Unavailable(
-                f"Secret {NAMESPACE}/{SECRET}", found="made and deleted at once", wanted="a key that stays"
+                f"Secret {NAMESPACE}/{SECRET}", found="made and deleted at once", expected="a key that stays"
             )
         return found

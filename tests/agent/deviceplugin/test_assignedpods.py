@@ -161,7 +161,7 @@ async def test_a_pod_that_cannot_be_given_its_assignment_back_keeps_no_other_fro
 
     async def write(each: Object, _: Mapping[str, str]) -> Object | None:
         if each["metadata"]["name"] == "a":
-            raise InvalidInput("pod a", found="annotations of 256 KiB", wanted="less")
+            raise InvalidInput("pod a", found="annotations of 256 KiB", expected="less")
         written.append(each["metadata"]["name"])
         return None
 

@@ -99,7 +99,7 @@ class Node:
     async def relist(self) -> Listing:
         """Return the pods as the API server has them."""
         if self.silent:
-            raise Unavailable("API server", found="silence", wanted="an answer")
+            raise Unavailable("API server", found="silence", expected="an answer")
         return Listing(objects=tuple(self.pods.values()), resource_version=str(self.version))
 
     def process_of(self, name: str, number: int = 100) -> Path:
@@ -118,9 +118,9 @@ class Node:
     async def correct(self, changed: dict[str, Any], annotations: Mapping[str, str]) -> dict[str, Any] | None:
         """Change a pod; whoever watches is told at once, or later."""
         if self.silent:
-            raise Unavailable("API server", found="silence", wanted="an answer")
+            raise Unavailable("API server", found="silence", expected="an answer")
         if changed["metadata"]["name"] in self.full:
-            raise InvalidInput("a pod", found="HTTP 422, Too long", wanted="success")
+            raise InvalidInput("a pod", found="HTTP 422, Too long", expected="success")
         namespace, name = changed["metadata"]["namespace"], changed["metadata"]["name"]
         pod = self.pods[namespace, name]
         assert pod["metadata"]["uid"] == changed["metadata"]["uid"]
@@ -512,7 +512,7 @@ async def test_an_exchange_that_cannot_be_written_is_written_later_and_not_forgo
         node.assign(f"p{number}", 2, share(number % 2, 2048))
     node.silent = True
     await node.kubelet.admit("default", "p1", Container(name="main", limits=((NEED, 2),)))
-    with pytest.raises(Conflict, match="API server: found silence"):
+    with pytest.raises(Conflict, match="API server: silence"):
         await node.kubelet.create("default", "p1", "main")
     await node.kubelet.admit("default", "p0", Container(name="main", limits=((NEED, 2),)))
     await node.kill()
@@ -573,7 +573,7 @@ async def test_ids_that_nobody_holds_are_not_made_ready(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "want"), [(None, "no container with these device ids"), (3, "found an assignment to 3 units")]
+    ("units", "want"), [(None, "no container with these device ids"), (3, "an assignment to 3 units")]
 )
 async def test_an_assignment_that_went_or_changed(
     node: Node, monkeypatch: pytest.MonkeyPatch, units: int | None, want: str
@@ -689,16 +689,16 @@ async def test_while_the_api_server_is_silent_the_watch_is_waited_for(node: Node
 IMPOSSIBLE: dict[str, tuple[tuple[int, list[Share]] | None, int, str]] = {
     "no assignment": (None, 2, "no pod of this node with an assignment"),
     "an assignment to another size": ((3, [share(0, 3072)]), 2, "assigned pods request other amounts"),
-    "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: found no such GPU"),
+    "a GPU that is not there": ((2, [share(5, 2048)]), 2, "GPU 5: no such GPU"),
     "an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="9g.1gb", start=0)]),
         2,
-        "GPU 1 .* found profile '9g.1gb' at 0, wanted a MIG instance that A100-40GB can have; accepted: 1g.5gb, ",
+        "GPU 1 .* profile '9g.1gb' at 0; expected a MIG instance that A100-40GB can have; hint: 1g.5gb, ",
     ),
     "a replica of an instance that cannot be": (
         (2, [share(1, 2048, mode=Mode.MIG_MPS, profile="9g.1gb")]),
         2,
-        "GPU 1 .* found profile '9g.1gb' at no start",
+        "GPU 1 .* profile '9g.1gb' at no start",
     ),
     "an instance that cannot be made now": (
         (2, [share(1, 2048, mode=Mode.MIG, profile="1g.5gb", start=0)]),
@@ -725,7 +725,7 @@ async def test_an_assignment_that_cannot_be_harms_no_other_pod(node: Node) -> No
     pairs = (facts(0), MEMORY), (facts(1, layout=sevenths()[:2]), mig(sevenths()[:2]))
     await node.offer(*pairs, how=CDI)
     node.assign("hostile", 2, share(1, 2048, mode=Mode.MIG_MPS, profile="no such", start=9))
-    with pytest.raises(Conflict, match=r"GPU 1 .* found profile 'no such' at 9"):
+    with pytest.raises(Conflict, match=r"GPU 1 .* profile 'no such' at 9"):
         await node.run("hostile", NEED, 2)
     assert node.cut == []
     node.assign("good", 3, share(0, 3072))
@@ -779,7 +779,7 @@ async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
     await node.run("p", NEED, 15)
     node.assign("q", 1, share(0, 1024))
-    with pytest.raises(Conflict, match=r"found more memory than the .*, used by pod default/p"):
+    with pytest.raises(Conflict, match=r"more memory than the .*, used by pod default/p"):
         await node.run("q", NEED, 1)
 
 
@@ -800,7 +800,7 @@ async def test_neither_of_the_kubelet_s_records_can_be_read(node: Node) -> None:
     (node.kubelet.plugins / "kubelet_internal_checkpoint").write_bytes(b"\xff{")
 
     async def broken(*_: str) -> tuple[()]:
-        raise Unavailable("socket", found="no answer", wanted="the record")
+        raise Unavailable("socket", found="no answer", expected="the record")
 
     node.record.get = broken  # type: ignore[assignment,method-assign]  # a kubelet that hangs
     with pytest.raises(Conflict, match="no answer"):

@@ -61,9 +61,9 @@ IDS = [device.id for device in two(SLICED).devices]
 
 # sentence: (resource, ids asked, kind of error, what it says)
 HOSTILE: dict[str, tuple[Resource, list[str], type[Exception], str]] = {
-    "no ids": (two(SLICED), [], InvalidInput, "found no device ids"),
+    "no ids": (two(SLICED), [], InvalidInput, "no device ids"),
     "an id twice": (two(SLICED), [IDS[0], IDS[0]], InvalidInput, "an id twice"),
-    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "found 'GPU-x', wanted one of the 4 ids"),
+    "an unknown id": (two(SLICED), [IDS[0], "GPU-x"], InvalidInput, "'GPU-x'; expected one of the 4 ids"),
     "a hostile id": (two(SLICED), ["../../x\n" * 100], InvalidInput, r"\\n"),
     "more than there are": (two(SLICED), [*IDS, "GPU-y::0"], InvalidInput, "GPU-y::0"),
     "an unhealthy device": (two(SLICED, options=SICK), [IDS[2]], Conflict, "an unhealthy device"),

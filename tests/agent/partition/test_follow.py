@@ -64,7 +64,7 @@ class Scene:
     async def report(self, request: LayoutRequest) -> None:
         await asyncio.sleep(0)
         if self.deaf:
-            raise Unavailable("the API", found="no answer", wanted="an answer")
+            raise Unavailable("the API", found="no answer", expected="an answer")
         if request.state is State.REBOOTING:
             self.machine.pods |= self.quick
             self.quick = {}
@@ -80,14 +80,14 @@ class Scene:
         await asyncio.sleep(0)
         self.reboots += 1
         if not self.reboot_works:
-            raise Unavailable("/sbin/reboot", found="exit status 1", wanted="an answer")
+            raise Unavailable("/sbin/reboot", found="exit status 1", expected="an answer")
 
     async def evict(self, name: str, namespace: str) -> None:
         await asyncio.sleep(0)
         self.evicted.append((asyncio.get_running_loop().time(), f"{namespace}/{name}"))
         if self.budget:
             self.budget -= 1
-            raise Unavailable("pod", found="a PodDisruptionBudget that forbids it", wanted="an eviction")
+            raise Unavailable("pod", found="a PodDisruptionBudget that forbids it", expected="an eviction")
         del self.machine.pods[f"{namespace}/{name}"]
 
     async def follow(self, name: str, seconds: float = 1) -> None:
@@ -154,17 +154,17 @@ def test_somebody_cut_the_gpu_by_hand() -> None:
         (
             "halves",
             {},
-            "MIG configuration: found 'halves', wanted the name of a configuration that this node can have;",
+            "MIG configuration: 'halves'; expected the name of a configuration that this node can have;",
         ),
         (
             "mine",
             {"mine": (Group(enabled=True, instances=(("1g.5gb", 8),)),)},
-            "configuration mine, GPU 0 (A100-40GB): found 8 x 1g.5gb, wanted instances that fit",
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit",
         ),
         (
             "mine",
-            InvalidInput("mig.yaml", found="a list", wanted="a mapping"),
-            "mig.yaml: found a list, wanted a mapping",
+            InvalidInput("mig.yaml", found="a list", expected="a mapping"),
+            "mig.yaml: a list; expected a mapping",
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_a_budget_that_never_allows_it_and_a_process_that_nobody_can_evict_end_i
 def test_a_step_that_fails_is_tried_again_after_a_pause() -> None:
     async def scene() -> None:
         it = Scene(card(layout=SEVEN))
-        it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", wanted="none"))
+        it.driver.fail("create_instance", Conflict("GPU 0", found="a fault", expected="none"))
         await it.follow("all-3g.20gb", 10)
         assert it.told == [PENDING, FAILED]
         assert it.follower.request.reason.startswith("GPU 0: creating 3g.20gb at 0 failed: a fault")
@@ -403,8 +403,8 @@ def test_a_pod_that_comes_just_before_the_reboot_runs_on(tmp_path: Path) -> None
     ("trouble", "want"),
     [
         ("offer", "GPUs could not be withdrawn from the pods before the reboot; GPU 0: MIG is switched"),
-        ("record", "the reboot failed: {}: found Is a directory"),
-        ("command", "the reboot failed: /sbin/reboot: found exit status 1, wanted an answer; GPU 0: MIG is switched"),
+        ("record", "the reboot failed: {}: Is a directory"),
+        ("command", "the reboot failed: /sbin/reboot: exit status 1; expected an answer; GPU 0: MIG is switched"),
     ],
 )
 def test_a_reboot_that_cannot_be_had_fails_and_says_why(trouble: str, want: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_the_node_is_rebooted_once_at_most_and_never_under_a_pod(
         assert not machine.pods, "a node is rebooted under a pod"
         reboots.append(now())
         if outcome == "fails":
-            raise Unavailable("reboot", found="a fault", wanted="no fault")
+            raise Unavailable("reboot", found="a fault", expected="no fault")
         if outcome == "works":
             driver.reboot()
             raise Death

@@ -92,7 +92,7 @@ def test_whoever_holds_it_is_named_as_far_as_is_known(content: bytes, want: str,
     async def check() -> None:
         async with one.hold("GPU-0", by_s=0.0):
             (tmp_path / "GPU-0.lock").write_bytes(content)
-            with pytest.raises(Conflict, match=f"changed by {want},"):
+            with pytest.raises(Conflict, match=f"changed by {want};"):
                 await take(other)
 
     run(check())

@@ -26,7 +26,7 @@ SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = Target(gpu="GPU-0", index=0, mig=False)
-FAULT = Unavailable("GPU 0", found="a fault", wanted="no fault")
+FAULT = Unavailable("GPU 0", found="a fault", expected="no fault")
 
 
 def machine_of(*gpus: GpuFacts) -> Machine:
@@ -190,13 +190,13 @@ FORMER = "; the former layout is in force, as far as nothing used stands in its 
             id="no plugin to withdraw the GPU",
         ),
         pytest.param(
-            card(layout=SEVEN), TWO, refuses("held"), "held: found a fault, wanted no fault", id="no kubelet to ask"
+            card(layout=SEVEN), TWO, refuses("held"), "held: a fault; expected no fault", id="no kubelet to ask"
         ),
         pytest.param(
             card(layout=SEVEN),
             TWO,
             hangs("held"),
-            "GPU driver and kubelet: found no answer in time, wanted an answer",
+            "GPU driver and kubelet: no answer in time; expected an answer",
             id="a kubelet that does not answer",
         ),
         pytest.param(card(index=1), TWO, lambda _: None, "the driver does not show it", id="gone"),

@@ -19,8 +19,8 @@ async def test_the_command_gets_its_arguments_as_they_are(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "want"),
     [
-        (("/nowhere/reboot",), "/nowhere/reboot: found No such file or directory"),
-        (("/bin/sh", "-c", "echo not allowed; exit 3"), "found exit status 3: not allowed"),
+        (("/nowhere/reboot",), "/nowhere/reboot: No such file or directory"),
+        (("/bin/sh", "-c", "echo not allowed; exit 3"), "exit status 3: not allowed"),
     ],
 )
 async def test_a_command_that_fails_says_how(command: tuple[str, ...], want: str) -> None:

@@ -221,7 +221,7 @@ async def test_a_daemon_that_cannot_start_says_why_and_waits_for_the_next_try(be
     bench.agent = bench.new_agent(script(bench.root / "broken", "echo no such device; exit 3"))
     (state,) = await bench.apply(target)
     assert state.phase == "failed"
-    assert state.reason.endswith("found it ended: no such device, wanted a running daemon")
+    assert state.reason.endswith("it ended: no such device; expected a running daemon")
     (again,) = await bench.apply(target)
     assert again.reason == state.reason
     bench.agent = bench.new_agent()
@@ -260,8 +260,8 @@ def test_what_a_daemon_printed_where_there_is_no_log(root: Path) -> None:
 @pytest.mark.anyio
 async def test_a_gpu_that_is_gone_and_a_driver_that_refuses(bench: Bench) -> None:
     (state,) = await bench.apply(await bench.target(gpu="GPU-9"))
-    assert "found no such GPU" in state.reason
-    refused = Unavailable("GPU 0", found="a timeout", wanted="an answer")
+    assert "no such GPU" in state.reason
+    refused = Unavailable("GPU 0", found="a timeout", expected="an answer")
     bench.driver.fail("set_compute_mode", refused)
     bench.now = 100
     (state,) = await bench.apply(await bench.target())
@@ -273,7 +273,7 @@ async def test_a_folder_that_cannot_be_written(bench: Bench) -> None:
     (bench.root / "mps").write_text("a file")
     (state,) = await bench.apply(await bench.target())
     assert state.phase == "failed"
-    assert "wanted a folder to write to" in state.reason
+    assert "expected a folder to write to" in state.reason
 
 
 @pytest.mark.anyio

@@ -51,7 +51,7 @@ async def test_a_limit_somebody_else_set_is_what_is_put_back(tmp_path: Path) -> 
 async def test_what_fails_is_told_and_the_rest_is_done(tmp_path: Path) -> None:
     driver = MemoryDriver.of("T4", "T4")
     first, second = (await driver.inventory()).gpus
-    refused = Unavailable("GPU 0", found="a timeout", wanted="an answer")
+    refused = Unavailable("GPU 0", found="a timeout", expected="an answer")
     driver.fail("set_power_limit", refused)
     policies = [GpuPolicy(uuid=each.uuid, power_limit_watts=200) for each in (first, second)]
     keeper = PowerKeeper(driver, tmp_path / "power.json", logger())
@@ -82,5 +82,5 @@ async def test_nothing_is_changed_that_could_not_be_put_back(tmp_path: Path) -> 
     assert len(await PowerKeeper(driver, unwritable, logger()).apply(policies, await driver.inventory())) == 1
     (tmp_path / "power.new").mkdir()
     problems = await PowerKeeper(driver, tmp_path / "power.json", logger()).apply(policies, await driver.inventory())
-    assert [problem.endswith("wanted a file to write to") for problem in problems] == [True, True]
+    assert [problem.endswith("expected a file to write to") for problem in problems] == [True, True]
     assert (await watts(driver), driver.clocks_mhz) == (default, {})

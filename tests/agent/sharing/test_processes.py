@@ -52,10 +52,10 @@ FAILURES = {
     "not there": (
         ("/nowhere/program",),
         20.0,
-        "/nowhere/program: found No such file or directory, wanted a program that runs",
+        "/nowhere/program: No such file or directory; expected a program that runs",
     ),
-    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: found exit status 3: why, wanted an answer"),
-    "silent": (("sleep", "60"), 0.3, "sleep: found no answer within 0.3 s, wanted an answer"),
+    "failing": (("sh", "-c", "echo why; exit 3"), 20.0, "sh: exit status 3: why; expected an answer"),
+    "silent": (("sleep", "60"), 0.3, "sleep: no answer within 0.3 s; expected an answer"),
 }
 
 
@@ -69,5 +69,5 @@ async def test_why_there_is_no_answer(command: tuple[str, ...], timeout_s: float
 
 @pytest.mark.anyio
 async def test_nothing_is_launched_where_there_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="wanted a process started"):
+    with pytest.raises(Unavailable, match="expected a process started"):
         await launch(("sleep", "60"), os.environ, tmp_path / "no" / "log", 20)

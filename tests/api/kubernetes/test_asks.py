@@ -111,64 +111,68 @@ BAD_NEEDS = {
     "half a GPU": (
         "{nvidia.com/gpu: 0.5}",
         "{}",
-        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: found 0.5, wanted a whole",
+        f"line 7: Pod a: {LIMITS}[nvidia.com/gpu]: 0.5; expected a whole",
     ),
-    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "found -1, wanted a quantity of zero or more"),
-    "no number": ("{nvidia.com/gpu: many}", "{}", "found 'many', wanted a Kubernetes quantity"),
-    "a truth value": ("{nvidia.com/gpu: true}", "{}", "found true, wanted a Kubernetes quantity"),
-    "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "found 5000, wanted at most 4096 devices"),
-    "an absurd quantity": ("{memory: 1e400}", "{}", "found '1e400', wanted a quantity of at most 2^63 - 1"),
-    "negative memory": ("{memory: -1}", "{}", "found -1, wanted a quantity of zero or more"),
-    "memory in bytes": ("{tessera.dev/gpu-memory: 6Gi}", "{}", "found '6Gi', wanted a number of GiB that some GPU has"),
+    "a negative number": ("{nvidia.com/gpu: -1}", "{}", "-1; expected a quantity of zero or more"),
+    "no number": ("{nvidia.com/gpu: many}", "{}", "'many'; expected a Kubernetes quantity"),
+    "a truth value": ("{nvidia.com/gpu: true}", "{}", "true; expected a Kubernetes quantity"),
+    "an absurd number of devices": ("{nvidia.com/gpu: 5000}", "{}", "5000; expected at most 4096 devices"),
+    "an absurd quantity": ("{memory: 1e400}", "{}", "'1e400'; expected a quantity of at most 2^63 - 1"),
+    "negative memory": ("{memory: -1}", "{}", "-1; expected a quantity of zero or more"),
+    "memory in bytes": ("{tessera.dev/gpu-memory: 6Gi}", "{}", "'6Gi'; expected a number of GiB that some GPU has"),
     "memory beyond any GPU in MiB": (
         "{tessera.dev/gpu-memory: 6Gi}",
         "{tessera.dev/gpu-memory-unit: MiB}",
-        "wanted a number of MiB that some GPU has; accepted: 6 for 6 MiB; no suffix",
+        "expected a number of MiB that some GPU has; hint: 6 for 6 MiB; no suffix",
     ),
     "compute above a whole GPU": (
         "{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 101}",
         "{}",
-        "found 101, wanted a percentage from 1 to 100",
+        "101; expected a percentage from 1 to 100",
     ),
-    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "wanted tessera.dev/gpu-memory beside it"),
-    "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "found tessera.dev/gpu-count, wanted"),
-    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "wanted at most 64 GPUs"),
+    "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "expected tessera.dev/gpu-memory beside it"),
+    "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "tessera.dev/gpu-count; expected"),
+    "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "expected at most 64 GPUs"),
     "a name of ours that is none": (
         "{tessera.dev/gpu-mem: 6}",
         "{}",
-        "found tessera.dev/gpu-mem, wanted a resource Tess",
+        "tessera.dev/gpu-mem; expected a resource Tess",
     ),
-    "a name without a domain": ("{gpu: 1}", "{}", "found 'gpu', wanted a resource name"),
+    "a name without a domain": ("{gpu: 1}", "{}", "'gpu'; expected a resource name"),
     "a profile no model has": (
         "{nvidia.com/mig-1g.11gb: 1}",
         "{}",
-        "found nvidia.com/mig-1g.11gb, wanted a MIG profile that some GPU model has; accepted: those that `tessera pro",
+        "nvidia.com/mig-1g.11gb; expected a MIG profile that some GPU model has; hint: those that `tessera pro",
     ),
     "two forms in a container": (
         "{nvidia.com/gpu: 1, aliyun.com/gpu-mem: 5}",
         "{}",
-        "found aliyun.com/gpu-mem and nvidia.com/gpu, wanted one form of GPU request in a container",
+        "aliyun.com/gpu-mem and nvidia.com/gpu; expected one form of GPU request in a container",
     ),
     "a share of hardware grade": (
         "{aliyun.com/gpu-mem: 5}",
         "{tessera.dev/isolation: hardware}",
-        "found aliyun.com/gpu-mem with isolation hardware, wanted a grade that a share can have",
+        "aliyun.com/gpu-mem with isolation hardware; expected a grade that a share can have",
     ),
     "an unknown grade": (
         "{}",
         "{tessera.dev/isolation: strong}",
         (
-            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: found 'strong', wanted one of "
-            "the words accepted; accepted: hardware, driver, none"
+            "line 3: Pod a: metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of "
+            "the words accepted; hint: hardware, driver, none"
         ),
     ),
     "an unknown GPU model": (
         "{}",
         "{tessera.dev/gpu-model: H1000}",
-        "metadata.annotations[tessera.dev/gpu-model]: GPU model: found 'H1000', wanted a GPU model that Tessera knows",
+        "metadata.annotations[tessera.dev/gpu-model]: GPU model: 'H1000'; expected a GPU model that Tessera knows",
     ),
-    "an annotation of ours that is none": ("{}", "{tessera.dev/isolaton: none}", "wanted an annotation Tessera knows"),
-    "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "found true, wanted one of the words"),
+    "an annotation of ours that is none": (
+        "{}",
+        "{tessera.dev/isolaton: none}",
+        "expected an annotation Tessera knows",
+    ),
+    "an annotation that is no text": ("{}", "{tessera.dev/isolation: true}", "true; expected one of the words"),
 }
 
 

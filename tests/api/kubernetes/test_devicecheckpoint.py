@@ -38,5 +38,5 @@ def test_an_entry_without_ids(ids: object) -> None:
     "content", [b"", b"\xff", b"{", b"[]", b'{"Data": 1}', b'{"Data": {"PodDeviceEntries": [{}]}}']
 )
 def test_what_is_none_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"file: found .* wanted a device checkpoint"):
+    with pytest.raises(InvalidInput, match=r"file: .* expected a device checkpoint"):
         read_checkpoint("file", content)

@@ -271,17 +271,17 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "an unknown model": (
         labels("NVIDIA-X9000"),
         gpus("1"),
-        "nodes.yaml, document 1, line 4: Node n: metadata.labels[nvidia.com/gpu.product]: GPU model: found 'NVID",
+        "nodes.yaml, document 1, line 4: Node n: metadata.labels[nvidia.com/gpu.product]: GPU model: 'NVID",
     ),
     "no model": (
         {},
         gpus("1"),
-        "Node n: found GPUs of an unknown model, wanted a label that names",
+        "Node n: GPUs of an unknown model; expected a label that names",
     ),
     "a partition the model does not offer": (
         gke("nvidia-h100-80gb", "gpu-partition-size=1g.5gb"),
         gpus("7"),
-        "gke-gpu-partition-size]: MIG profile of H100-80GB: found '1g.5gb', wanted a profile this model offers",
+        "gke-gpu-partition-size]: MIG profile of H100-80GB: '1g.5gb'; expected a profile this model offers",
     ),
     "a product with an unknown profile": (
         labels("NVIDIA-A100-SXM4-40GB-MIG-9g.5gb", "mig.strategy=single"),
@@ -296,14 +296,14 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "a profile without placements": (
         labels("RTX-PRO-5000-Blackwell-48GB-MIG-1g.12gb", "mig.strategy=single"),
         gpus("4"),
-        "wanted a profile of RTX-PRO-5000-Blackwell-48GB whose placements are known",
+        "expected a profile of RTX-PRO-5000-Blackwell-48GB whose placements are known",
     ),
-    "a count that is none": (labels(T4, "gpu.count=many"), gpus("1"), "gpu.count]: found 'many', wanted a Kubernetes"),
-    "an unknown wish": (labels(T4) | {"tessera.dev/sharing": "x"}, gpus("1"), "found 'x', wanted one of the words"),
+    "a count that is none": (labels(T4, "gpu.count=many"), gpus("1"), "gpu.count]: 'many'; expected a Kubernetes"),
+    "an unknown wish": (labels(T4) | {"tessera.dev/sharing": "x"}, gpus("1"), "'x'; expected one of the words"),
     "half a GPU": (
         labels(T4),
         gpus("0.5"),
-        "allocatable[nvidia.com/gpu]: found '0.5', wanted a whole",
+        "allocatable[nvidia.com/gpu]: '0.5'; expected a whole",
     ),
 }
 

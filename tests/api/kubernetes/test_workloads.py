@@ -158,31 +158,31 @@ def test_the_global_default_priority_is_for_pods_without_a_class() -> None:
 
 
 BAD_DOCUMENTS = {
-    "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: found a list, wanted an object with"),
-    "an object without kind": ("a: 1\n", "pods.yaml, document 1, line 1: kind: found nothing, wanted a text"),
-    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: found a list in a list"),
-    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: found nothing, wanted a text"),
+    "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: a list; expected an object with"),
+    "an object without kind": ("a: 1\n", "pods.yaml, document 1, line 1: kind: nothing; expected a text"),
+    "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: a list in a list"),
+    "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: nothing; expected a text"),
     "a name Kubernetes refuses": (
         "kind: Pod\nmetadata: {name: A_b}\n",
-        "line 2: Pod A_b: metadata.name: found 'A_b', wanted",
+        "line 2: Pod A_b: metadata.name: 'A_b'; expected",
     ),
-    "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: found 'a\nb'"),
+    "a name with a line break": ('kind: Pod\nmetadata: {name: "a\\nb"}\n', r"line 2: Pod: metadata.name: 'a\nb'"),
     "an annotation where no pod would carry it": (
         workload("Job").replace("{name: web}", "{name: web, annotations: {a: b, tessera.dev/isolation: none}}"),
-        "found tessera.dev/isolation on the workload, wanted the annotation on the pods",
+        "tessera.dev/isolation on the workload; expected the annotation on the pods",
     ),
     "a pod twice": (
         workload("Job") + "---\nkind: Pod\nmetadata: {name: web-0}\nspec: {containers: [{name: m}]}\n",
-        "document 2, line 7: Pod web-0: found pod default/web-0 again, after Job web at pods.yaml, document 1, line 1",
+        "document 2, line 7: Pod web-0: pod default/web-0 again, after Job web at pods.yaml, document 1, line 1",
     ),
-    "replicas below zero": (workload("Deployment", spec="replicas: -1"), "found -1, wanted an integer from 0 to"),
-    "replicas that are text": (workload("Deployment", spec="replicas: '2'"), "found '2', wanted an integer from 0"),
-    "replicas that are true": (workload("Deployment", spec="replicas: true"), "found true, wanted an integer from 0"),
-    "an integer without end": (workload("Deployment", spec=f"replicas: 0x{'f' * 100}"), "found an integer of 400 bits"),
-    "suspend that is text": (workload("Job", spec="suspend: 'yes'"), "spec.suspend: found 'yes', wanted true or false"),
+    "replicas below zero": (workload("Deployment", spec="replicas: -1"), "-1; expected an integer from 0 to"),
+    "replicas that are text": (workload("Deployment", spec="replicas: '2'"), "'2'; expected an integer from 0"),
+    "replicas that are true": (workload("Deployment", spec="replicas: true"), "true; expected an integer from 0"),
+    "an integer without end": (workload("Deployment", spec=f"replicas: 0x{'f' * 100}"), "an integer of 400 bits"),
+    "suspend that is text": (workload("Job", spec="suspend: 'yes'"), "spec.suspend: 'yes'; expected true or false"),
     "absurdly many pods": (
         workload("Job", spec="parallelism: 2000000000"),
-        "found 2000000000 more pods, wanted at most",
+        "2000000000 more pods; expected at most",
     ),
 }
 

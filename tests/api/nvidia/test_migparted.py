@@ -54,43 +54,43 @@ def test_configurations_keep_their_order() -> None:
 
 
 REFUSED = {
-    "no version": ("mig-configs: {}\n", "version: found nothing, wanted a text"),
-    "another version": ("version: v2\nmig-configs: {}\n", "found 'v2', wanted a version this reader knows"),
-    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: found an unknown field"),
-    "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: found a mapping, wanted at least one config"),
-    "no configurations": ("version: v1\n", "mig-configs: found nothing, wanted at least one configuration"),
+    "no version": ("mig-configs: {}\n", "version: nothing; expected a text"),
+    "another version": ("version: v2\nmig-configs: {}\n", "'v2'; expected a version this reader knows"),
+    "an unknown field": ("version: v1\nmig-config: {}\n", "mig-config: an unknown field"),
+    "no configuration": ("version: v1\nmig-configs: {}\n", "mig-configs: a mapping; expected at least one config"),
+    "no configurations": ("version: v1\n", "mig-configs: nothing; expected at least one configuration"),
     "an empty configuration": (
         "version: v1\nmig-configs: {a: []}\n",
-        "mig-configs.a: found a list, wanted",
+        "mig-configs.a: a list; expected",
     ),
     "an unknown field in a group": (
         config("{devices: all, mig-enabled: false, x: 1}"),
-        "x: found an unknown field",
+        "x: an unknown field",
     ),
-    "no devices": (config("{mig-enabled: false}"), "devices: found nothing, wanted all, or a list of GPU indices"),
-    "devices by another word": (config("{devices: some, mig-enabled: false}"), "found 'some', wanted all, or a list"),
-    "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: found -1, wanted an integer"),
-    "no word about MIG": (config("{devices: all}"), "mig-enabled: found nothing, wanted true or false"),
+    "no devices": (config("{mig-enabled: false}"), "devices: nothing; expected all, or a list of GPU indices"),
+    "devices by another word": (config("{devices: some, mig-enabled: false}"), "'some'; expected all, or a list"),
+    "a device below zero": (config("{devices: [-1], mig-enabled: false}"), "devices[0]: -1; expected an integer"),
+    "no word about MIG": (config("{devices: all}"), "mig-enabled: nothing; expected true or false"),
     "MIG without a word about instances": (
         config("{devices: all, mig-enabled: true}"),
-        "wanted the instances, {}",
+        "expected the instances, {}",
     ),
     "instances without MIG": (
         config("{devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}"),
-        "wanted no instances where mig-enabled is false",
+        "expected no instances where mig-enabled is false",
     ),
     "a profile that is none": (
         config("{devices: all, mig-enabled: true, mig-devices: {big: 1}}"),
-        "found big, wanted a MIG profile",
+        "big; expected a MIG profile",
     ),
     "counts of zero alone": (
         config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 0}}"),
-        "found counts of 0 alone, wanted at least one instance",
+        "counts of 0 alone; expected at least one instance",
     ),
-    "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "found -1, wanted an"),
+    "a negative count": (config("{devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}}"), "-1; expected an"),
     "a filter of numbers": (
         config("{device-filter: [5], devices: all, mig-enabled: false}"),
-        "found 5, wanted a",
+        "5; expected a",
     ),
 }
 

@@ -33,17 +33,17 @@ GOOD = write((Recorded(uuid="GPU-1", model="A30-24GB", mig=True, placements=()),
     ("text", "want"),
     [
         pytest.param(
-            b"", "file: found 'Input data was truncated', wanted a checkpoint of MIG layouts, version 1", id="empty"
+            b"", "file: 'Input data was truncated'; expected a checkpoint of MIG layouts, version 1", id="empty"
         ),
-        pytest.param(GOOD[:-9], "found 'Input data was truncated'", id="cut off"),
-        pytest.param(b"[" * 100_000, "file: found ", id="deep"),
-        pytest.param(b"\xff\x00", "file: found ", id="not JSON"),
+        pytest.param(GOOD[:-9], "'Input data was truncated'", id="cut off"),
+        pytest.param(b"[" * 100_000, "file: ", id="deep"),
+        pytest.param(b"\xff\x00", "file: ", id="not JSON"),
         pytest.param(GOOD.replace(b"1,", b"2,", 1), "Invalid enum value 2", id="another version"),
         pytest.param(GOOD.replace(b"model", b"mode", 1), "unknown field `mode`", id="unknown field"),
         pytest.param(b'{"version": 1, "gpus": [{"uuid": "a"}]}', "missing required field", id="missing field"),
         pytest.param(
             b'{"version":1,"gpus":[{"uuid":"a","model":"","mig":true},{"uuid":"a","model":"","mig":true}]}',
-            "file: found a GPU twice, wanted each GPU once",
+            "file: a GPU twice; expected each GPU once",
             id="twice",
         ),
     ],

@@ -140,7 +140,7 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
         kube = await filled(big())
         await made(kube, lambda _, gone: owned(f"new-{gone}", share(0, 10240, Mode.MPS)), "ns/big", most=1)
 
-    with pytest.raises(Conflict, match=r"cluster after 1 moves: found on a .* would have to move") as caught:
+    with pytest.raises(Conflict, match=r"cluster after 1 moves: on a .* would have to move") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == ["ns/web-0"]
 
@@ -180,7 +180,7 @@ class Stubborn(MemoryKube):
     async def evict(self, name: str, namespace: str, *, uid: str = "") -> None:
         if self.refusals:
             self.refusals -= 1
-            raise Unavailable("eviction", found="a budget", wanted="another")
+            raise Unavailable("eviction", found="a budget", expected="another")
         await super().evict(name, namespace, uid=uid)
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -226,7 +226,7 @@ def test_a_budget_that_refuses_for_too_long_stops_it() -> None:
     async def act() -> None:
         await made(await stubborn(refusals=99), replaced, "ns/big")
 
-    with pytest.raises(Unavailable, match="found a budget") as caught:
+    with pytest.raises(Unavailable, match="a budget") as caught:
         virtualtime.run(act())
     assert caught.value.__notes__ == [""]
 
@@ -235,7 +235,7 @@ def test_a_pod_that_is_another_by_now_is_not_evicted() -> None:
     async def act() -> None:
         await made(await stubborn(other=True), replaced, "ns/big")
 
-    with pytest.raises(Conflict, match="found it was deleted or replaced"):
+    with pytest.raises(Conflict, match="it was deleted or replaced"):
         virtualtime.run(act())
 
 
@@ -296,7 +296,7 @@ def test_the_command_tells_what_was_evicted_and_that_something_fits_nowhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     huge = pod("huge", {"tessera.dev/gpu-memory": 99}, node=None)
-    with pytest.raises(Unsupported, match="pods ns/huge: found no node could ever take it"):
+    with pytest.raises(Unsupported, match="pods ns/huge: no node could ever take it"):
         virtualtime.run(carried_out("ns/big", "ns/huge", output="json", objects=(big(), huge)))
     told = json.loads(capsys.readouterr().out)
     assert (told["executed"], told["evicted"]) == (True, ["ns/web-0"])
@@ -318,7 +318,7 @@ class Watched(MemoryKube):
     async def patch(self, kind: Kind, name: str, body: Object, **more: Any) -> Object:
         if kind == NODES and self.conflicts:
             self.conflicts -= 1
-            raise Conflict("node", found="another", wanted="the same")
+            raise Conflict("node", found="another", expected="the same")
         return await super().patch(kind, name, body, **more)
 
 

@@ -39,7 +39,7 @@ class BadNetwork:
         out_s, back_s, fate = next(self.fates)
         await asyncio.sleep(out_s)
         if fate == "refused":
-            raise Unavailable("API", found="refusal", wanted="an answer")
+            raise Unavailable("API", found="refusal", expected="an answer")
         if fate == "lost":
             await asyncio.sleep(1000)
         answer = asyncio.ensure_future(call())

@@ -147,7 +147,7 @@ class Moody(MemoryKube):
     def __init__(self) -> None:
         super().__init__()
         self.refusals: list[TesseraError] = [
-            kind("list", found="HTTP status", wanted="success") for kind in (Conflict, InvalidInput, Unsupported)
+            kind("list", found="HTTP status", expected="success") for kind in (Conflict, InvalidInput, Unsupported)
         ]
 
     async def list(self, kind: Kind, selection: Selection = EVERYTHING) -> Listing:

@@ -64,13 +64,13 @@ async def test_a_refused_pod_holds_nothing(kubelet: MemoryKubelet) -> None:
     plugin = ScriptedPlugin("a", "b")
     server = await connect(plugin, kubelet.plugins)
     await kubelet.until_allocatable(RESOURCE, 2)
-    plugin.refusal = Conflict("pod", found="none assigned here", wanted="an assignment")
-    with pytest.raises(Conflict, match="pod: found none assigned here, wanted an assignment"):
+    plugin.refusal = Conflict("pod", found="none assigned here", expected="an assignment")
+    with pytest.raises(Conflict, match="pod: none assigned here; expected an assignment"):
         await kubelet.admit("default", "p", ONE)
     assert await PodResources(kubelet.pod_resources).list() == ()
     plugin.refusal = None
     await kubelet.admit("default", "p", ONE)
-    plugin.refusal = Conflict("container", found="another GPU", wanted="this one")
+    plugin.refusal = Conflict("container", found="another GPU", expected="this one")
     with pytest.raises(Conflict, match="another GPU"):
         await kubelet.create("default", "p", "main")
     await server.stop()

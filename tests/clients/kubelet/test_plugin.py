@@ -33,7 +33,7 @@ async def test_registrations_that_a_kubelet_refuses(kubelet: MemoryKubelet, case
 async def test_the_code_tells_what_kind_of_error_it_was(socket_folder: Path) -> None:
     plugin = ScriptedPlugin("a")
     server = await serve(plugin, socket_folder / "p.sock")
-    plugin.refusal = Conflict("pod", found="x", wanted="y")
+    plugin.refusal = Conflict("pod", found="x", expected="y")
     async with grpc.aio.insecure_channel(f"unix:{socket_folder / 'p.sock'}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/v1beta1.DevicePlugin/PreStartContainer"

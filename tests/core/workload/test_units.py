@@ -93,7 +93,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
 def test_quantity_is_refused_with_its_place(value: object) -> None:
-    with pytest.raises(InvalidInput, match=r"^pods\.yaml, line 7: found ") as caught:
+    with pytest.raises(InvalidInput, match=r"^pods\.yaml, line 7: ") as caught:
         units.quantity(value, "pods.yaml, line 7")
     assert len(str(caught.value)) < 400
 
@@ -122,12 +122,12 @@ def test_rounding(got: int, want: int) -> None:
 @pytest.mark.parametrize("read", [units.cpu_milli, units.memory_mib, units.count])
 def test_negative_is_refused(read: object) -> None:
     assert callable(read)
-    with pytest.raises(InvalidInput, match="found '-1', wanted a quantity of zero or more"):
+    with pytest.raises(InvalidInput, match="'-1'; expected a quantity of zero or more"):
         read("-1", "limits")
 
 
 def test_half_a_device_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="found '500m', wanted a whole number"):
+    with pytest.raises(InvalidInput, match="'500m'; expected a whole number"):
         units.count("500m", "limits")
 
 

@@ -46,7 +46,7 @@ def test_sizes_larger_than_any_node_are_left_out() -> None:
 
 
 WRONG = {
-    "a negative weight": (ClassMix(part=-1, one=1, several=1, without_percent=0), "mix of classes: found -1 1 1"),
+    "a negative weight": (ClassMix(part=-1, one=1, several=1, without_percent=0), "mix of classes: -1 1 1"),
     "no weight at all": (ClassMix(part=0, one=0, several=0, without_percent=0), "not all 0"),
     "pods without GPU alone": (ClassMix(part=1, one=1, several=1, without_percent=100), "below 100 %"),
 }
@@ -60,7 +60,7 @@ def test_a_mix_that_makes_no_sense_is_refused(mix: ClassMix, want: str) -> None:
 
 def test_a_fleet_that_cannot_hold_the_mix_is_refused() -> None:
     bare = tuple(msgspec.structs.replace(node, gpus=()) for node in plain_nodes(2))
-    with pytest.raises(InvalidInput, match="fleet: found no GPUs"):
+    with pytest.raises(InvalidInput, match="fleet: no GPUs"):
         make(bare, 0)
     single = tuple(msgspec.structs.replace(node, gpus=node.gpus[:1]) for node in plain_nodes(2))
     with pytest.raises(InvalidInput, match="only sizes larger than any node"):

@@ -62,13 +62,13 @@ class CdiFolder:
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             wanted = "letters, digits and _ . - between a letter or digit at both ends"
-            raise InvalidInput("CDI specification", found=shown(name), wanted=wanted)
+            raise InvalidInput("CDI specification", found=shown(name), expected=wanted)
         return self._folder / f"{_OURS}{name}.json"
 
     def _unusable(self, error: OSError) -> Unavailable:
         return Unavailable(
             f"CDI folder {self._folder}",
             found=error.strerror or str(error),
-            wanted="a folder that the agent can write and the container runtime reads",
-            accepted="the runtime's cdi_spec_dirs, mounted into the agent's pod without readOnly",
+            expected="a folder that the agent can write and the container runtime reads",
+            hint="the runtime's cdi_spec_dirs, mounted into the agent's pod without readOnly",
         )

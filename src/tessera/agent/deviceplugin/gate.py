@@ -181,16 +181,16 @@ class Gate:
             raise Unavailable(
                 f"{len(wanted)} devices of {resource}",
                 found="no container with these device ids in the kubelet's record",
-                wanted="the container that is about to be created",
-                accepted="another try by the kubelet",
+                expected="the container that is about to be created",
+                hint="another try by the kubelet",
             )
         pods = sorted({each.pod for each in found})
         if len(pods) > 1:
             raise Conflict(
                 f"device {wanted[0]} of {resource}",
                 found=f"allocated by the kubelet to pods {' and '.join(pods)}",
-                wanted="one pod",
-                accepted="one of them deleted",
+                expected="one pod",
+                hint="one of them deleted",
             )
         return found[0]
 
@@ -305,8 +305,8 @@ class Gate:
         raise Conflict(
             f"{new.resource} for {new.pod or 'a pod'}",
             found=f"{clash.text}, used by {holder}",
-            wanted="a device that no other pod uses",
-            accepted="the kubelet's next try to start the container; a Job or Deployment replaces a pod that failed",
+            expected="a device that no other pod uses",
+            hint="the kubelet's next try to start the container; a Job or Deployment replaces a pod that failed",
         )
 
     # The record
@@ -432,8 +432,8 @@ class Gate:
                 raise Unavailable(
                     f"record of allocations {self._file}",
                     found=error.strerror or str(error),
-                    wanted="a file that can be written before a device is allocated",
-                    accepted="a --state-dir that the agent may write to, with room on its disk",
+                    expected="a file that can be written before a device is allocated",
+                    hint="a --state-dir that the agent may write to, with room on its disk",
                 ) from error
         self._entries = record
 

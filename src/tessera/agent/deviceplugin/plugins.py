@@ -257,7 +257,7 @@ class Plugins:
         facts = next((each for each in self._inventory.gpus if each.index == index), None)
         if facts is None or facts.lost:
             state = "no such GPU" if facts is None else "a GPU that the driver has lost"
-            raise Unavailable(f"GPU {index}", found=state, wanted="the GPU that the pod's assignment names")
+            raise Unavailable(f"GPU {index}", found=state, expected="the GPU that the pod's assignment names")
         return facts
 
     # What the node has
@@ -363,6 +363,6 @@ def _uuid(facts: GpuFacts, placement: Placement | None) -> str:
         raise Conflict(
             f"GPU {facts.index} ({facts.uuid})",
             found=f"no MIG instance {placement.profile} at {placement.start}",
-            wanted="the instance that the pod's assignment names",
+            expected="the instance that the pod's assignment names",
         )
     return found

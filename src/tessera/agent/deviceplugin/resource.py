@@ -167,13 +167,13 @@ class OfferedResource:
             raise InvalidInput(
                 f"a container's limit of {self.resource.name}",
                 found=str(len(ids)),
-                wanted="1: more replicas of a shared GPU give a container no more of it",
-                accepted="1, or failRequestsGreaterThanOne: false in the sharing configuration",
+                expected="1: more replicas of a shared GPU give a container no more of it",
+                hint="1, or failRequestsGreaterThanOne: false in the sharing configuration",
             )
         unhealthy = next((device for device in devices if not device.healthy), None)
         if unhealthy is not None:
             raise Conflict(
-                f"device {unhealthy.id} of {self.resource.name}", found="an unhealthy device", wanted="a healthy one"
+                f"device {unhealthy.id} of {self.resource.name}", found="an unhealthy device", expected="a healthy one"
             )
         if self.resource.by_assignment:
             return await self._shares.allocate(self.resource.name, ids)
@@ -199,12 +199,12 @@ class OfferedResource:
     def _known(self, ids: tuple[str, ...]) -> tuple[PluginDevice, ...]:
         subject = f"devices of {self.resource.name}"
         if not ids:
-            raise InvalidInput(subject, found="no device ids", wanted="at least one")
+            raise InvalidInput(subject, found="no device ids", expected="at least one")
         if len(set(ids)) < len(ids):
-            raise InvalidInput(subject, found="an id twice", wanted="each id once")
+            raise InvalidInput(subject, found="an id twice", expected="each id once")
         known = {**self._leaving, **self._devices}
         unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
             wanted = f"one of the {len(self._devices)} ids that are offered"
-            raise InvalidInput(subject, found=shown(unknown), wanted=wanted)
+            raise InvalidInput(subject, found=shown(unknown), expected=wanted)
         return tuple(known[each] for each in ids)

@@ -253,7 +253,7 @@ class ShareAllocator:
         if not reasons:
             return error
         found = f"{error.found}; assignments that Tessera did not make: {'; '.join(reasons[:3])}"
-        return Conflict(error.subject, found=found, wanted=error.wanted, accepted=error.accepted)
+        return Conflict(error.subject, found=found, expected=error.expected, hint=error.hint)
 
     def _unserved(self, resource: str, units: int, held: tuple[Held, ...]) -> AssignedRequest:
         """Return the request of this size that nobody was given yet; else one that was, and holds nothing after all."""
@@ -320,8 +320,8 @@ class ShareAllocator:
         return Conflict(
             f"pod {holder.pod}, container {holder.container}",
             found=found,
-            wanted=f"an assignment to {units} units of {holder.resource}",
-            accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+            expected=f"an assignment to {units} units of {holder.resource}",
+            hint="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
         )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:
@@ -408,7 +408,7 @@ class ShareAllocator:
 
 def _mistaken(key: RequestKey, why: str) -> Conflict:
     advice = "the pod deleted and made anew, or deviceListStrategy cdi-cri, which cannot mistake pods"
-    return Conflict(str(key), found=why, wanted="its own share", accepted=advice)
+    return Conflict(str(key), found=why, expected="its own share", hint=advice)
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,8 +65,8 @@ class NodeLocks:
                 raise Conflict(
                     f"GPU {gpu}",
                     found=f"its layout being changed by {taken}",
-                    wanted="one process at a time",
-                    accepted="the same once that one has ended",
+                    expected="one process at a time",
+                    hint="the same once that one has ended",
                 )
             await asyncio.sleep(_POLL_S)
         try:

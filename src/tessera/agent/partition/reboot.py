@@ -43,8 +43,8 @@ class RebootRecord:
             raise Unavailable(
                 str(self._path),
                 found=error.strerror or type(error).__name__,
-                wanted="a file that can be written",
-                accepted="a folder that this process may write to; else the node might reboot again and again",
+                expected="a file that can be written",
+                hint="a folder that this process may write to; else the node might reboot again and again",
             ) from error
 
     def forget(self) -> None:

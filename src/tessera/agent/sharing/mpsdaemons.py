@@ -164,7 +164,7 @@ class MpsDaemons:
             new.write_bytes(msgspec.json.encode(record))
             new.replace(path)
         except OSError as error:
-            raise Unavailable(str(path), found=error.strerror or "an error", wanted="a folder to write to") from error
+            raise Unavailable(str(path), found=error.strerror or "an error", expected="a folder to write to") from error
 
     def remove(self, key: str) -> None:
         """Remove what a daemon has left, and nothing else."""

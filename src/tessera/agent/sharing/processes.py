@@ -61,7 +61,7 @@ async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, ti
     script = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
     output = await ran(("/bin/sh", "-c", script, "sh", str(log), *command), "", env, timeout_s, session=True)
     if not output.strip().isdecimal():
-        raise Unavailable(command[0], found=output.strip() or "no answer", wanted="a process started")
+        raise Unavailable(command[0], found=output.strip() or "no answer", expected="a process started")
     return int(output)
 
 
@@ -84,18 +84,18 @@ async def ran(
             start_new_session=session,
         )
     except OSError as error:
-        raise Unavailable(command[0], found=error.strerror or "an error", wanted="a program that runs") from error
+        raise Unavailable(command[0], found=error.strerror or "an error", expected="a program that runs") from error
     try:
         async with asyncio.timeout(timeout_s):
             output, _ = await process.communicate(text.encode())
     except TimeoutError as error:
         process.kill()
         await process.wait()
-        raise Unavailable(command[0], found=f"no answer within {timeout_s:g} s", wanted="an answer") from error
+        raise Unavailable(command[0], found=f"no answer within {timeout_s:g} s", expected="an answer") from error
     answer = output[:_MAX_OUTPUT].decode(errors="replace").strip()
     if process.returncode:
         found = f"exit status {process.returncode}: {answer[:200]}"
-        raise Unavailable(command[0], found=found, wanted="an answer")
+        raise Unavailable(command[0], found=found, expected="an answer")
     return answer
 
 

@@ -178,7 +178,7 @@ def write(node_sharing: NodeSharing) -> str:
     """
     modes = {entry.mode for entry in node_sharing.entries}
     if len(modes) > 1 or node_sharing.policies:
-        raise InvalidInput("device plugin configuration", found="sharing of each GPU", wanted="one way for the node")
+        raise InvalidInput("device plugin configuration", found="sharing of each GPU", expected="one way for the node")
     data: dict[str, Plain] = {"version": _VERSION}
     if node_sharing.strategy is not None:
         data["flags"] = {"migStrategy": node_sharing.strategy}

@@ -99,7 +99,7 @@ def is_routed(pod: Mapping[str, Any], namespace: str) -> bool:
     try:
         read = msgspec.convert(pod, _Pod)
     except msgspec.ValidationError as error:
-        raise InvalidInput("admission request, object", found=str(error), wanted="a Pod") from error
+        raise InvalidInput("admission request, object", found=str(error), expected="a Pod") from error
     spec, labels = read.spec or _Spec(), (read.metadata and read.metadata.labels) or {}
     if namespace in _SYSTEM or labels.get(OPT_OUT) == "false":
         return False
@@ -119,9 +119,9 @@ def read_review(body: bytes) -> Review:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidInput(subject, found=shown(error), wanted=wanted) from error
+        raise InvalidInput(subject, found=shown(error), expected=wanted) from error
     if review.api_version != _VERSION:
-        raise InvalidInput(subject, found=review.api_version, wanted=wanted)
+        raise InvalidInput(subject, found=review.api_version, expected=wanted)
     asked = review.request
     created = asked.kind == _Kind(kind="Pod") and asked.operation == "CREATE"
     return Review(uid=asked.uid, namespace=asked.namespace, pod=asked.object if created else None)

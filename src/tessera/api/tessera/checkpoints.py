@@ -40,9 +40,9 @@ def read(source: str, text: bytes) -> tuple[Recorded, ...]:
     try:
         gpus = _DECODER.decode(text).gpus
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(source, found=shown(error), wanted="a checkpoint of MIG layouts, version 1") from error
+        raise InvalidInput(source, found=shown(error), expected="a checkpoint of MIG layouts, version 1") from error
     if len({each.uuid for each in gpus}) < len(gpus):
-        raise InvalidInput(source, found="a GPU twice", wanted="each GPU once")
+        raise InvalidInput(source, found="a GPU twice", expected="each GPU once")
     return gpus
 
 

@@ -95,7 +95,7 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
     if not nodes:
         source = fields[0].place if fields else "fleet"
         raise InvalidInput(
-            source, found="no node", wanted="at least one node", accepted="nodes: in a fleet file, or Node objects"
+            source, found="no node", expected="at least one node", hint="nodes: in a fleet file, or Node objects"
         )
     notes.extend(f"GPUNode {name} is left out: there is no node of this name" for name in states if name not in nodes)
     pods = read_pods(
@@ -183,9 +183,7 @@ def _counted(text: str, subject: str) -> tuple[int, str]:
     match = _SHORT.fullmatch(text.strip())
     count = int(match["count"] or 1) if match else 0
     if match is None or not 1 <= count <= _MAX_GPUS:
-        raise InvalidInput(
-            subject, found=shown(text), wanted=f"1 to {_MAX_GPUS} GPUs of a model", accepted="8xH100-80GB"
-        )
+        raise InvalidInput(subject, found=shown(text), expected=f"1 to {_MAX_GPUS} GPUs of a model", hint="8xH100-80GB")
     return count, match["model"]
 
 

@@ -368,12 +368,12 @@ def read_gpu_policy(each: Mapping[str, Any]) -> GpuPolicy:
     try:
         found = msgspec.convert(each, GpuPolicy)
     except msgspec.ValidationError as error:
-        raise InvalidInput(subject, found=str(error), wanted=f"an object of {API_VERSION}") from error
+        raise InvalidInput(subject, found=str(error), expected=f"an object of {API_VERSION}") from error
     for path, record in _records(found.spec, "spec"):
         for rule in RULES.get(type(record), ()):
             if not rule.holds(record):
                 written = msgspec.json.encode(record).decode()
-                raise InvalidInput(f"{subject}: {path}", found=written, wanted=rule.message)
+                raise InvalidInput(f"{subject}: {path}", found=written, expected=rule.message)
     for index, entry in enumerate(found.spec.gpus):
         for product in entry.models or ():
             in_place(f"{subject}: spec.gpus[{index}].models", partial(model, product))

@@ -166,7 +166,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     if not asking:
         subject = "manifests" if given["for"] else "cluster"
         wanted = "--for, --pod or --resource" if not given["for"] else "a workload with GPU limits"
-        raise InvalidInput(subject, found="no pending pod that requests GPUs", wanted=wanted)
+        raise InvalidInput(subject, found="no pending pod that requests GPUs", expected=wanted)
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
     return tuple(
@@ -179,7 +179,7 @@ def _described(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Pod, ...]:
     for text in given["resource"]:
         name, equals, amount = text.partition("=")
         if not name or (equals and not amount):
-            raise InvalidInput("--resource", found=text, wanted="NAME=AMOUNT", accepted="nvidia.com/mig-3g.20gb=1")
+            raise InvalidInput("--resource", found=text, expected="NAME=AMOUNT", hint="nvidia.com/mig-3g.20gb=1")
         limits[name] = amount or "1"
     annotations = {ISOLATION: given["isolation"]} if given["isolation"] else {}
     unit = min((each.unit_mib for each in cluster.nodes), default=1024)
@@ -203,8 +203,8 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
             raise InvalidInput(
                 f"pod {name}",
                 found="no pending pod of this namespace and name",
-                wanted="a pending pod",
-                accepted=", ".join([*waiting][:_MOST_NAMED]) or "--for or --resource",
+                expected="a pending pod",
+                hint=", ".join([*waiting][:_MOST_NAMED]) or "--for or --resource",
             )
     return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
 
@@ -240,8 +240,8 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
         raise Unsupported(
             f"pods {names}",
             found=proposal.stuck[0].reasons[0],
-            wanted="moves that make room",
-            accepted="other GPUs, or fewer pods",
+            expected="moves that make room",
+            hint="other GPUs, or fewer pods",
         )
 
 

@@ -101,8 +101,8 @@ class Mover:
             raise Conflict(
                 f"cluster after {len(self.evicted)} moves",
                 found=found.stuck[0].reasons[0],
-                wanted=f"a place for {found.stuck[0].pod} after {most} more moves",
-                accepted="running tessera defrag again",
+                expected=f"a place for {found.stuck[0].pod} after {most} more moves",
+                hint="running tessera defrag again",
             )
         return found
 
@@ -146,7 +146,7 @@ class Mover:
                 continue
             return
         raise Conflict(
-            f"node {node}", found="conflicting updates on each try", wanted=f"its taint {TAINT['key']} set or removed"
+            f"node {node}", found="conflicting updates on each try", expected=f"its taint {TAINT['key']} set or removed"
         )
 
     async def _evict(self, move: Move, name: str, namespace: str) -> None:
@@ -158,7 +158,7 @@ class Mover:
                 return
             if pod is None or (pod["metadata"].get("uid") or "") != move.uid:
                 raise Conflict(
-                    f"pod {move.pod}", found="it was deleted or replaced", wanted=f"the pod with UID {move.uid}"
+                    f"pod {move.pod}", found="it was deleted or replaced", expected=f"the pod with UID {move.uid}"
                 )
             if pod["metadata"].get("deletionTimestamp"):
                 return
@@ -191,8 +191,8 @@ class Mover:
                 raise Unavailable(
                     f"pod {move.pod}",
                     found=found,
-                    wanted=f"a ready replacement within {self._deadline_s:g} s",
-                    accepted="a longer --deadline-s; tessera explain pod explains a pending replacement",
+                    expected=f"a ready replacement within {self._deadline_s:g} s",
+                    hint="a longer --deadline-s; tessera explain pod explains a pending replacement",
                 )
 
     async def _bound(self) -> None:
@@ -207,8 +207,8 @@ class Mover:
                 raise Unavailable(
                     f"pod {left[0]}",
                     found="still pending although its place is free",
-                    wanted=f"a node for it within {self._deadline_s:g} s",
-                    accepted="waiting: kube-scheduler retries within minutes; or tessera explain pod",
+                    expected=f"a node for it within {self._deadline_s:g} s",
+                    hint="waiting: kube-scheduler retries within minutes; or tessera explain pod",
                 )
 
     async def _times(self, pause_s: float) -> AsyncIterator[bool]:

@@ -56,7 +56,7 @@ class _Choice(msgspec.Struct, frozen=True):
             known = [each.node.name for each in cluster.nodes]
             accepted = ", ".join(known[:_MOST_NODES]) + (", ..." if len(known) > _MOST_NODES else "")
             raise InvalidInput(
-                f"node {missing[0]}", found="no such node", wanted="a node of the cluster", accepted=accepted
+                f"node {missing[0]}", found="no such node", expected="a node of the cluster", hint=accepted
             )
 
     def of(self, cluster: Cluster) -> Inspection:
@@ -91,7 +91,7 @@ def inspect(**given: Unpack[_Given]) -> None:
         refuse_beside(other, "--filename")
     choice = _Choice(given["nodes"], _labels(given["selector"]), given["namespace"], given["details"], given["output"])
     if choice.details and choice.output != "table":
-        raise InvalidInput("--details", found=f"-o {choice.output} as well", wanted="-o table, which it adds to")
+        raise InvalidInput("--details", found=f"-o {choice.output} as well", expected="-o table, which it adds to")
     place = place_of(given)
     if given["watch"]:
         console = wide_console(ENDLESS)
@@ -105,7 +105,7 @@ def inspect(**given: Unpack[_Given]) -> None:
 def _labels(selector: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in selector.split(",") if part]
     if any(not key or not equals for key, equals, _ in pairs):
-        raise InvalidInput("--selector", found=selector, wanted="labels with values", accepted="zone=a,pool=gpu")
+        raise InvalidInput("--selector", found=selector, expected="labels with values", hint="zone=a,pool=gpu")
     return tuple((key.strip(), value.removeprefix("=").strip()) for key, _, value in pairs)
 
 

@@ -219,7 +219,7 @@ def restore(means: Means | None, /, **given: Any) -> None:
     """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
     path: Path = given["checkpoint"]
     if not path.exists():
-        raise InvalidInput(str(path), found="no such file", wanted="a checkpoint written by `tessera mig checkpoint`")
+        raise InvalidInput(str(path), found="no such file", expected="a checkpoint written by `tessera mig checkpoint`")
     recorded = Checkpoint(path).read()
     _bring(means, lambda inventory: _recorded(recorded, inventory), given | {"checkpoint": None, "evict": False})
 
@@ -264,7 +264,7 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
     if brought.unwritten is not None:
         lack = brought.unwritten
         subject = f"the layout is applied, but its checkpoint could not be written: {lack.subject}"
-        raise Unavailable(subject, found=lack.found, wanted=lack.wanted, accepted=lack.accepted) from lack
+        raise Unavailable(subject, found=lack.found, expected=lack.expected, hint=lack.hint) from lack
 
 
 def _run(work: Callable[[NodeGpus], Awaitable[_Result]], means: Means | None, given: Any) -> _Result:
@@ -288,9 +288,9 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
     subject = f"{len(short)} of {len(outcomes)} GPUs"
     if all(each.result == "blocked" for each in short):
         raise Conflict(
-            subject, found=found, wanted=wanted, accepted="the same command when the GPUs are idle, or --evict"
+            subject, found=found, expected=wanted, hint="the same command when the GPUs are idle, or --evict"
         )
-    raise Unavailable(subject, found=found, wanted=wanted, accepted="the same command when that is fixed")
+    raise Unavailable(subject, found=found, expected=wanted, hint="the same command when that is fixed")
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:

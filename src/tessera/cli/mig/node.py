@@ -155,11 +155,11 @@ def _check(cluster: Cluster, lack: str) -> None:
     option = "--evict"
     if not cluster.node:
         raise InvalidInput(
-            option, found="no node name", wanted="the name of this node's Node object", accepted="--node or NODE_NAME"
+            option, found="no node name", expected="the name of this node's Node object", hint="--node or NODE_NAME"
         )
     if lack:
         wanted = "the kubelet's PodResources, to know which pod uses what"
-        raise InvalidInput(option, found=lack, wanted=wanted, accepted="--kubelet-socket")
+        raise InvalidInput(option, found=lack, expected=wanted, hint="--kubelet-socket")
 
 
 def _on_node(kube: Kube, node: str) -> Evict:
@@ -172,8 +172,8 @@ def _on_node(kube: Kube, node: str) -> Evict:
             raise Conflict(
                 f"pod {namespace}/{name}",
                 found=f"it on node {where}" if pod else "no such pod in this cluster",
-                wanted=f"it on node {node}",
-                accepted="--node and --kubeconfig of this node and its cluster",
+                expected=f"it on node {node}",
+                hint="--node and --kubeconfig of this node and its cluster",
             )
         await kube.evict(name, namespace)
 
@@ -205,7 +205,7 @@ async def look(node_gpus: NodeGpus) -> Seen:
         inventory, users = await node_gpus.observe()
     except TimeoutError as error:
         raise Unavailable(
-            "GPU driver and kubelet", found="no answer before the deadline", wanted="an answer"
+            "GPU driver and kubelet", found="no answer before the deadline", expected="an answer"
         ) from error
     return Seen(inventory=inventory, users=users)
 
@@ -235,8 +235,8 @@ def configuration_of(config: str | None, configurations: Mapping[str, tuple[Grou
         raise InvalidInput(
             "-c/--config",
             found="no name",
-            wanted="the name of a configuration",
-            accepted=", ".join(configurations) or "those that `tessera mig list` shows",
+            expected="the name of a configuration",
+            hint=", ".join(configurations) or "those that `tessera mig list` shows",
         )
     return next(iter(configurations))
 

@@ -138,10 +138,10 @@ def differences_table(found: Sequence[Difference]) -> RenderableType:
     """Return how GPUs differ from what was asserted."""
     table = ruled_table("GPU", "observed", "desired")
     for each in found:
-        table.add_row(str(each.index), each.found, each.wanted)
+        table.add_row(str(each.index), each.found, each.expected)
     return table
 
 
 def differences_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """Return the same as plain values."""
-    return [{"index": each.index, "uuid": each.gpu, "found": each.found, "wanted": each.wanted} for each in found]
+    return [{"index": each.index, "uuid": each.gpu, "found": each.found, "expected": each.expected} for each in found]

@@ -138,15 +138,15 @@ def _find(described: dict[str, Any], device: str) -> tuple[int, int, int]:
     raise InvalidInput(
         "device",
         found=shown(device),
-        wanted="a GPU's index or UUID, or a MIG device's UUID",
-        accepted="one that `tessera sim-gpus list` prints",
+        expected="a GPU's index or UUID, or a MIG device's UUID",
+        hint="one that `tessera sim-gpus list` prints",
     )
 
 
 def _find_gpu(described: dict[str, Any], device: str) -> int:
     gpu, instance, _ = _find(described, device)
     if instance != NO_INSTANCE:
-        raise InvalidInput("GPU", found=shown(device), wanted="a whole GPU's index or UUID, not that of a MIG device")
+        raise InvalidInput("GPU", found=shown(device), expected="a whole GPU's index or UUID, not that of a MIG device")
     return gpu
 
 
@@ -291,7 +291,7 @@ def call(**given: Unpack[_Call]) -> None:
     """Make the next calls of FUNCTION fail or take long; a trailing `*` matches any ending."""
     name, code = function_of(given["function"]), code_of(given["code"])
     if code == 0 and given["latency_ms"] == 0:
-        raise InvalidInput("fault", found="neither a code nor latency", wanted="--code, --latency-ms, or both")
+        raise InvalidInput("fault", found="neither a code nor latency", expected="--code, --latency-ms, or both")
     with Machine(given["state"]) as machine:
         gpu = ANY if given["gpu"] is None else _find_gpu(machine.describe(), given["gpu"])
         times = FOREVER if given["for_ever"] else given["times"]
@@ -349,7 +349,7 @@ Examples:
 def reset(gpu: str | None, state: Path, *, reboot: bool) -> None:
     """Reset a GPU or the machine, or reboot it. Without options the machine is as `create` made it."""
     if gpu is not None and reboot:
-        raise InvalidInput("reset", found="--gpu and --reboot", wanted="only one of them")
+        raise InvalidInput("reset", found="--gpu and --reboot", expected="only one of them")
     with Machine(state) as machine:
         if gpu is not None:
             machine.reset_gpu(_find_gpu(machine.describe(), gpu))

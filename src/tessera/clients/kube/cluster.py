@@ -71,7 +71,7 @@ class Credentials:
         except StopAsyncIteration:
             return self._header or ""
         except (ConfigError, OSError, ValueError, KeyError) as error:
-            raise Unavailable("credentials of the user", found=shown(error), wanted="a token") from error
+            raise Unavailable("credentials of the user", found=shown(error), expected="a token") from error
         finally:
             await flow.aclose()
         return str(request.headers.get("Authorization", ""))
@@ -109,7 +109,7 @@ def find_access(kubeconfig: Path | None = None, context: str | None = None) -> A
         tls = verify_cluster(config.cluster, user, config.abs_file) if url.startswith("https:") else None
         credentials = Credentials(user_auth(user))
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise InvalidInput(subject, found=shown(error), wanted="a cluster and a user", accepted=accepted) from error
+        raise InvalidInput(subject, found=shown(error), expected="a cluster and a user", hint=accepted) from error
     return Access(Server(url=url, proxy=_proxy(url)), tls, credentials)
 
 
@@ -124,7 +124,7 @@ def _check(path: Path) -> None:
         return
     found = documents.read(str(path), path.read_bytes())
     if not found:
-        raise InvalidInput(str(path), found="nothing in it", wanted="a kubeconfig")
+        raise InvalidInput(str(path), found="nothing in it", expected="a kubeconfig")
     for document in found:
         root = Field(document, document.data)
         if not isinstance(root.value, dict):

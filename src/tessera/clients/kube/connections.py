@@ -145,7 +145,7 @@ def _translated() -> Iterator[None]:
     except (aiohttp.ClientError, OSError) as error:
         raise Broken(_told(error)) from error
     except ValueError as error:
-        raise InvalidInput("HTTP request", found=shown(error), wanted="headers of one line each") from error
+        raise InvalidInput("HTTP request", found=shown(error), expected="headers of one line each") from error
 
 
 def _check(url: str, subject: str, schemes: set[str]) -> None:
@@ -156,7 +156,7 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
         sound = False
     if not sound:
         wanted = " or ".join(f"{scheme}://HOST:PORT" for scheme in sorted(schemes))
-        raise InvalidInput(subject, found=shown(url), wanted=wanted)
+        raise InvalidInput(subject, found=shown(url), expected=wanted)
 
 
 def _told(error: Exception) -> str:

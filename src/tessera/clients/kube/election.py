@@ -117,7 +117,7 @@ class Election:
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
             subject, wanted = f"leadership of {self._lock.lease}", "an end before another may lead"
-            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", wanted=wanted))
+            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", expected=wanted))
             await asyncio.wait({working})
 
     async def _renew(self) -> None:
@@ -149,7 +149,7 @@ class Election:
             await self._look_again()
         except TimeoutError as error:
             subject, wanted = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
-            self._on_trouble(Unavailable(subject, found=str(error) or "no answer", wanted=wanted))
+            self._on_trouble(Unavailable(subject, found=str(error) or "no answer", expected=wanted))
         except TesseraError as error:
             self._on_trouble(error)
 

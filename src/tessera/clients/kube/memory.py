@@ -66,7 +66,7 @@ class MemoryKube:
 
     def stop(self) -> None:
         """Refuse every call from now on and end every watch, until `start`."""
-        self._outage = Unavailable("Kubernetes API in memory", found="stopped", wanted="an answer")
+        self._outage = Unavailable("Kubernetes API in memory", found="stopped", expected="an answer")
         self.break_watches()
 
     def start(self) -> None:
@@ -112,10 +112,10 @@ class MemoryKube:
         if not name and (prefix := (body.get("metadata") or {}).get("generateName")):
             name = f"{prefix}{next(self._numbers):05x}"
         if not name or bool(namespace) != kind.namespaced:
-            raise InvalidInput(f"{kind.name} to create", found=f"{namespace}/{name}", wanted="namespace and name")
+            raise InvalidInput(f"{kind.name} to create", found=f"{namespace}/{name}", expected="namespace and name")
         key = _key(kind, name, namespace)
         if self._storage.get(kind, key) is not None:
-            raise Conflict(_subject(kind, key), found="one that exists already", wanted="a new name")
+            raise Conflict(_subject(kind, key), found="one that exists already", expected="a new name")
         return self._answer(self._put(kind, key, self._new(kind, key, body)))
 
     def _new(self, kind: Kind, key: Key, body: Object) -> Object:
@@ -171,14 +171,14 @@ class MemoryKube:
         """Give a pod its node and merge annotations into it."""
         await self._reach(PODS)
         if not node:
-            raise InvalidInput(f"binding of pod {namespace}/{name}", found="no node", wanted="the name of one")
+            raise InvalidInput(f"binding of pod {namespace}/{name}", found="no node", expected="the name of one")
         key = (namespace, name)
         pod = self._storage.get(PODS, key)
         if pod is None:
             raise _absent(PODS, key)
         found = _unbindable(pod, uid)
         if found:
-            raise Conflict(_subject(PODS, key), found=found, wanted=f"the pod {uid} without a node")
+            raise Conflict(_subject(PODS, key), found=found, expected=f"the pod {uid} without a node")
         scheduled = {"type": "PodScheduled", "status": "True"}
         rest = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] != "PodScheduled"]
         bound = {
@@ -209,7 +209,7 @@ class MemoryKube:
                     raise _forbidden(name, namespace, name_of(budget)[1])
         if uid and uid != pod["metadata"]["uid"]:
             found = f"another pod of that name, {pod['metadata']['uid']}"
-            raise Conflict(_subject(PODS, (namespace, name)), found=found, wanted=f"the pod {uid}")
+            raise Conflict(_subject(PODS, (namespace, name)), found=found, expected=f"the pod {uid}")
         self._remove(PODS, (namespace, name))
         self._confirm()
 
@@ -233,7 +233,7 @@ class MemoryKube:
     def _confirm(self) -> None:
         if self._lost_answers:
             self._lost_answers -= 1
-            raise Unanswered("Kubernetes API in memory", found="a lost answer", wanted="an answer")
+            raise Unanswered("Kubernetes API in memory", found="a lost answer", expected="an answer")
 
     def _change(self, kind: Kind, key: Key, present: Object, changed: Object) -> Object:
         """Store what somebody unnamed made of an object."""
@@ -267,29 +267,29 @@ def _subject(kind: Kind, key: Key) -> str:
 
 
 def _absent(kind: Kind, key: Key) -> Conflict:
-    return Conflict(_subject(kind, key), found="no such object", wanted="one that exists")
+    return Conflict(_subject(kind, key), found="no such object", expected="one that exists")
 
 
 def _owned(kind: Kind, key: Key, others: frozenset[tuple[Owner, tuple[str, ...]]]) -> Conflict:
     fields = ", ".join(sorted(f".{'.'.join(path)} of {owner[0] or 'another client'}" for owner, path in others))
-    return Conflict(_subject(kind, key), found=fields, wanted="fields that nobody else owns", accepted="force")
+    return Conflict(_subject(kind, key), found=fields, expected="fields that nobody else owns", hint="force")
 
 
 def _forbidden(name: str, namespace: str, budget: str) -> Unavailable:
     return Unavailable(
         f"eviction of pod {namespace}/{name}",
         found=f"PodDisruptionBudget {budget} without a disruption left",
-        wanted="one that allows it",
-        accepted="waiting until more of its pods are healthy",
+        expected="one that allows it",
+        hint="waiting until more of its pods are healthy",
     )
 
 
 def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None:
     wanted, uid = version_of(body), (body.get("metadata") or {}).get("uid")
     if wanted and wanted != version_of(present):
-        raise Conflict(_subject(kind, key), found="a changed object", wanted=f"resourceVersion {wanted}")
+        raise Conflict(_subject(kind, key), found="a changed object", expected=f"resourceVersion {wanted}")
     if uid and uid != present["metadata"]["uid"]:
-        raise InvalidInput(_subject(kind, key), found=f"uid {uid}", wanted=f"its uid, {present['metadata']['uid']}")
+        raise InvalidInput(_subject(kind, key), found=f"uid {uid}", expected=f"its uid, {present['metadata']['uid']}")
 
 
 def _unbindable(pod: Object, uid: str) -> str:

@@ -252,6 +252,6 @@ def not_served(kind: Kind, subject: str) -> Unsupported:
     return Unsupported(
         subject,
         found=f"an API server that does not serve {kind.plural} of {kind.api_version}",
-        wanted=f"the kind {kind.name}",
-        accepted=definition if kind.custom else f"a Kubernetes version with {kind.api_version}",
+        expected=f"the kind {kind.name}",
+        hint=definition if kind.custom else f"a Kubernetes version with {kind.api_version}",
     )

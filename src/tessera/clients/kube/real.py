@@ -121,7 +121,7 @@ class HttpKube:
         namespace, name = name_of(body)
         asked = _Asked(f"create {_subject(kind, name, namespace)}", kind, namespace=namespace)
         if bool(namespace) != kind.namespaced:
-            raise InvalidInput(asked.subject, found=f"namespace {namespace!r}", wanted=f"one: {kind.namespaced}")
+            raise InvalidInput(asked.subject, found=f"namespace {namespace!r}", expected=f"one: {kind.namespaced}")
         return await self._ask("POST", asked, body=_headed(kind, body))
 
     async def patch(
@@ -144,7 +144,7 @@ class HttpKube:
         """Give a pod its node and merge annotations into it."""
         asked = _Asked(f"bind {_subject(PODS, name, namespace)}", PODS, name, namespace, "binding")
         if not node:
-            raise InvalidInput(asked.subject, found="no node", wanted="the name of one")
+            raise InvalidInput(asked.subject, found="no node", expected="the name of one")
         metadata = {"name": name, "namespace": namespace, "uid": uid, "annotations": dict(annotations)}
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
@@ -239,7 +239,9 @@ class _Asked(msgspec.Struct, frozen=True):
             *([self.subresource] if self.subresource else []),
         ]
         if any(part in {"", ".", ".."} for part in parts):
-            raise InvalidInput(self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", wanted="names")
+            raise InvalidInput(
+                self.subject, found=f"name {self.name!r}, namespace {self.namespace!r}", expected="names"
+            )
         path = "/" + "/".join(quote(part, safe=":") for part in parts)
         return f"{path}?{urlencode(parameters)}" if parameters else path
 
@@ -285,7 +287,7 @@ def _event(line: bytes, asked: _Asked) -> WatchEvent:
     try:
         event = msgspec.json.decode(line, type=_Line)
     except _JUNK as error:
-        raise Unavailable(asked.subject, found=shown(line), wanted="a change") from error
+        raise Unavailable(asked.subject, found=shown(line), expected="a change") from error
     if event.type == "ERROR":
         raise _refused(event.object.get("code", 0), _message(event.object), asked)
     _without_managers(event.object)
@@ -304,11 +306,11 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
         async with asyncio.timeout(deadline_s):
             yield
     except TimeoutError as error:
-        raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", wanted="an answer") from error
+        raise Unanswered(subject, found=f"no answer in {deadline_s:g} s", expected="an answer") from error
     except Unreachable as error:
-        raise Unavailable(subject, found=shown(error), wanted="a connection to the API server") from error
+        raise Unavailable(subject, found=shown(error), expected="a connection to the API server") from error
     except (Broken, *_JUNK) as error:
-        raise Unanswered(subject, found=shown(error), wanted="an answer of the API server") from error
+        raise Unanswered(subject, found=shown(error), expected="an answer of the API server") from error
 
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
@@ -343,15 +345,15 @@ def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
     """Return our error for a status of the server. Source: Kubernetes API conventions, HTTP status codes."""
     subject = asked.subject
     if code == _TOO_OLD:
-        return Expired(subject, found=found, wanted="a moment the server remembers")
+        return Expired(subject, found=found, expected="a moment the server remembers")
     if code == _ABSENT:
-        return _Absent(subject, found=found, wanted="an object that exists")
+        return _Absent(subject, found=found, expected="an object that exists")
     if code == _CHANGED:
-        return Conflict(subject, found=found, wanted="an object nobody else changed")
+        return Conflict(subject, found=found, expected="an object nobody else changed")
     if code in _RIGHTS:
-        return Unavailable(subject, found=found, wanted="the right to do so", accepted="a role that grants it")
+        return Unavailable(subject, found=found, expected="the right to do so", hint="a role that grants it")
     if _UNDECLARED in found:
         accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
-        return InvalidInput(subject, found=found, wanted="fields that the installed kind has", accepted=accepted)
+        return InvalidInput(subject, found=found, expected="fields that the installed kind has", hint=accepted)
     kind = InvalidInput if code in _FOR_GOOD else Unanswered if code >= _BROKEN else Unavailable
-    return kind(subject, found=f"HTTP {code}, {found}", wanted="success")
+    return kind(subject, found=f"HTTP {code}, {found}", expected="success")

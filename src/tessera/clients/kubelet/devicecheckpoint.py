@@ -45,7 +45,7 @@ class DeviceCheckpoint:
             raise Unavailable(
                 f"kubelet's checkpoint {self._path}",
                 found=str(error),
-                wanted="a device checkpoint",
-                accepted="the kubelet's folder of device plugins, mounted into the agent",
+                expected="a device checkpoint",
+                hint="the kubelet's folder of device plugins, mounted into the agent",
             ) from error
         return self._known[1]

@@ -168,7 +168,7 @@ class MemoryKubelet:
                 await self._changed.wait_for(lambda: self.allocatable(resource) == count)
         except TimeoutError as error:
             found = f"{self.allocatable(resource)} healthy devices after {deadline_s:g} s"
-            raise Unavailable(f"resource {resource}", found=found, wanted=str(count)) from error
+            raise Unavailable(f"resource {resource}", found=found, expected=str(count)) from error
 
     async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
         """Let the plugins allocate what a pod asks; without a UID it is known by its name.
@@ -258,13 +258,13 @@ class MemoryKubelet:
     async def _choose(self, resource: str, count: int) -> tuple[str, ...]:
         healthy = self._healthy(resource)
         if not healthy:
-            raise Conflict(f"resource {resource}", found="no healthy device", wanted=f"{count} devices")
+            raise Conflict(f"resource {resource}", found="no healthy device", expected=f"{count} devices")
         used = {each for holding in self._holdings if holding.resource == resource for each in holding.ids}
         used -= self.forgotten
         available = [each for each in healthy if each not in used]
         if len(available) < count:
             found = f"{len(available)} available devices"
-            raise Conflict(f"resource {resource}", found=found, wanted=f"{count} devices")
+            raise Conflict(f"resource {resource}", found=found, expected=f"{count} devices")
         self._rng.shuffle(available)
         endpoint = self._endpoints[resource]
         if not endpoint.options.preferred:

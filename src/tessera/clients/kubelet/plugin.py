@@ -126,7 +126,7 @@ async def register(
     except grpc.aio.AioRpcError as error:
         raise sockets.in_our_terms(error, kubelet, wanted) from error
     except TimeoutError as error:
-        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", wanted=wanted) from error
+        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", expected=wanted) from error
 
 
 def options_message(options: PluginOptions) -> wire.DevicePluginOptions:

@@ -87,8 +87,8 @@ class PodResources:
                 raise Unsupported(
                     "the kubelet's PodResources",
                     found=error.found,
-                    wanted="the call Get",
-                    accepted="a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
+                    expected="the call Get",
+                    hint="a kubelet from 1.34, or the feature gate KubeletPodResourcesGet",
                 ) from error
             raise
         return _held((answer.pod_resources,))
@@ -115,7 +115,7 @@ class PodResources:
         except grpc.aio.AioRpcError as error:
             raise sockets.in_our_terms(error, self._socket, wanted) from error
         except TimeoutError as error:
-            raise Unavailable(f"socket {self._socket}", found="no answer", wanted=wanted) from error
+            raise Unavailable(f"socket {self._socket}", found="no answer", expected=wanted) from error
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None

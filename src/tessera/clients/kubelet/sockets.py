@@ -37,8 +37,8 @@ def socket_path(path: Path) -> Path:
         raise InvalidInput(
             f"socket {path}",
             found=f"a path of {length} bytes",
-            wanted=f"at most {LONGEST_PATH}",
-            accepted="a shorter folder",
+            expected=f"at most {LONGEST_PATH}",
+            hint="a shorter folder",
         )
     return path
 
@@ -104,8 +104,8 @@ def bind(server: grpc.aio.Server, path: Path) -> None:
         raise Unavailable(
             f"socket {path}",
             found=error.strerror or str(error),
-            wanted="a folder in which a socket can be made",
-            accepted="a folder that exists and that this user may write; in a pod, a host path without readOnly",
+            expected="a folder in which a socket can be made",
+            hint="a folder that exists and that this user may write; in a pod, a host path without readOnly",
         ) from error
 
 
@@ -121,10 +121,10 @@ def in_our_terms(error: grpc.aio.AioRpcError, path: Path, wanted: str) -> Tesser
     """Return a failed call as the error that says what the caller can do."""
     found = f"{error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInput(f"socket {path}", found=found, wanted=wanted)
+        return InvalidInput(f"socket {path}", found=found, expected=wanted)
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-        return Conflict(f"socket {path}", found=found, wanted=wanted)
-    return Unavailable(f"socket {path}", found=found, wanted=wanted, accepted="a call when the kubelet runs again")
+        return Conflict(f"socket {path}", found=found, expected=wanted)
+    return Unavailable(f"socket {path}", found=found, expected=wanted, hint="a call when the kubelet runs again")
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: TesseraError) -> Never:

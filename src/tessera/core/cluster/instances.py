@@ -25,8 +25,8 @@ def placement_of(share: Share, facts: GpuFacts) -> Placement | None:
         raise InvalidInput(
             f"share of GPU {facts.index} ({facts.uuid})",
             found=f"{profile} at {'no start' if share.start is None else share.start}",
-            wanted=f"a MIG instance that {facts.model.name} can have",
-            accepted=_accepted(share.profile, facts) or "shares of the whole GPU: it has no MIG instances",
+            expected=f"a MIG instance that {facts.model.name} can have",
+            hint=_accepted(share.profile, facts) or "shares of the whole GPU: it has no MIG instances",
         )
     return found
 

@@ -134,8 +134,8 @@ def pick(
     raise Conflict(
         f"{units} units of {resource}",
         found=found if alike else "no pod of this node with an assignment",
-        wanted="a pod whose assignment says which GPU its units come from",
-        accepted="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+        expected="a pod whose assignment says which GPU its units come from",
+        hint="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
     )
 
 

@@ -60,7 +60,7 @@ def prefer(
         raise InvalidInput(
             f"preferred allocation of {resource.name}",
             found=f"{wanted.size} devices, {len(available)} available, {len(must)} of them given",
-            wanted="at least the given and at most the available ones",
+            expected="at least the given and at most the available ones",
         )
     groups = _groups(resource, available, must)
     chosen = list(must)

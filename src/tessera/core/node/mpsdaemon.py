@@ -173,5 +173,5 @@ def check_daemons(shares: Iterable[Share], inventory: Inventory, states: Iterabl
             raise Unavailable(
                 f"MPS share of GPU {share.gpu}",
                 found=(state.reason if state else unable) or "no daemon",
-                wanted="a running MPS daemon, which limits its memory and compute",
+                expected="a running MPS daemon, which limits its memory and compute",
             )

@@ -54,16 +54,16 @@ def quantity(value: object, subject: str) -> Fraction:
     """
     text = _text(value)
     if isinstance(value, int) and value.bit_length() >= _MAX_TEXT:
-        raise InvalidInput(subject, found=text, wanted=_WITHIN)
+        raise InvalidInput(subject, found=text, expected=_WITHIN)
     match = _GRAMMAR.fullmatch(text)
     if match is None or not (match[2] or match[3]) or len(text) > _MAX_TEXT:
-        raise InvalidInput(subject, found=shown(text), wanted="a Kubernetes quantity", accepted=_ACCEPTED)
+        raise InvalidInput(subject, found=shown(text), expected="a Kubernetes quantity", hint=_ACCEPTED)
     sign, whole, part, exponent, suffix = match.groups(default="")
     # Clipped so far out that the result is refused or rounds up to one nano.
     scale = Fraction(10) ** max(-2 * _MAX_TEXT, min(2 * _MAX_TEXT, int(exponent))) if exponent else _SUFFIXES[suffix]
     number = int(whole + part) * scale / 10 ** len(part)
     if number > _LARGEST:
-        raise InvalidInput(subject, found=shown(text), wanted=_WITHIN)
+        raise InvalidInput(subject, found=shown(text), expected=_WITHIN)
     nano = Fraction(round_up(number * _NANO), _NANO)
     return -nano if sign == "-" else nano
 
@@ -90,7 +90,7 @@ def round_down(number: Fraction) -> int:
 def _not_negative(value: object, subject: str) -> Fraction:
     number = quantity(value, subject)
     if number < 0:
-        raise InvalidInput(subject, found=shown(_text(value)), wanted="a quantity of zero or more")
+        raise InvalidInput(subject, found=shown(_text(value)), expected="a quantity of zero or more")
     return number
 
 
@@ -125,5 +125,5 @@ def count(value: object, subject: str) -> int:
     """
     number = _not_negative(value, subject)
     if number.denominator != 1:
-        raise InvalidInput(subject, found=shown(_text(value)), wanted="a whole number")
+        raise InvalidInput(subject, found=shown(_text(value)), expected="a whole number")
     return number.numerator

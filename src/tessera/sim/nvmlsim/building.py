@@ -41,8 +41,8 @@ def sources() -> Path:
     raise Unsupported(
         "simulated GPUs",
         found="no C sources beside tessera.sim.nvmlsim",
-        wanted="native/nvmlsim, which the distribution carries",
-        accepted="install tessera-gpu again",
+        expected="native/nvmlsim, which the distribution carries",
+        hint="install tessera-gpu again",
     )
 
 
@@ -60,8 +60,8 @@ def compiler() -> str:
     raise Unsupported(
         "simulated GPUs",
         found="no C compiler (looked for CC, cc, gcc, clang)",
-        wanted="one, to build the simulated libnvidia-ml.so.1",
-        accepted="install gcc or clang; on Debian and Ubuntu: apt-get install gcc libc6-dev",
+        expected="one, to build the simulated libnvidia-ml.so.1",
+        hint="install gcc or clang; on Debian and Ubuntu: apt-get install gcc libc6-dev",
     )
 
 
@@ -125,8 +125,8 @@ def _build(folder: Path, command: tuple[str, ...], target: Path) -> None:
             raise Unsupported(
                 f"building {_NAME} with {command[0]}",
                 found=" ".join(result.stderr.split())[:400] or f"exit code {result.returncode}",
-                wanted="a C11 compiler with the Linux headers",
-                accepted="set CC to another compiler; on Debian and Ubuntu: apt-get install gcc libc6-dev",
+                expected="a C11 compiler with the Linux headers",
+                hint="set CC to another compiler; on Debian and Ubuntu: apt-get install gcc libc6-dev",
             )
         built.replace(target)
 
@@ -137,4 +137,4 @@ def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
             command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(command[0], found=f"no end within {_TIMEOUT_S} s", wanted="a built library") from error
+        raise Unavailable(command[0], found=f"no end within {_TIMEOUT_S} s", expected="a built library") from error

@@ -59,7 +59,7 @@ def code_of(text: str) -> int:
         return CODES[plain]
     if plain.isdecimal() and int(plain) in CODES.values():
         return int(plain)
-    raise InvalidInput("NVML return code", found=shown(text), wanted="a name or a number", accepted=_near(plain, CODES))
+    raise InvalidInput("NVML return code", found=shown(text), expected="a name or a number", hint=_near(plain, CODES))
 
 
 def code_text(code: int) -> str:
@@ -86,7 +86,7 @@ def function_of(text: str) -> str:
     if plain in known or (plain != stem and any(name.startswith(stem) for name in known)):
         return plain
     raise InvalidInput(
-        "NVML function", found=shown(text), wanted="one that the simulator has", accepted=_near(plain, sorted(known))
+        "NVML function", found=shown(text), expected="one that the simulator has", hint=_near(plain, sorted(known))
     )
 
 

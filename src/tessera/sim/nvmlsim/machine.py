@@ -72,7 +72,7 @@ def create_state(
     """
     wanted = gpus_of(gpus)
     if not driver.partition(".")[0].isdecimal():
-        raise InvalidInput("driver version", found=repr(driver), wanted="a version such as 615.71.09")
+        raise InvalidInput("driver version", found=repr(driver), expected="a version such as 615.71.09")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -81,7 +81,7 @@ def create_state(
             _place(made, path, replace=replace)
     except OSError as error:
         raise InvalidInput(
-            str(path), found=error.strerror or str(error), wanted="a place where a file can be made"
+            str(path), found=error.strerror or str(error), expected="a place where a file can be made"
         ) from error
 
 
@@ -93,7 +93,7 @@ def _place(made: Path, path: Path, *, replace: bool) -> None:
         os.link(made, path)
     except FileExistsError as error:
         raise InvalidInput(
-            str(path), found="a file of that name", wanted="a new one", accepted="--replace, or another name"
+            str(path), found="a file of that name", expected="a new one", hint="--replace, or another name"
         ) from error
 
 
@@ -397,7 +397,7 @@ def _check(code: int, subject: str) -> None:
         kind, found, wanted, accepted = _MEANINGS.get(
             code, (InvalidInput, f"NVML code {code}", "a machine that takes this", "")
         )
-        raise kind(subject, found=found, wanted=wanted, accepted=accepted)
+        raise kind(subject, found=found, expected=wanted, hint=accepted)
 
 
 _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {

@@ -113,12 +113,12 @@ def gpus_of(texts: Iterable[str]) -> tuple[SimulatedGpu, ...]:
             raise InvalidInput(
                 "GPUs to simulate",
                 found=shown(text),
-                wanted=f"a count from 1 to {_MOST_GPUS} and a model, such as 2xA100-40GB",
+                expected=f"a count from 1 to {_MOST_GPUS} and a model, such as 2xA100-40GB",
             )
         found = model(parts["name"])
         gpus += [SimulatedGpu(found, _driver_name(found, parts["name"]))] * count
     if not 1 <= len(gpus) <= _MOST_GPUS:
-        raise InvalidInput("GPUs to simulate", found=str(len(gpus)), wanted=f"1 to {_MOST_GPUS}")
+        raise InvalidInput("GPUs to simulate", found=str(len(gpus)), expected=f"1 to {_MOST_GPUS}")
     return tuple(gpus)
 
 

@@ -59,8 +59,8 @@ def figure(width_in: float, height_in: float) -> "Figure":
         raise Unsupported(
             "figures",
             found="no matplotlib in this Python",
-            wanted="the extra `report`",
-            accepted="pip install 'tessera-gpu[report]'",
+            expected="the extra `report`",
+            hint="pip install 'tessera-gpu[report]'",
         ) from error
     made = Figure(figsize=(width_in, height_in), facecolor="white")
     FigureCanvasAgg(made)

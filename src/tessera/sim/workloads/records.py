@@ -185,5 +185,5 @@ def _asked(ask: Ask, gpus: Sequence[Gpu]) -> int:
 def positive(name: str, value: float, most: float) -> float:
     """Return a setting of a workload that must be above 0 and at most `most`."""
     if not 0 < value <= most:
-        raise InvalidInput(name, found=f"{value:g}", wanted=f"a number above 0 and at most {most:g}")
+        raise InvalidInput(name, found=f"{value:g}", expected=f"a number above 0 and at most {most:g}")
     return value

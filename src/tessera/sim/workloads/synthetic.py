@@ -98,7 +98,7 @@ def make(nodes: Sequence[Node], seed: int, mix: ClassMix = PUBLISHED_MIX) -> Tra
     """
     most = max((len(node.gpus) for node in nodes), default=0)
     if not most:
-        raise InvalidInput("fleet", found="no GPUs", wanted="at least one node with GPUs")
+        raise InvalidInput("fleet", found="no GPUs", expected="at least one node with GPUs")
     sizes, weights = _weighted(mix, most)
     rng = random.Random(f"tessera synthetic {seed}")
     target = _DEMAND * MILLI * sum(len(node.gpus) for node in nodes)
@@ -117,7 +117,7 @@ def _weighted(mix: ClassMix, most: int) -> tuple[list[_Size], list[float]]:
     demands = (mix.part, mix.one, mix.several)
     if not (min(demands) >= 0 and sum(demands) > 0 and 0 <= mix.without_percent < _WHOLE_PERCENT):
         found = f"{mix.part:g} {mix.one:g} {mix.several:g}, {mix.without_percent:g} % without GPU"
-        raise InvalidInput("mix of classes", found=found, wanted="weights from 0, not all 0, and below 100 %")
+        raise InvalidInput("mix of classes", found=found, expected="weights from 0, not all 0, and below 100 %")
     sizes: list[_Size] = []
     weights: list[float] = []
     for demand, group in zip(demands, (_PART, _ONE, _SEVERAL), strict=True):
@@ -126,7 +126,7 @@ def _weighted(mix: ClassMix, most: int) -> tuple[list[_Size], list[float]]:
         sizes += fitting
         weights += [demand * size.weight / whole for size in fitting]
     if not sum(weights):
-        raise InvalidInput("mix of classes", found="only sizes larger than any node", wanted="pods that fit a node")
+        raise InvalidInput("mix of classes", found="only sizes larger than any node", expected="pods that fit a node")
     with_gpu = 100 - mix.without_percent
     return [*sizes, *_WITHOUT], [*weights, sum(weights) * mix.without_percent / with_gpu]
 

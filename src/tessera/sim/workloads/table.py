@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
         """Return the error for the value of one column."""
         value = self.values[column]
         where = f"{self.path}, line {self.line}, column {column}"
-        return InvalidInput(where, found=_quoted(value) if value else "nothing", wanted=wanted, accepted=accepted)
+        return InvalidInput(where, found=_quoted(value) if value else "nothing", expected=wanted, hint=accepted)
 
 
 def _quoted(value: str) -> str:
@@ -75,10 +75,10 @@ def rows(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) 
             yield from _records(path, file, required, optional)
     except OSError as error:
         raise InvalidInput(
-            str(path), found=error.strerror or "no file", wanted="a CSV file that can be read"
+            str(path), found=error.strerror or "no file", expected="a CSV file that can be read"
         ) from error
     except UnicodeDecodeError as error:
-        raise InvalidInput(str(path), found=f"byte {error.start} that is not UTF-8", wanted="a CSV file") from error
+        raise InvalidInput(str(path), found=f"byte {error.start} that is not UTF-8", expected="a CSV file") from error
 
 
 def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tuple[str, ...]) -> Iterator[Row]:
@@ -95,15 +95,15 @@ def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tupl
                 continue
             if len(fields) != len(header):
                 wanted = f"{len(header)} fields as in the header"
-                raise InvalidInput(f"{path}, line {started}", found=f"{len(fields)} fields", wanted=wanted)
+                raise InvalidInput(f"{path}, line {started}", found=f"{len(fields)} fields", expected=wanted)
             values = dict.fromkeys(optional, "") | dict(zip(header, map(str.strip, fields), strict=True))
             found = True
             yield Row(path, started, values)
     except csv.Error as error:
-        raise InvalidInput(f"{path}, line {line + 1}", found=str(error), wanted="a CSV record") from error
+        raise InvalidInput(f"{path}, line {line + 1}", found=str(error), expected="a CSV record") from error
     if not found:
         accepted = f"a header with {', '.join(required)} and one line for each record"
-        raise InvalidInput(str(path), found="no records", wanted="at least one", accepted=accepted)
+        raise InvalidInput(str(path), found="no records", expected="at least one", hint=accepted)
 
 
 def _header(path: Path, fields: list[str], required: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,8 +111,8 @@ def _header(path: Path, fields: list[str], required: tuple[str, ...]) -> tuple[s
     missing = [column for column in required if column not in names]
     if missing:
         found = f"no column {', '.join(missing)} (columns: {', '.join(names)})"
-        raise InvalidInput(f"{path}, line 1", found=found, wanted=f"the columns {', '.join(required)}")
+        raise InvalidInput(f"{path}, line 1", found=found, expected=f"the columns {', '.join(required)}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidInput(f"{path}, line 1", found=f"column {', '.join(twice)} twice", wanted="each column once")
+        raise InvalidInput(f"{path}, line 1", found=f"column {', '.join(twice)} twice", expected="each column once")
     return names

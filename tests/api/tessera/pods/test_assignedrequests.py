@@ -139,7 +139,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "fewer shares than devices": (
         pod({"a": {NEED: 6}, "b": {NEED: 6}}, share(1, 6144)),
-        "found an assignment of 1 shares, wanted one for each of the 2 devices asked",
+        "an assignment of 1 shares; expected one for each of the 2 devices asked",
     ),
     "more shares than devices": (pod({"a": {NEED: 6}}, share(1, 6144), share(1, 6144)), "of the 1 devices asked"),
     "no shares at all": (
@@ -160,7 +160,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a time that is none": (
         pod({"main": {NEED: 6}}, share(1, 6144)) | {"metadata": {"name": "p", "creationTimestamp": "soon"}},
-        "wanted a time",
+        "expected a time",
     ),
 }
 

@@ -93,7 +93,7 @@ def test_hostile_pods_are_read_as_far_as_they_can_be(each: dict[str, Any]) -> No
 
 def test_an_error_about_the_whole_object_has_no_place() -> None:
     field = object_field("Pod", {})
-    assert in_words(InvalidInput(field.place, found="x", wanted="y"), field) == "found x, wanted y"
+    assert in_words(InvalidInput(field.place, found="x", expected="y"), field) == "x; expected y"
 
 
 # Bindings

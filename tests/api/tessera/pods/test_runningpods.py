@@ -143,7 +143,7 @@ def record(*shares: dict[str, Plain]) -> Plain:
 NOTES: dict[str, tuple[Plain, str]] = {
     "a recorded GPU that is not there": (
         pod("a", GPU, annotations=record({"gpu": 7})),
-        "the devices recorded on pod ns/a are not used: pod ns/a on node n: found a share of GPU 7",
+        "the devices recorded on pod ns/a are not used: pod ns/a on node n: a share of GPU 7",
     ),
     "a node that is not there": (pod("a", GPU, "m"), "pod ns/a is left out: it runs on node m, which is not among"),
     "a pod that cannot be read": (
@@ -156,19 +156,19 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an index that is none": (
         pod("a", {"aliyun.com/gpu-mem": "1"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "-1"}),
-        "ALIYUN_COM_GPU_MEM_IDX: found '-1', wanted the index of a GPU",
+        "ALIYUN_COM_GPU_MEM_IDX: '-1'; expected the index of a GPU",
     ),
     "an allocation that is none": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": "{"}),
-        "gpushare.allocation]: found 'Input data was truncated', wanted JSON of container index",
+        "gpushare.allocation]: 'Input data was truncated'; expected JSON of container index",
     ),
     "an allocation of words": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0": {"x": 1}}'}),
-        "wanted JSON of container index, GPU index and amount",
+        "expected JSON of container index, GPU index and amount",
     ),
     "an assignment that is none": (
         pod("a", GPU, annotations={"tessera.dev/assignment": "[{}]"}),
-        "found 'Object missing required field `gpu` - at `$[0]`', wanted a version and a list of shares in JSON",
+        "'Object missing required field `gpu` - at `$[0]`'; expected a version and a list of shares in JSON",
     ),
     "an assignment nested without end": (
         pod("a", GPU, annotations={"tessera.dev/assignment": '[{"x":' + "[" * 100_000}),
@@ -176,11 +176,11 @@ NOTES: dict[str, tuple[Plain, str]] = {
     ),
     "an allocation nested without end": (
         pod("a", GPU, annotations={"scheduler.framework.gpushare.allocation": '{"0":' + "[" * 100_000}),
-        "wanted JSON of container index, GPU index and amount",
+        "expected JSON of container index, GPU index and amount",
     ),
     "an assignment beyond a GPU": (
         pod("a", GPU, annotations=record({"compute_percent": 101})),
-        "found 'Expected `int` <= 100 - at `$[0].compute_percent`'",
+        "'Expected `int` <= 100 - at `$[0].compute_percent`'",
     ),
 }
 
@@ -219,7 +219,7 @@ def test_finished_pods_hold_nothing() -> None:
 
 
 def test_a_pod_twice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"Pod ns/a: found pod ns/a again, wanted each pod name once"):
+    with pytest.raises(InvalidInput, match=r"Pod ns/a: pod ns/a again; expected each pod name once"):
         read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU), pod("a", GPU))
 
 

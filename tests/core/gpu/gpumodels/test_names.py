@@ -66,8 +66,8 @@ def test_a_model_is_found_by(text: str, want: str) -> None:
 def test_a_model_is_refused_with_what_comes_close_for(text: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         model(text)
-    assert str(caught.value).startswith(f"GPU model: found '{text}', wanted")
-    assert f"accepted: {want} `tessera profiles` lists all" in str(caught.value)
+    assert str(caught.value).startswith(f"GPU model: '{text}'; expected")
+    assert f"hint: {want} `tessera profiles` lists all" in str(caught.value)
 
 
 def test_no_name_is_used_by_two_models() -> None:
@@ -116,7 +116,7 @@ def test_a_profile_is_found_by(gpu: GpuModel, text: str, want: str) -> None:
 def test_a_profile_is_refused_with_what_the_model_offers(gpu: GpuModel, text: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(", ".join(each.name for each in gpu.profiles))) as caught:
         profile(gpu, text)
-    assert f"MIG profile of {gpu.name}: found '{text}'" in str(caught.value)
+    assert f"MIG profile of {gpu.name}: '{text}'" in str(caught.value)
 
 
 def test_a_profile_is_one_where_some_model_has_it() -> None:

@@ -188,7 +188,7 @@ def test_change(gpu: GpuFacts, target: Target, users: tuple[User, ...], want: st
 )
 def test_differences(gpu: GpuFacts, target: Target, mode_only: bool, want: tuple[str, str] | None) -> None:
     got = differences(node(gpu), (msgspec.structs.replace(target, mode_only=mode_only),))
-    assert [(each.found, each.wanted) for each in got] == ([want] if want else [])
+    assert [(each.found, each.expected) for each in got] == ([want] if want else [])
 
 
 def test_users_are_pods_and_the_processes_that_no_pod_explains() -> None:
@@ -283,5 +283,5 @@ def test_one_more_instance_costs_no_used_one_and_no_more_than_it_must(
 
 
 def test_a_gpu_that_was_never_shown_differs() -> None:
-    want = Difference(gpu="", index=3, found="the GPU is lost", wanted="one that the driver reaches")
+    want = Difference(gpu="", index=3, found="the GPU is lost", expected="one that the driver reaches")
     assert differences(node(card(layout=SEVEN)), (ONES,), (3,)) == (want,)

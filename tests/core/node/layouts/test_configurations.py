@@ -169,18 +169,18 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "halves",
             (),
             node(card()),
-            "MIG configuration: found 'halves', wanted the name of a configuration that this node can have; accepted: "
+            "MIG configuration: 'halves'; expected the name of a configuration that this node can have; hint: "
             "mine, all-disabled, all-enabled, all-1g.5gb, all-1g.5gb.me, all-1g.10gb, all-2g.10gb, all-3g.20gb, "
             "all-4g.20gb, all-7g.40gb, all-balanced",
             id="unknown name",
         ),
-        pytest.param("all-9g.5gb", (), node(card("T4")), "accepted: mine, all-disabled", id="a node without MIG"),
+        pytest.param("all-9g.5gb", (), node(card("T4")), "hint: mine, all-disabled", id="a node without MIG"),
         pytest.param(
             "all-2g.10gb",
             (),
             MIXED,
-            "configuration all-2g.10gb, GPU 1 (H100-80GB): found a model without it, wanted one that all GPUs with MIG "
-            "of this node have, or a file that says what each of them gets; accepted: mine, all-disabled, all-enabled, "
+            "configuration all-2g.10gb, GPU 1 (H100-80GB): a model without it; expected one that all GPUs with MIG "
+            "of this node have, or a file that says what each of them gets; hint: mine, all-disabled, all-enabled, "
             "all-1g.10gb, all-balanced",
             id="a name of one model alone",
         ),
@@ -188,22 +188,22 @@ def test_a_file_may_say_something_else_under_a_name_that_mig_parted_has() -> Non
             "mine",
             (Group(enabled=True, instances=(("1g.5gb", 8),)),),
             node(card()),
-            "configuration mine, GPU 0 (A100-40GB): found 8 x 1g.5gb, wanted instances that fit on one A100-40GB "
-            "together; accepted: what `tessera profiles A100-40GB` shows",
+            "configuration mine, GPU 0 (A100-40GB): 8 x 1g.5gb; expected instances that fit on one A100-40GB "
+            "together; hint: what `tessera profiles A100-40GB` shows",
             id="too many",
         ),
         pytest.param(
             "mine",
             (Group(enabled=True, instances=(("1g.10gb", 7),)),),
             node(card("A30")),
-            "configuration mine, GPU 0 (A30-24GB): found '1g.10gb', wanted a profile this model offers; ",
+            "configuration mine, GPU 0 (A30-24GB): '1g.10gb'; expected a profile this model offers; ",
             id="a profile the GPU lacks",
         ),
         pytest.param(
             "mine",
             (Group(enabled=True, devices=(2,)),),
             MIXED,
-            "configuration mine, GPU 2 (T4): found mig-enabled: true, wanted a GPU with MIG; accepted: devices: all,",
+            "configuration mine, GPU 2 (T4): mig-enabled: true; expected a GPU with MIG; hint: devices: all,",
             id="MIG on a GPU without, by its index",
         ),
     ],
@@ -270,5 +270,5 @@ def test_gpus_that_are_alike_are_one_group_and_lost_ones_are_in_none() -> None:
 
 def test_exact_targets() -> None:
     assert not exact(card(), None).mig
-    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): found .* share unit 4"):
+    with pytest.raises(InvalidInput, match=r"GPU 0 \(A100-40GB\): .* share unit 4"):
         exact(card(), at(A100, ("3g.20gb", 4), ("1g.5gb", 4)))

@@ -223,17 +223,17 @@ def test_a_refusal_says_what_is_in_the_way(
         pytest.param(
             at(H100, ("2g.20gb", 6)),
             (),
-            "present MIG layout of H100-80GB: found 2g.20gb takes 2 units at start 0, 2, 4, not 2 at 6",
+            "present MIG layout of H100-80GB: 2g.20gb takes 2 units at start 0, 2, 4, not 2 at 6",
             id="a present layout that cannot be",
         ),
         pytest.param(
             at(H100, ("2g.20gb", 4)),
             at(H100, ("2g.20gb", 2)),
-            "used MIG instances of H100-80GB: found 2g.20gb at 2, wanted instances that exist; accepted: 2g.20gb at 4",
+            "used MIG instances of H100-80GB: 2g.20gb at 2; expected instances that exist; hint: 2g.20gb at 4",
             id="a used instance that does not exist",
         ),
         pytest.param(
-            (), at(H100, ("2g.20gb", 2)), "accepted: none, because the GPU has no instance", id="no instance at all"
+            (), at(H100, ("2g.20gb", 2)), "hint: none, because the GPU has no instance", id="no instance at all"
         ),
     ],
 )

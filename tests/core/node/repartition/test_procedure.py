@@ -184,26 +184,26 @@ def test_with_nothing_to_destroy_nothing_is_drained() -> None:
 @pytest.mark.parametrize(
     ("events", "want"),
     [
-        pytest.param((Drained(),), "observed: found Drained, wanted Begin; ", id="before it begins"),
-        pytest.param((Begin(), Begin()), "found Begin, wanted Drained or Taken or TimedOut; ", id="a second time"),
+        pytest.param((Drained(),), "observed: Drained; expected Begin; ", id="before it begins"),
+        pytest.param((Begin(), Begin()), "Begin; expected Drained or Taken or TimedOut; ", id="a second time"),
         pytest.param(
-            (Begin(), Taken(HALVES[0])), "found 3g.40gb at 0 taken by a pod, wanted", id="taken what does not exist"
+            (Begin(), Taken(HALVES[0])), "3g.40gb at 0 taken by a pod; expected", id="taken what does not exist"
         ),
         pytest.param(
             (Begin(), Drained(), StepDone(DOOMED[1])),
-            "found destroy 1g.10gb at 1 done, wanted StepDone or StepFailed or TimedOut; accepted: a new plan from a "
+            "destroy 1g.10gb at 1 done; expected StepDone or StepFailed or TimedOut; hint: a new plan from a "
             "new observation; so far: observed, Begin: draining; draining, Drained: destroying",
             id="another step than the one given out",
         ),
         pytest.param(
-            (Begin(), Drained(), StepFailed(NEW, "late")), "found create 3g.40gb at 0 failed, late", id="another fails"
+            (Begin(), Drained(), StepFailed(NEW, "late")), "create 3g.40gb at 0 failed, late", id="another fails"
         ),
         pytest.param(
             (Begin(), Drained(), TimedOut(), StepFailed(DOOMED[0], "late")),
-            "found destroy 1g.10gb at 0 failed, late, wanted LayoutObserved or",
+            "destroy 1g.10gb at 0 failed, late; expected LayoutObserved or",
             id="a failure reported after its deadline",
         ),
-        pytest.param((Begin(), TimedOut(), Begin()), "wanted nothing more; ", id="after the end"),
+        pytest.param((Begin(), TimedOut(), Begin()), "expected nothing more; ", id="after the end"),
     ],
 )
 def test_an_event_out_of_turn_is_a_conflict_that_tells_the_story(events: tuple[Event, ...], want: str) -> None:
@@ -387,5 +387,5 @@ def test_after_a_crash_planning_anew_reaches_the_target(procedure: Procedure, fa
 )
 def test_after_a_good_end_nothing_more_is_expected(phase: Stage, event: Event) -> None:
     procedure = msgspec.structs.replace(planned(H100, ONES, (), HALVES), phase=phase)
-    with pytest.raises(Conflict, match="wanted nothing more"):
+    with pytest.raises(Conflict, match="expected nothing more"):
         advance(procedure, event)

@@ -21,27 +21,27 @@ def running(where: str, *shares: Share) -> Running:
 
 ONE = node("a", gpu(0))
 REFUSED: dict[str, tuple[tuple[Node, ...], tuple[Running, ...], str]] = {
-    "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: found two nodes of this name"),
-    "a pod on a node that is not there": ((ONE,), (running("b"),), "pod default/p-0: found node b, wanted a node of"),
+    "two nodes of a name": ((ONE, node("b"), ONE), (), "node a: two nodes of this name"),
+    "a pod on a node that is not there": ((ONE,), (running("b"),), "pod default/p-0: node b; expected a node of"),
     "more memory than the GPU has": (
         (ONE,),
         (running("a", share(memory_mib=1 << 20)),),
-        r"pod default/p-0 on node a: found a share of GPU 0: 1048576 MiB, 0 % compute \(memory-share\)",
+        r"pod default/p-0 on node a: a share of GPU 0: 1048576 MiB, 0 % compute \(memory-share\)",
     ),
     "a GPU that is not there": (
         (ONE,),
         (running("a", share(5)),),
-        r"pod default/p-0 on node a: found a share of GPU 5",
+        r"pod default/p-0 on node a: a share of GPU 5",
     ),
     "a mode that the GPU does not serve": (
         (ONE,),
         (running("a", share(mode=Mode.TIME_SLICING)),),
-        r"found a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
+        r"a share of GPU 0: 1000 MiB, 0 % compute \(time-slicing\)",
     ),
     "an instance where none can be": (
         (ONE,),
         (running("a", share(mode=Mode.MIG, at="1g.5gb@7")),),
-        r"pod default/p-0 on node a: found a share of GPU 0: 1g.5gb at 7 \(mig\)",
+        r"pod default/p-0 on node a: a share of GPU 0: 1g.5gb at 7 \(mig\)",
     ),
 }
 

@@ -80,7 +80,7 @@ def read_shares(
     absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
     if absent:
         wanted = f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", wanted=wanted)
+        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", expected=wanted)
     return found
 
 
@@ -115,7 +115,7 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
         found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise Ungranted(assignment_of(pod), found=found, wanted=wanted)
+        raise Ungranted(assignment_of(pod), found=found, expected=wanted)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -145,7 +145,7 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         if strange is not None:
             found = f"{strange.resource}, mode {strange.mode}"
             raise Ungranted(
-                f"{assignment_of(pod)}, not what is asked", found=found, wanted=f"{ask.count} {ask.resource}"
+                f"{assignment_of(pod)}, not what is asked", found=found, expected=f"{ask.count} {ask.resource}"
             )
         given_mib = sum(
             share.memory_mib
@@ -155,7 +155,7 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
             subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
-            raise Ungranted(subject, found=f"{given_mib} MiB", wanted=wanted)
+            raise Ungranted(subject, found=f"{given_mib} MiB", expected=wanted)
 
 
 def _serves(share: Share, ask: Ask) -> bool:

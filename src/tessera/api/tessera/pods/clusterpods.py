@@ -140,5 +140,5 @@ def object_field(kind: str, value: Mapping[str, Any]) -> Field:
 def in_words(error: InvalidInput, field: Field) -> str:
     """Return an error about an object of the API in one line, without place in a text, which it has none of."""
     subject = error.subject.removeprefix(field.place).removeprefix(": ")
-    text = f"{subject + ': ' if subject else ''}found {error.found}, wanted {error.wanted}"
-    return f"{text}; accepted: {error.accepted}" if error.accepted else text
+    text = f"{subject + ': ' if subject else ''}{error.found}; expected {error.expected}"
+    return f"{text}; hint: {error.hint}" if error.hint else text

@@ -78,7 +78,7 @@ class UnknownKey(Ungranted):
 
     def __init__(self, pod: Field, key: str) -> None:
         found = f"a signature of key {shown(key)}, which is no key of this node or of a server"
-        super().__init__(_subject(pod), found=found, wanted=_WANTED, accepted=_FIX)
+        super().__init__(_subject(pod), found=found, expected=_WANTED, hint=_FIX)
         self.key = key
 
 
@@ -188,7 +188,7 @@ def is_signed(pod: Mapping[str, Any], keys: Keys) -> bool:
 
 
 def _ungranted(pod: Field, found: str) -> Ungranted:
-    return Ungranted(_subject(pod), found=found, wanted=_WANTED, accepted=_FIX)
+    return Ungranted(_subject(pod), found=found, expected=_WANTED, hint=_FIX)
 
 
 def _subject(pod: Field) -> str:
@@ -254,8 +254,8 @@ def secret_seed(each: Mapping[str, Any]) -> bytes:
         raise InvalidInput(
             f"Secret {NAMESPACE}/{SECRET}",
             found=f"no private key in data.{_SEED}",
-            wanted="32 bytes in base64",
-            accepted=f"kubectl delete secret -n {NAMESPACE} {SECRET}, after which the server makes a new key",
+            expected="32 bytes in base64",
+            hint=f"kubectl delete secret -n {NAMESPACE} {SECRET}, after which the server makes a new key",
         )
     return found
 

@@ -50,8 +50,8 @@ def switch(facts: GpuFacts, device: Any, *, enabled: bool) -> MigMode:
     found = f"NVML: {pynvml.NVMLError(status)} ({status})"
     if status == pynvml.NVML_ERROR_IN_USE:
         accepted = "ending what holds the GPU open (monitoring, display, persistence daemon), then setting it again"
-        raise Conflict(subject, found=found, wanted="an idle GPU", accepted=accepted)
-    raise Unavailable(subject, found=found, wanted="on" if enabled else "off", accepted="resetting the GPU")
+        raise Conflict(subject, found=found, expected="an idle GPU", hint=accepted)
+    raise Unavailable(subject, found=found, expected="on" if enabled else "off", hint="resetting the GPU")
 
 
 def create(facts: GpuFacts, device: Any, placement: Placement) -> None:

@@ -65,7 +65,7 @@ def _meaning(error: pynvml.NVMLError, subject: str, wanted: str) -> TesseraError
     if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
         return lost(subject)
     branch, accepted = _MEANINGS.get(error.value, (Unavailable, _LATER))
-    return branch(subject, found=f"NVML: {error} ({error.value})", wanted=wanted, accepted=accepted)
+    return branch(subject, found=f"NVML: {error} ({error.value})", expected=wanted, hint=accepted)
 
 
 def optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:

@@ -52,8 +52,8 @@ def model(text: str) -> GpuModel:
         raise InvalidInput(
             "GPU model",
             found=shown(text),
-            wanted="a GPU model that Tessera knows",
-            accepted=f"{close}; `tessera profiles` lists all",
+            expected="a GPU model that Tessera knows",
+            hint=f"{close}; `tessera profiles` lists all",
         )
     return found
 
@@ -85,8 +85,8 @@ def profile(model: GpuModel, text: str) -> Profile:
         raise InvalidInput(
             f"MIG profile of {model.name}",
             found=shown(text),
-            wanted="a profile this model offers",
-            accepted=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
+            expected="a profile this model offers",
+            hint=", ".join(each.name for each in model.profiles) or "none, it has no MIG: choose another model",
         )
     return found[0]
 

@@ -105,7 +105,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     index: int
     found: str
-    wanted: str
+    expected: str
 
 
 def lost(index: int) -> str:
@@ -126,12 +126,12 @@ def differences(inventory: Inventory, targets: Iterable[Target], unseen: Iterabl
 
     """
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
-    found = [Difference(gpu="", index=index, found=_LOST[0], wanted=_LOST[1]) for index in unseen]
+    found = [Difference(gpu="", index=index, found=_LOST[0], expected=_LOST[1]) for index in unseen]
     for target in targets:
         gpu = gpus.get(target.gpu)
         differs = ("no such GPU", "it") if gpu is None else _difference(gpu, target)
         if differs:
-            found.append(Difference(gpu=target.gpu, index=target.index, found=differs[0], wanted=differs[1]))
+            found.append(Difference(gpu=target.gpu, index=target.index, found=differs[0], expected=differs[1]))
     return tuple(found)
 
 

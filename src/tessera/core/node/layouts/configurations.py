@@ -112,7 +112,7 @@ def exact(gpu: GpuFacts, layout: Layout | None) -> Target:
     """
     wrong = None if layout is None else why_illegal(gpu.model, layout)
     if wrong:
-        raise InvalidInput(_subject(gpu), found=wrong, wanted="a layout that this GPU can have")
+        raise InvalidInput(_subject(gpu), found=wrong, expected="a layout that this GPU can have")
     if layout is None:
         return Target(gpu=gpu.uuid, index=gpu.index, mig=False)
     placed = tuple(sorted(layout))
@@ -173,8 +173,8 @@ def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
             raise InvalidInput(
                 f"configuration {name}, {_subject(gpu)}",
                 found="mig-enabled: true",
-                wanted="a GPU with MIG",
-                accepted="devices: all, which leaves GPUs without MIG out, or other indices",
+                expected="a GPU with MIG",
+                hint="devices: all, which leaves GPUs without MIG out, or other indices",
             )
         return None
     if not group.enabled:
@@ -190,8 +190,8 @@ def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) ->
         raise InvalidInput(
             f"configuration {name}, {_subject(gpu)}",
             found=", ".join(f"{count} x {each}" for each, count in instances),
-            wanted=f"instances that fit on one {gpu.model.name} together",
-            accepted=f"what `tessera profiles {gpu.model.name}` shows",
+            expected=f"instances that fit on one {gpu.model.name} together",
+            hint=f"what `tessera profiles {gpu.model.name}` shows",
         )
     return tuple((each.name, wanted[each.name]) for each in gpu.model.profiles if wanted[each.name])
 
@@ -203,8 +203,8 @@ def _profile(name: str, gpu: GpuFacts, text: str) -> str:
         raise InvalidInput(
             f"configuration {name}, {_subject(gpu)}",
             found=error.found,
-            wanted=error.wanted,
-            accepted=error.accepted,
+            expected=error.expected,
+            hint=error.hint,
         ) from error
 
 
@@ -218,8 +218,8 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
         raise InvalidInput(
             "MIG configuration",
             found=shown(name),
-            wanted="the name of a configuration that this node can have",
-            accepted=", ".join(configuration_names(configurations, inventory)),
+            expected="the name of a configuration that this node can have",
+            hint=", ".join(configuration_names(configurations, inventory)),
         )
     targets = []
     for gpu in cut:
@@ -228,8 +228,8 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
             raise InvalidInput(
                 f"configuration {name}, {_subject(gpu)}",
                 found="a model without it",
-                wanted="one that all GPUs with MIG of this node have, or a file that says what each of them gets",
-                accepted=", ".join(configuration_names(configurations, inventory)),
+                expected="one that all GPUs with MIG of this node have, or a file that says what each of them gets",
+                hint=", ".join(configuration_names(configurations, inventory)),
             )
         targets.append(Target(gpu=gpu.uuid, index=gpu.index, mig=name != f"{_ALL}disabled", counts=counts))
     return tuple(targets)

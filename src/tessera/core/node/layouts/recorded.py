@@ -57,8 +57,8 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
             raise InvalidInput(
                 f"recorded GPU {each.uuid}",
                 found="no GPU of that UUID",
-                wanted="a GPU of this node",
-                accepted=", ".join(gpus) or "none, because the driver shows no GPU",
+                expected="a GPU of this node",
+                hint=", ".join(gpus) or "none, because the driver shows no GPU",
             )
         targets.append(_target(each, gpu))
     return tuple(sorted(targets, key=lambda target: target.index))

@@ -97,14 +97,14 @@ def restorable(model: GpuModel, former: Layout, used: Layout) -> Layout:
 def _check(model: GpuModel, present: Layout, used: Layout) -> None:
     wrong = why_illegal(model, present)
     if wrong:
-        raise InvalidInput(f"present MIG layout of {model.name}", found=wrong, wanted="instances this GPU can hold")
+        raise InvalidInput(f"present MIG layout of {model.name}", found=wrong, expected="instances this GPU can hold")
     strangers = sorted(set(used).difference(present))
     if strangers:
         raise InvalidInput(
             f"used MIG instances of {model.name}",
             found=_list(strangers),
-            wanted="instances that exist",
-            accepted=_list(present) or "none, because the GPU has no instance",
+            expected="instances that exist",
+            hint=_list(present) or "none, because the GPU has no instance",
         )
 
 

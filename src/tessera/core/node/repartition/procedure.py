@@ -215,8 +215,8 @@ def _unexpected(procedure: Procedure, event: Event) -> Conflict:
     return Conflict(
         f"repartition of {procedure.model.name}, {procedure.phase}",
         found=_tell(event),
-        wanted=" or ".join(expected) or "nothing more",
-        accepted=f"a new plan from a new observation; so far: {'; '.join(procedure.story) or 'nothing'}",
+        expected=" or ".join(expected) or "nothing more",
+        hint=f"a new plan from a new observation; so far: {'; '.join(procedure.story) or 'nothing'}",
     )
 
 

@@ -19,7 +19,7 @@ Maker = Callable[[Fleet, random.Random | None], Policy]
 
 def _uniform(fleet: Fleet, rng: random.Random | None) -> Policy:
     if rng is None:
-        raise InvalidInput("policy random", found="no generator", wanted="a generator of random numbers to draw from")
+        raise InvalidInput("policy random", found="no generator", expected="a generator of random numbers to draw from")
     return Uniform(fleet, rng)
 
 
@@ -44,5 +44,5 @@ POLICIES: Final[Mapping[str, Maker]] = {
 def make_policy(name: str, fleet: Fleet, rng: random.Random | None) -> Policy:
     """Return the policy of that name for a fleet. Raises: InvalidInput naming the known policies."""
     if name not in POLICIES:
-        raise InvalidInput("policy", found=name, wanted="the name of a policy", accepted=", ".join(POLICIES))
+        raise InvalidInput("policy", found=name, expected="the name of a policy", hint=", ".join(POLICIES))
     return POLICIES[name](fleet, rng)
