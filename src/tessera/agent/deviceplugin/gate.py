@@ -100,6 +100,8 @@ class Gate:
         self._entries = self._read()
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
+        self._contested: tuple[tuple[Allocation, Clash], ...] = ()
+        """Containers whose ids the kubelet gave to a pod that came before theirs as well."""
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -177,6 +179,10 @@ class Gate:
             if not found or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
+        created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
+        later = lastgate.contested(found, self._entries, created)
+        others = (each for each in self._contested if (each[0].resource, each[0].ids) != (resource, wanted))
+        self._contested = (*others, *later)
         if not found:
             raise Unavailable(
                 f"{len(wanted)} devices of {resource}",
@@ -184,13 +190,12 @@ class Gate:
                 wanted="the container that is about to be created",
                 accepted="another try by the kubelet",
             )
-        pods = sorted({each.pod for each in found})
-        if len(pods) > 1:
+        if later:
             raise Conflict(
                 f"device {wanted[0]} of {resource}",
-                found=f"allocated by the kubelet to pods {' and '.join(pods)}",
+                found=f"allocated by the kubelet to pods {' and '.join(sorted({each.pod for each in found}))}",
                 wanted="one pod",
-                accepted="one of them deleted",
+                accepted=f"{' and '.join(sorted({each.pod for each, _ in later}))} deleted, the later of them",
             )
         return found[0]
 
@@ -372,7 +377,10 @@ class Gate:
                     at_ns=created_ns(pod) or self._now_ns(),
                 )
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
-                yield entry
+                # Who is in the record already was first, however old the other pod is.
+                late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
+                at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
+                yield msgspec.structs.replace(entry, at_ns=at_ns)
 
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
@@ -399,10 +407,19 @@ class Gate:
         )
 
     def conflicts(self) -> tuple[tuple[Allocation, Clash], ...]:
-        """Return what two pods have and cannot both have, each time the later one."""
-        pods = by_uid(self.view.pods())
-        ending = {each.uid for each in self._entries if is_ending(pods.get(each.uid))}
-        return conflicts(self._entries, self._capacity(), ending)
+        """Return what two pods have and cannot both have, each time the later one.
+
+        The same ids are a conflict, also where they stand for units, when one of the pods is to start: nobody can tell
+        which of them the kubelet asks for.
+        """
+        living = {uid for uid, pod in by_uid(self.view.pods()).items() if not is_ending(pod)}
+        ending = {each.uid for each in self._entries} - living
+        contested = (
+            (later, clash)
+            for later, clash in self._contested
+            if later.uid in living and clash.other is not None and clash.other.uid in living
+        )
+        return (*contested, *conflicts(self._entries, self._capacity(), ending))
 
     def _read(self) -> tuple[Allocation, ...]:
         if self._file is None or not self._file.exists():
