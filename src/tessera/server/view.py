@@ -87,11 +87,22 @@ class View:
 
     # Keys
 
-    def take_keys(self, each: Object | None) -> None:
-        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away."""
+    @property
+    def keys_version(self) -> int:
+        """Version of the ConfigMap of the servers' public keys that was taken last."""
+        return self._ring.version
+
+    def take_keys(self, each: Object | None, *, begun: int | None = None) -> None:
+        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away.
+
+        Args:
+            each: the ConfigMap.
+            begun: `keys_version` when it was asked for, where it was read and not watched.
+
+        """
         if each is None:
             return
-        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each))
+        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
         if self._ring.public != self.authority.servers:
             self.authority = Authority(servers=self._ring.public, verify=verify)
             for name in list(self._put):
