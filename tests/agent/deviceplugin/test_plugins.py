@@ -1100,6 +1100,21 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
 
 
+async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
+    """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    given = dict((await node.run("p1", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert given == facts(0, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    node.assign("late", 8, share(1, 8192))
+    assert dict((await node.run("late", NEED, 8)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    with pytest.raises(Conflict):
+        await node.run("p0", NEED, 10)
+
+
 async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
     """As a StatefulSet makes them: the same name, another pod, another GPU."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))
