@@ -140,6 +140,15 @@ class Gate:
         """The resources of which pods have something; their plugins are asked before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
+    def has_started(self, held: Held) -> bool:
+        """Return whether a container has passed with what it holds."""
+        pod = f"{held.namespace}/{held.pod}"
+        return any(
+            each.uses and not each.guessed
+            for each in self._entries
+            if (each.pod, each.container, each.resource) == (pod, held.container, held.resource)
+        )
+
     def held(self) -> tuple[Held, ...]:
         """Return what containers have by this record."""
         return tuple(
@@ -157,7 +166,8 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns())
+        guessed = resource in SHARE_RESOURCES
+        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns(), guessed=guessed)
         seen = await self._evidence_about(new, ids=True)
         self._follow(lastgate.admit(self._entries, new, seen, self._capacity()), new)
 
@@ -385,7 +395,8 @@ class Gate:
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
 
-        What a container was started with stays counted, whatever became of its pod's assignment since.
+        What a container was started with stays counted, whatever became of its pod's assignment since. What is only
+        guessed is safe to let go: `start` records what it is before a container is started with it.
 
         Args:
             resource: of the ids.
@@ -400,7 +411,7 @@ class Gate:
         self._keep(
             tuple(
                 msgspec.structs.replace(each, uses=())
-                if (each.resource, each.ids) == own and (not each.uid or each.pod in unassigned)
+                if (each.resource, each.ids) == own and (not each.uid or each.guessed or each.pod in unassigned)
                 else each
                 for each in self._entries
             )

@@ -195,7 +195,7 @@ def named(entry: Allocation, seen: Evidence) -> Allocation:
     found = next(iter(holders(entry.resource, entry.ids, seen)), None)
     if found is None:
         return entry
-    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns)
+    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed)
 
 
 def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
