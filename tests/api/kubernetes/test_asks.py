@@ -131,6 +131,14 @@ BAD_NEEDS = {
         "found 101, wanted a percentage from 1 to 100",
     ),
     "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "wanted tessera.dev/gpu-memory beside it"),
+    "no memory": (
+        "{tessera.dev/gpu-memory: 0}",
+        "{}",
+        f"{LIMITS}[tessera.dev/gpu-memory]: found 0, wanted 1 or more; accepted: the limit left out, for a container",
+    ),
+    "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "found 0, wanted 1 or more"),
+    "no compute": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: found 0, wanted 1"),
+    "no GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: found '0', wanted 1"),
     "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "found tessera.dev/gpu-count, wanted"),
     "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "wanted at most 64 GPUs"),
     "a name of ours that is none": (
