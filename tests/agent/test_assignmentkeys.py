@@ -20,6 +20,7 @@ from tessera.clients.kube import CONFIG_MAPS, GPU_NODES, PODS, Kind, MemoryKube,
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, Unavailable
 from tessera.log import logger
+from tessera.signing import Signer
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +118,34 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
     await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
     await told(lambda: not public(SERVER).items() <= keys.keys.public.items())
     running.cancel()
+
+
+async def test_after_etcd_was_restored_the_keys_that_are_read_count_and_can_be_revoked(tmp_path: Path) -> None:
+    """Versions went back: what is read is older than what was seen, and yet it is the present."""
+    kube = Versioned()
+    keys = AssignmentKeys(kube, "n1", tmp_path / "key", logger(), wake=lambda: None)
+    keys.open(())
+    kube.show(900, SERVER)
+    await keys.refresh()
+    assert keys.knows_servers
+    kube.show(500, SERVER, STRANGER)
+    await keys.refresh()
+    assert public(SERVER, STRANGER).items() <= keys.keys.public.items()
+    kube.show(501, SERVER)
+    await keys.refresh()
+    assert not public(STRANGER).items() <= keys.keys.public.items()
+    assert public(SERVER).items() <= keys.keys.public.items()
+
+
+class Versioned(MemoryKube):
+    """Reads of one object show it at a version that a test says."""
+
+    def show(self, version: int, *signers: Signer) -> None:
+        data = {name: text for each in signers for name, text in config_map(each)["data"].items()}
+        self.shown = {"metadata": {"uid": "u", "resourceVersion": str(version)}, "data": data}
+
+    async def get(self, *_: object) -> Object | None:
+        return self.shown
 
 
 # A whole agent

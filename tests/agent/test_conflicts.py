@@ -14,6 +14,7 @@ from tessera.agent.deviceplugin import Gate
 from tessera.clients.kube import EVENTS, PODS, MemoryKube, Object
 from tessera.clients.kubelet import Container
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
+from tessera.core.deviceplugin.lastgate import Checkpointed
 from tessera.core.deviceplugin.matching import Held
 from tessera.errors import Conflict
 from tessera.log import logger
@@ -103,6 +104,47 @@ async def test_units_are_counted_and_never_in_conflict_by_their_ids() -> None:
     await node.gate.tidy(lambda held: (Use(gpu=f"GPU of {held.pod}", exclusivity=Exclusivity.MEMORY),))
     assert len(node.gate.entries) == 2
     assert await node.conflicts.end({}, evict=True) == ()
+
+
+async def test_the_later_of_two_pods_with_the_same_units_is_evicted_when_one_is_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kubelet gave ids of a pod again that it had forgotten, and nobody can tell whose container it starts."""
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._TERMINATION_WAIT_S", 0.0)
+    node = Node()
+    for name in ("honest", "again"):
+        uid = (await node.pod(name))["metadata"]["uid"]
+        node.view.recorded.append(Checkpointed(uid=uid, container="main", resource=NEED, device_ids=("unit-1",)))
+    uid = node.view.recorded[0].uid
+    first = Allocation(resource=NEED, ids=("unit-1",), uid=uid, pod="ml/honest", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1", exclusivity=Exclusivity.MEMORY),), ids=False)
+    assert await node.conflicts.end({}, evict=True) == (), "both may run"
+    with pytest.raises(Conflict, match="ml/again deleted"):
+        await node.gate.holder(NEED, ["unit-1"])
+    (text,) = await node.conflicts.end({}, evict=True)
+    ((name, reason, message),) = await node.events()
+    assert (name, reason, message) == ("again", "DeviceConflict", text)
+    assert text == (
+        "pod ml/again and pod ml/honest both use device unit-1 of tessera.dev/gpu-memory: "
+        "evicting ml/again, which came later"
+    )
+    assert await node.names() == ["honest"]
+    del node.view.objects["again"]
+    assert (await node.gate.holder(NEED, ["unit-1"])).pod == "ml/honest"
+    assert await node.conflicts.end({}, evict=True) == ()
+
+
+async def test_a_pod_in_the_record_was_there_before_an_older_one_that_is_found_beside_it() -> None:
+    node = Node()
+    node.now_ns = 10**9
+    made = await node.pod("honest")
+    first = Allocation(resource=GPU, ids=("GPU-1",), uid=made["metadata"]["uid"], pod="ml/honest", container="main")
+    await node.gate.start(first, (Use(gpu="GPU-1"),), ids=True)
+    node.now_ns = 2 * 10**9
+    await node.pod("older", "GPU-1")
+    (text,) = await node.conflicts.end({}, evict=True)
+    assert "evicting ml/older" in text
+    assert await node.names() == ["honest"]
 
 
 async def test_who_waits_for_the_end_of_another_is_no_conflict() -> None:

@@ -75,6 +75,30 @@ async def following(kube: MemoryKube) -> AsyncIterator[GpuNodeLink]:
             await running
 
 
+async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tessera.agent.gpunode._REMIND_S", 0.01)
+    kube = Counting()
+    await kube.create(GPU_NODES, {"metadata": {"name": "n1"}})
+    await kube.patch(GPU_NODES, "n1", {"status": {"assignmentKeys": ["v1.a"]}}, subresource="status")
+    kube.stop()
+    with capture_logs() as lines:
+        link = GpuNodeLink(kube, "n1", logger(), wake=lambda: None)
+        running, known = asyncio.ensure_future(link.run()), asyncio.ensure_future(link.known())
+        await kube.often.wait()
+        assert (known.done(), link.assignment_keys) == (False, None)
+        kube.start()
+        await known
+    assert link.assignment_keys == ("v1.a",)
+    reminders = [each for each in lines if each["event"] == "gpunode_awaited"]
+    assert len(reminders) > 1
+    assert "deploy/rbac" in reminders[-1]["fix"]
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
 async def until(link: GpuNodeLink, want: Asked) -> None:
     for _ in range(1000):
         if link.asked() == want:

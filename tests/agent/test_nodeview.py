@@ -71,8 +71,26 @@ async def test_a_list_shows_the_new_pod_of_a_name_before_the_watch_does(tmp_path
 
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it() -> None:
     mirror = pod("static")
-    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "abc"}
+    mirror["metadata"]["annotations"] = {MIRROR: "abc"}
     assert by_uid([mirror]) == {"abc": mirror, "uid-static": mirror}
+
+
+def claiming(name: str, uid: str, **status: str) -> Object:
+    """Return a pod that says that it is the static pod of a UID."""
+    made = pod(name)
+    return {**made, "metadata": {**made["metadata"], "annotations": {MIRROR: uid}}, "status": status}
+
+
+def test_nobody_claims_to_be_a_pod_of_the_api_server() -> None:
+    """A tenant's pod with the UID of one that has just gone would keep its device from others."""
+    forged = claiming("forged", UID)
+    assert by_uid([forged]) == {"uid-forged": forged}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_does_not_end_the_static_pod_that_it_claims_to_be(phase: str) -> None:
+    real, forged = claiming("static", "abc", phase="Running"), claiming("forged", "abc", phase=phase)
+    assert by_uid([real, forged])["abc"] is by_uid([forged, real])["abc"] is real
 
 
 def run(folder: Path, number: int, cgroup: str) -> None:
@@ -80,6 +98,7 @@ def run(folder: Path, number: int, cgroup: str) -> None:
     (folder / "proc" / str(number) / "cgroup").write_text(f"0::/{cgroup}\n")
 
 
+MIRROR = "kubernetes.io/config.mirror"
 UID = "0f6e8f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6"
 
 

@@ -32,7 +32,11 @@ ROUTED: dict[str, tuple[dict[str, Any], str, bool]] = {
     "the second container asks": (asking(containers=[_also({}), _also(NEED) | {"name": "b"}]), "default", True),
     "the default scheduler is named": (asking(NEED, schedulerName="default-scheduler"), "default", True),
     "nothing is asked": (asking(), "default", False),
-    "nothing of it is asked": (asking({"tessera.dev/gpu-memory": "0"}), "default", False),
+    "none of it is asked, which tessera-scheduler explains": (
+        asking({"tessera.dev/gpu-memory": "0"}),
+        "default",
+        True,
+    ),
     "cpu is asked": (asking({"cpu": "1"}), "default", False),
     "an exact device is asked": (asking({"nvidia.com/gpu": "1"}), "default", False),
     "another scheduler is named": (asking(NEED, schedulerName="volcano"), "default", False),

@@ -136,7 +136,8 @@ def test_assignments_tell_whose_units_are_on_which_gpu(unit_mib: int, tmp_path: 
 def test_mig_is_switched_on_the_gpu_that_units_are_not_on(tmp_path: Path) -> None:
     node = Node(card(), card(index=1), folder=tmp_path)
     with_units(node)
-    assert [each["result"] for each in node.json("apply", "-c", "all-1g.5gb", "--dry-run")["gpus"]] == ["blocked"] * 2
+    planned = node.json("apply", "-c", "all-1g.5gb", "--dry-run", code=5)["gpus"]
+    assert [each["result"] for each in planned] == ["blocked"] * 2
     node.run("apply", "-c", "all-1g.5gb", "--node", "n1", code=5)
     assert node.layouts() == [SEVEN, None]
 
@@ -203,7 +204,7 @@ def test_apply_without_a_file_switches_mig_on_and_off(tmp_path: Path) -> None:
 def test_dry_run_shows_steps_and_whom_each_disturbs(tmp_path: Path) -> None:
     node = Node(card(layout=SEVEN[:2]), folder=tmp_path)
     node.driver.start_process("GPU-0", 77, SEVEN[1])
-    plain = node.json("apply", "-f", str(node.file), "--dry-run")["gpus"]
+    plain = node.json("apply", "-f", str(node.file), "--dry-run", code=5)["gpus"]
     assert plain[0]["result"] == "blocked"
     assert plain[0]["steps"] == [
         {"do": "destroy", "profile": "1g.5gb", "start": 0, "disturbs": []},
@@ -211,12 +212,36 @@ def test_dry_run_shows_steps_and_whom_each_disturbs(tmp_path: Path) -> None:
         {"do": "create", "profile": "3g.20gb", "start": 0, "disturbs": []},
         {"do": "create", "profile": "3g.20gb", "start": 4, "disturbs": []},
     ]
-    text = node.run("apply", "-f", str(node.file), "--dry-run").stdout
+    text = node.run("apply", "-f", str(node.file), "--dry-run", code=5).stdout
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "destroy 1g.5gb at 0 nothing" in lines
     assert "destroy 1g.5gb at 1 process 77" in lines
     assert node.layouts() == [SEVEN[:2]]
-    assert "switch MIG off" in node.run("apply", "-c", "all-disabled", "--dry-run").stdout
+    assert "switch MIG off" in node.run("apply", "-c", "all-disabled", "--dry-run", code=5).stdout
+
+
+@pytest.mark.parametrize("text", [None, "x", "users: [["])
+def test_a_kubeconfig_that_cannot_be_read_is_said_also_where_no_pods_are_seen(text: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    if text is not None:
+        file.write_text(text)
+    driver = MemoryDriver((card(),))
+    words = ("mig", "apply", "-c", "all-1g.5gb", "--kubeconfig", str(file), *NO_KUBELET)
+    result = CliRunner(env={"TESSERA_MIG_STATE_DIR": str(tmp_path)}).invoke(main, words, obj=Means(driver=driver))
+    assert (result.exit_code, "kubeconfig" in result.stderr) == (2, True)
+    assert run(driver.inventory()).gpus[0].layout is None
+
+
+def test_a_kubeconfig_that_is_of_no_use_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    plain = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}], "current-context": "c"}
+    file.write_text(json.dumps(plain))
+    words = ("mig", "list", "--kubeconfig", str(file), *NO_KUBELET)
+    result = CliRunner().invoke(main, words, obj=Means(driver=MemoryDriver((card(),))))
+    assert result.exit_code == 0, result.output
+    assert "note: --kubeconfig is not used: no kubelet at /nowhere/kubelet.sock" in result.stderr
 
 
 def test_used_instances_are_refused(tmp_path: Path) -> None:
@@ -256,7 +281,7 @@ def test_a_disruption_budget_and_a_process_are_honoured(tmp_path: Path) -> None:
     assert "pod ns/p is not evicted: PodDisruptionBudget web without a disruption left" in result.stderr
     assert node.layouts() == [SEVEN, HALVES]
     node.driver.start_process("GPU-0", 77, SEVEN[5])
-    planned = node.json(*arguments, "--dry-run")["gpus"][0]
+    planned = node.json(*arguments, "--dry-run", code=5)["gpus"][0]
     assert planned["result"] == "blocked"
     assert "process 77" in planned["reason"]
 
@@ -506,8 +531,8 @@ def test_a_gpu_that_was_lost_before_fails_what_is_about_it(tmp_path: Path, monke
     assert "1 of 2 GPUs: impossible: the driver has lost GPU 0; reset it or reboot the node" in text
     assert not (tmp_path / "none").exists(), "it would lack a GPU"
     assert "0 the GPU is lost" in shown("assert", "-c", "all-1g.5gb", code=1)
-    assert "0 impossible" in shown("apply", "-c", "all-1g.5gb", "--dry-run")
-    assert json.loads(shown("apply", "-c", "all-1g.5gb", "--dry-run", "-o", "json"))["gpus"][0]["index"] == 0
+    assert "0 impossible" in shown("apply", "-c", "all-1g.5gb", "--dry-run", code=4)
+    assert '{ "index": 0,' in shown("apply", "-c", "all-1g.5gb", "--dry-run", "-o", "json", code=4)
     assert "lost GPU 0" in shown("restore", "--checkpoint", file, code=4)
     shown("apply", *second)
     shown("assert", *second)

@@ -163,6 +163,14 @@ def test_other_annotations_are_free(guarded: Cluster) -> None:
     create(guarded, annotated("tessera.dev/isolation-note", "ALIYUN_COM_GPU_MEM_CONTAINER"), *TENANT)
 
 
+def test_kubelets_alone_say_that_a_pod_is_a_static_one(guarded: Cluster) -> None:
+    pod = asking(nodeName="n")
+    pod["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "1"}
+    with pytest.raises(Unavailable, match="only kubelets mirror static pods, and jane may not set, change or remove"):
+        create(guarded, pod, *TENANT)
+    create(guarded, pod, *TENANT, "--as-group=system:nodes")
+
+
 @pytest.fixture
 def bound(guarded: Cluster) -> Iterator[Cluster]:
     """Give a cluster with a pod that the server bound with its assignment."""

@@ -163,6 +163,7 @@ async def test_choose_answers_with_the_one_node_that_filter_and_prioritize_lead_
 
 NONSENSE: dict[str, tuple[dict[str, str | int], dict[str, str], str]] = {
     "a negative amount": ({"tessera.dev/gpu-memory": -1}, {}, "limits[tessera.dev/gpu-memory]"),
+    "no amount": ({"tessera.dev/gpu-memory": 0}, {}, "'0'; expected 1 or more; hint: the limit left out"),
     "a fraction": ({"tessera.dev/gpu-memory": "1500m"}, {}, "limits[tessera.dev/gpu-memory]"),
     "an unknown grade": ({"tessera.dev/gpu-memory": 1}, {"tessera.dev/isolation": "total"}, "tessera.dev/isolation"),
     "more than any GPU has": ({"tessera.dev/gpu-memory": 500}, {}, "500 GiB"),

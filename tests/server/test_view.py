@@ -81,7 +81,7 @@ async def test_what_an_exchange_of_assignments_gives_up_for_a_moment_is_not_free
         assert "room" in await server.bind(waiting, "a")
         await kube.delete(PODS, "two", namespace="ns")
         await settle()
-        clock.now_s += 11
+        clock.now_s += 121
         assert await server.fitting(waiting, "a") == ["a"]
 
 

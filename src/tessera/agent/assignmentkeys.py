@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tessera.agent.nodefiles import read_file
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
-from tessera.clients.kube import CONFIG_MAPS, Kube, Object, Selection, Store, version_of
+from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.keyring import KeyRing
 from tessera.errors import Unavailable
 from tessera.log import Logger
@@ -64,14 +64,13 @@ class AssignmentKeys:
         self._path = path
         self._log = log
         selection = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
-        self._store = Store(kube, CONFIG_MAPS, selection, wake=wake, on_trouble=self._trouble)
+        self._store = Store(
+            kube, CONFIG_MAPS, selection, wake=wake, on_change=self._take_change, on_trouble=self._trouble
+        )
         self._signer: Signer | None = None
         self._own: tuple[str, ...] = ()
-        self._config_map: Object | None = None
         self._ring = KeyRing()
         """The servers' keys."""
-        self._fresh: Object | None = None
-        """The servers' keys as they were read last, where the watch did not show them yet."""
         self._keys = Keys(public={}, verify=verify)
 
     async def run(self) -> None:
@@ -116,25 +115,22 @@ class AssignmentKeys:
     @property
     def keys(self) -> Keys:
         """Whose signatures count: the servers' that were published and not revoked, and this node's own."""
-        found = self._latest()
-        if found is not None and found is not self._config_map:
-            self._config_map = found
-            uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
-            self._ring = self._ring.saw(uid, version, published_keys(found))
-            new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
-            self._keys = self._keys if new.like(self._keys) else new
         return self._keys
 
     @property
     def knows_servers(self) -> bool:
         """Whether a server's key is known."""
-        return bool(self.keys.public and self._ring.public)
+        return bool(self._ring.public)
 
-    def _latest(self) -> Object | None:
-        """Return the servers' keys as they were seen or read last."""
-        watched = self._store.objects.get((NAMESPACE, KEYS))
-        found = [each for each in (watched, self._fresh) if each is not None]
-        return max(found, key=lambda each: int(version_of(each) or 0), default=None)
+    def _take_change(self, change: Change) -> None:
+        if change.object is not None and not change.gone:
+            self._take(change.object, self._ring.version if change.rewound else None)
+
+    def _take(self, found: Object, begun: int | None) -> None:
+        uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
+        self._ring = self._ring.saw(uid, version, published_keys(found), begun=begun)
+        new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
+        self._keys = self._keys if new.like(self._keys) else new
 
     async def refresh(self) -> None:
         """Read the servers' keys, so that one that a server has just published counts.
@@ -143,7 +139,10 @@ class AssignmentKeys:
             TesseraError: the API server does not answer.
 
         """
-        self._fresh = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+        begun = self._ring.version
+        found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
+        if found is not None:
+            self._take(found, begun)
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return annotations for a pod of this node, signed where an assignment is among them."""

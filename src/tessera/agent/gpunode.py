@@ -20,8 +20,8 @@ from tessera.log import Logger
 
 __all__ = ["Asked", "GpuNodeLink"]
 
-_PATIENCE_S = 30.0
-"""How long it is waited for at the start whether there is the kind: a role of before it was may forbid to ask."""
+_REMIND_S = 60.0
+"""How often it is said what an agent waits for that does not know yet whether the cluster has the kind."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,10 +86,18 @@ class GpuNodeLink:
         await self._store.run()
 
     async def known(self) -> None:
-        """Return when it is known whether the cluster has the kind, and what the object asks; or after 30 s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._known.wait()
+        """Return when it is known whether the cluster has the kind, and what the object asks.
+
+        However long that takes: an agent that began without would offer what servers have claimed, sign nothing that
+        runs, and forget the keys that it published.
+        """
+        while not self._known.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REMIND_S):
+                    await self._known.wait()
+                    return
+            fix = "allow the agent to list and watch gpunodes (deploy/rbac), and let it reach the API server"
+            self._log.warning("gpunode_awaited", reason=self._complaint or "no answer", fix=fix)
 
     def _told(self, change: Change) -> None:
         if change.object is not None and change.gone:

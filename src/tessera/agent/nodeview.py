@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,9 @@ _FRESH_S = 2.0
 """How long a list stands in for the watch, which shows the same before that."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the API server's picture of a static pod: the UID that the kubelet gives the pod itself."""
+_OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""A UID as the API server makes it. A static pod's is 32 digits of a hash, unless its file says another.
+Source: Kubernetes `pkg/kubelet/config/common.go`, `applyDefaults`."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The PID namespace of the machine. Source: Linux `include/linux/proc_ns.h`, PROC_PID_INIT_INO."""
 _LEAST_UID = 4
@@ -203,10 +207,15 @@ def _cgroups(proc: Path) -> Iterator[str]:
 
 
 def by_uid(pods: Iterable[Object]) -> dict[str, Object]:
-    """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation."""
-    known = tuple(pods)
+    """Return pods by the UID that the kubelet knows them by: of a static pod the one in its annotation.
+
+    Anybody may write that annotation. So it never stands for a pod that the API server made, as one that has just gone,
+    and of several pods with the same one a living one counts: what is in use never looks free for it.
+    """
+    known = sorted(pods, key=lambda pod: (not is_ended(pod), not is_ending(pod)))
     mirrored = {str(annotations_of(pod)[_MIRROR]): pod for pod in known if _MIRROR in annotations_of(pod)}
-    return mirrored | {uid_of(pod): pod for pod in known}
+    static = {uid: pod for uid, pod in mirrored.items() if not _OF_THE_API.fullmatch(uid)}
+    return static | {uid_of(pod): pod for pod in known}
 
 
 def evidence_of(pod: Object) -> PodEvidence:

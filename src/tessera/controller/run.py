@@ -28,6 +28,7 @@ from tessera.clients.kube import (
     GPU_POLICIES,
     NODES,
     PODS,
+    Change,
     Kube,
     Object,
     Selection,
@@ -82,11 +83,13 @@ class Controller:
         self._now = now
         self._log = logger(controller=settings.identity)
         self._bell = Bell()
-        keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self._stores = {
-            kind: Store(kube, kind, which, wake=self._bell.ring, on_trouble=self._trouble)
-            for kind, which in {**dict.fromkeys(_KINDS, EVERYTHING), CONFIG_MAPS: keys}.items()
+            kind: Store(kube, kind, EVERYTHING, wake=self._bell.ring, on_trouble=self._trouble) for kind in _KINDS
         }
+        keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
+        self._stores[CONFIG_MAPS] = Store(
+            kube, CONFIG_MAPS, keys, wake=self._bell.ring, on_change=self._take_keys, on_trouble=self._trouble
+        )
         self._ring = KeyRing()
         """The servers' public keys."""
         self._pods = PodMemory()
@@ -160,11 +163,13 @@ class Controller:
         await self._write_statuses(seen, policies, decisions, refused)
         return max(0.0, self._again_s - now_s)
 
+    def _take_keys(self, change: Change) -> None:
+        if change.object is not None and not change.gone:
+            found, begun = change.object, self._ring.version if change.rewound else None
+            version = int(version_of(found) or 0)
+            self._ring = self._ring.saw(found["metadata"].get("uid", ""), version, published_keys(found), begun=begun)
+
     def _seen(self, objects: tuple[Object, ...]) -> PartitioningState:
-        found = self._stores[CONFIG_MAPS].objects.get((NAMESPACE, KEYS))
-        if found is not None:
-            metadata = found["metadata"]
-            self._ring = self._ring.saw(metadata.get("uid", ""), int(version_of(found) or 0), published_keys(found))
         authority = Authority(servers=self._ring.public, verify=verify)
         return observe_cluster(read_cluster(as_fields(objects), memory=self._pods, authority=authority))
 

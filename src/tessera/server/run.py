@@ -166,7 +166,7 @@ class Server:
 
     def _take_keys(self, change: Change) -> None:
         if not change.gone:
-            self.view.take_keys(change.object)
+            self.view.take_keys(change.object, begun=self.view.keys_version if change.rewound else None)
         if change.gone or self.key.void:
             self._unpublished.ring()
 
@@ -174,8 +174,9 @@ class Server:
         """Have a key that counts, and all keys published: now and then, and at once where they were taken away."""
         while True:
             try:
+                begun = self.view.keys_version
                 found = await self._kube.get(CONFIG_MAPS, KEYS, NAMESPACE)
-                self.view.take_keys(found)  # what was revoked is not written again
+                self.view.take_keys(found, begun=begun)  # what was revoked is not written again
                 self.view.take_keys(await self.key.renew(published_keys(found)))
                 self._no_key = ""
             except TesseraError as error:
@@ -193,7 +194,10 @@ class Server:
             asked = list(self.view.doubts)
             try:
                 if asked:
-                    self._take_keys(Change(object=await self._published()))
+                    begun = self.view.keys_version
+                    self.view.take_keys(await self._published(), begun=begun)
+                    if self.key.void:
+                        self._unpublished.ring()
                 for name in {node for node, _ in asked}:
                     found = await self._kube.get(GPU_NODES, name)
                     if found is not None:

@@ -20,11 +20,12 @@ from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
-from tessera.core.packing.ledger import Hold, Holder, HolderId, Ledger, Purpose, schedulable_node
+from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
 from tessera.core.workload.need import Ask, Form, Need
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 from tessera.server.claimedshares import ClaimedShares
+from tessera.server.exchanges import Exchanges
 from tessera.server.retention import Retention
 from tessera.signing import verify
 
@@ -36,8 +37,6 @@ BY_LABELS = "tessera.dev/gpus-by-labels"
 """Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
 
 _ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1024),))
-_EXCHANGE_S = 10.0
-"""How long an agent may take to write the second of two assignments that it exchanges."""
 _REMEMBERED = 1 << 16
 """Deleted pods, and broken objects already reported, that are remembered; the latest."""
 
@@ -71,7 +70,7 @@ class View:
         self._gone: dict[str, None] = {}
         self._listed = 0
         self._assumed: dict[str, Holder] = {}
-        self._former: dict[Hold, float] = {}
+        self._exchanges = Exchanges(ledger, clock_s)
         self.claims = ClaimedShares(ledger, self)
         """What is claimed, which the ledger holds."""
         self._told: dict[tuple[str, str, str], None] = {}
@@ -87,11 +86,22 @@ class View:
 
     # Keys
 
-    def take_keys(self, each: Object | None) -> None:
-        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away."""
+    @property
+    def keys_version(self) -> int:
+        """Version of the ConfigMap of the servers' public keys that was taken last."""
+        return self._ring.version
+
+    def take_keys(self, each: Object | None, *, begun: int | None = None) -> None:
+        """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away.
+
+        Args:
+            each: the ConfigMap.
+            begun: `keys_version` when it was asked for, where it was read and not watched.
+
+        """
         if each is None:
             return
-        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each))
+        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
         if self._ring.public != self.authority.servers:
             self.authority = Authority(servers=self._ring.public, verify=verify)
             for name in list(self._put):
@@ -333,36 +343,25 @@ class View:
         if live.finished:
             self._assumed.pop(uid, None)
             self.ledger.drop_pod(uid)
+            self._exchanges.ended(before or live)
         elif live.node:
             self._assumed.pop(uid, None)
             held = Holder(uid, live.key, NodeName(live.node), live.need, live.shares, live.priority)
             self.ledger.put_pod(msgspec.structs.replace(held, doubted=True) if live.doubted else held)
-            if before is not None and before.node == live.node and _exchanged(before, live):
-                self._keep_former(before)
+            if before is not None and before.node == live.node:
+                self._exchanges.moved(before, live)
         self.claims.drop_settled(uid)
 
-    def _keep_former(self, before: LivePod) -> None:
-        """Keep what a pod's assignment named before the agent corrected it: another pod's correction is to come.
-
-        The agent exchanges assignments of two pods by two writes. Between them, what one gave up looks free, and is
-        the other's.
-        """
-        name = Hold(Purpose.EXCHANGE, before.uid)
-        self._former.pop(name, None)
-        self._former[name] = self._clock_s() + _EXCHANGE_S
-        self.ledger.put_pod(Holder(name, before.key, NodeName(before.node), Need(), before.shares, before.priority))
-
     def drop_expired(self) -> None:
-        """Drop what was kept for exchanges of assignments that are over by now; in order of time."""
-        now_s = self._clock_s()
-        while self._former and self._former[name := next(iter(self._former))] <= now_s:
-            del self._former[name]
-            self.ledger.drop_pod(name)
+        """Drop what was kept for exchanges of assignments of which nothing was heard for long."""
+        self._exchanges.drop_expired()
 
     def _forget(self, uid: str) -> None:
         live = self._pods.pop(uid, None)
         self._objects.pop(uid, None)
         self._retention.forget(uid)
+        if live is not None:
+            self._exchanges.ended(live)
         if live is not None and self._uids.get(live.key) == uid:
             del self._uids[live.key]
         self._assumed.pop(uid, None)
@@ -419,12 +418,6 @@ def _same_request(before: Object, after: Object) -> bool:
         and annotations_of(before) == annotations_of(after)
         and (before.get("status") or {}).get("phase") == (after.get("status") or {}).get("phase")
     )
-
-
-def _exchanged(before: LivePod, after: LivePod) -> bool:
-    """Return whether a pod was granted other shares than before. Those that are doubted nobody has granted."""
-    doubted = before.doubted or after.doubted
-    return not doubted and bool(before.shares and after.shares) and before.shares != after.shares
 
 
 def _remember(known: dict[Key, None], key: Key) -> None:

@@ -1100,6 +1100,63 @@ async def test_with_envvar_too_an_unassigned_pod_keeps_nothing_from_those_that_w
     assert dict((await node.run("p", NEED, 10)).env)["TESSERA_GPU_UUIDS"] == facts(0, "T4").uuid
 
 
+async def test_what_half_an_exchange_leaves_free_is_used_by_one_pod_alone(node: Node) -> None:
+    """A server that saw one write of two may give the place away: whom it was for has not started, and does not."""
+    await node.offer(*((facts(index, "T4"), MEMORY) for index in range(2)))
+    for number in range(2):
+        node.assign(f"p{number}", 10, share(number, 10240))
+    node.full = {"p0"}
+    given = dict((await node.run("p1", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"]
+    assert given == facts(0, "T4").uuid
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [0, 0], "one of two was written"
+    node.assign("late", 8, share(1, 8192))
+    assert dict((await node.run("late", NEED, 8)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(1, "T4").uuid
+    with pytest.raises(Conflict):
+        await node.run("p0", NEED, 10)
+
+
+async def test_a_pod_whose_image_never_comes_keeps_nothing_that_it_was_mistaken_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named its node. What `Allocate` answered it was meant for an honest pod, whose turn comes after a minute."""
+    await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY))
+    node.assign("p", 10, share(0, 10240))
+    node.ask("stray", NEED, 10)
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 10),)))
+    monkeypatch.setattr("tessera.agent.deviceplugin.gate._UNCLAIMED_S", -1.0)
+    await node.plugins.gate.tidy(node.plugins._uses_of)
+    assert [(each.pod, len(each.uses)) for each in node.plugins.gate.entries] == [("default/stray", 1)]
+    node.end("p")
+    node.assign("q", 10, share(0, 10240))
+    assert dict((await node.run("q", NEED, 10)).env)["NVIDIA_VISIBLE_DEVICES"] == facts(0, "T4").uuid
+
+
+async def test_a_pod_without_assignment_is_found_before_its_container_is_created(node: Node) -> None:
+    pair = facts(0, "T4"), MEMORY
+    await node.offer(pair)
+    for name in ("started", "created", "stray", "late"):
+        node.assign(name, 3, share(0, 3072))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 3),)))
+    await node.kubelet.create("default", "started", "main")
+    await node.kill()
+    assigned = node.pods["default", "late"]
+    assigned["metadata"]["resourceVersion"] = "99"
+    for name in ("started", "created", "stray", "late"):
+        node.ask(name, NEED, 3)
+    node.pods["default", "late"] = assigned  # the watch does not show it yet
+    node.pods["default", "created"]["status"] = {
+        "containerStatuses": [{"name": "main", "containerID": "containerd://1"}]
+    }
+    node.plugins = node.started()
+    await node.offer(pair)
+    node.silent = True
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}, "nobody is blamed while the API server is silent"
+    node.silent = False
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
 async def test_an_exchange_is_never_written_to_the_next_pod_of_a_name(node: Node) -> None:
     """As a StatefulSet makes them: the same name, another pod, another GPU."""
     await node.offer(*((facts(index, "T4"), MEMORY) for index in range(3)))

@@ -131,6 +131,14 @@ BAD_NEEDS = {
         "101; expected a percentage from 1 to 100",
     ),
     "compute without memory": ("{tessera.dev/gpu-compute: 5}", "{}", "expected tessera.dev/gpu-memory beside it"),
+    "no memory": (
+        "{tessera.dev/gpu-memory: 0}",
+        "{}",
+        f"{LIMITS}[tessera.dev/gpu-memory]: 0; expected 1 or more; hint: the limit left out, for a container",
+    ),
+    "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0; expected 1 or more"),
+    "no compute": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0; expected 1"),
+    "no GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0'; expected 1"),
     "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "tessera.dev/gpu-count; expected"),
     "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "expected at most 64 GPUs"),
     "a name of ours that is none": (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
+from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers, was_created
 
 POD: dict[str, Any] = {
     "spec": {
@@ -38,3 +38,19 @@ def test_who_has_devices(limits: dict[str, Any], *, want: bool) -> None:
 def test_a_pod_that_says_nothing() -> None:
     assert not holds_devices({})
     assert lasting_containers({}) == frozenset()
+
+
+# sentence: a pod's status, and whether its container `c` was created
+CREATED: dict[str, tuple[object, bool]] = {
+    "there is no status": (None, False),
+    "its image is pulled": ({"containerStatuses": [{"name": "c", "state": {"waiting": {}}}]}, False),
+    "it runs, or has run": ({"containerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
+    "it is an init container": ({"initContainerStatuses": [{"name": "c", "containerID": "containerd://1"}]}, True),
+    "another was": ({"containerStatuses": [{"name": "d", "containerID": "containerd://1"}]}, False),
+}
+
+
+@pytest.mark.parametrize("case", CREATED)
+def test_a_container_was_created_that_has_an_id(case: str) -> None:
+    status, want = CREATED[case]
+    assert was_created({"status": status}, "c") is want

@@ -103,6 +103,42 @@ async def test_a_broken_watch_is_taken_up_where_it_broke() -> None:
         assert 6 <= len(seen.troubles) <= 12, "pauses grow to 10 s"
 
 
+class Restored(MemoryKube):
+    """Its etcd is restored from a backup: lists are of then, and versions count on from there."""
+
+    backup: Listing | None = None
+
+    async def list(self, kind: Kind, selection: Selection | None = None) -> Listing:
+        return self.backup or await super().list(kind, selection or EVERYTHING)
+
+
+@in_virtual_time
+async def test_a_list_that_is_older_than_what_was_yielded_is_marked() -> None:
+    kube = Restored()
+    made = await kube.create(CONFIG_MAPS, config_map("one"))
+    backup = await kube.list(CONFIG_MAPS)
+    changes: list[Change] = []
+    store = Store(kube, CONFIG_MAPS, on_change=changes.append)
+    task = asyncio.create_task(store.run())
+    await asyncio.sleep(1)
+    await kube.patch(CONFIG_MAPS, "one", {"data": {"life": "second"}}, namespace="default")
+    await asyncio.sleep(1)
+    assert [each.rewound for each in changes] == [False, False, False]
+    kube.backup = backup
+    kube.stop()
+    await asyncio.sleep(1)
+    kube.start()
+    kube.forget_history()
+    await kube.create(CONFIG_MAPS, config_map("two"))
+    kube.forget_history()
+    await asyncio.sleep(60)
+    task.cancel()
+    await asyncio.wait({task})
+    again, mark = changes[3:5]
+    assert (again.object, again.rewound, mark.rewound) == (made, True, True)
+    assert not any(each.rewound for each in changes[5:])
+
+
 FORGOTTEN = {
     "the differences are told and marked": ("three", ["-one?", "+three?", "="]),
     "what came under the name of another is another": ("one", ["-one?", "+one?", "="]),

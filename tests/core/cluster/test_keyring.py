@@ -57,3 +57,35 @@ def test_another_object_of_that_name_takes_nothing_away_until_its_own_entry_is_r
     assert set(ring.public) == {"new"}
     assert ring.revoked == {"old"}
     assert ring.saw("u3", 5, keys("old")).revoked == frozenset()
+
+
+@given(st.lists(VERSIONS, min_size=1, max_size=6), st.lists(VERSIONS, min_size=1, max_size=6), st.integers(0, 5))
+def test_after_etcd_was_restored_a_read_counts_and_takes_nothing_away(
+    history: list[tuple[str, frozenset[str]]], later: list[tuple[str, frozenset[str]]], back: int
+) -> None:
+    """The versions of the new history count on from one of the old, and what is written then is followed again."""
+    ring = after(history)
+    restored = min(back, len(history) - 1)
+    (uid, names), *others = later
+    ring = ring.saw(uid, restored, keys(*names), begun=ring.version)
+    before = after(history)
+    assert set(ring.public) == set(before.public) | names
+    assert ring.revoked == before.revoked - names
+    assert (ring.version, ring.shown) == (restored, names)
+    for version, (each, shown) in enumerate(others, restored + 1):
+        former, ring = ring, ring.saw(each, version, keys(*shown))
+        taken_out = former.shown - shown if each == former.uid else frozenset[str]()
+        assert set(ring.public) == (set(former.public) | shown) - taken_out
+        assert taken_out <= ring.revoked
+
+
+@given(st.lists(VERSIONS, min_size=2, max_size=6), st.integers(0, 5), st.integers(0, 5))
+def test_a_read_that_ends_after_something_newer_was_seen_says_nothing(
+    history: list[tuple[str, frozenset[str]]], begun: int, version: int
+) -> None:
+    """Without a restored etcd: a read shows what is no older than all that was seen when it began."""
+    begun = min(begun, len(history) - 1)
+    version = max(begun, min(version, len(history) - 1))
+    uid, names = history[version - 1] if version else ("u1", frozenset[str]())
+    ring = after(history)
+    assert ring.saw(uid, version, keys(*names), begun=begun) is ring

@@ -6,7 +6,16 @@ import msgspec
 import pytest
 
 from tessera.core.deviceplugin.allocations import Allocation, Exclusivity, Use
-from tessera.core.deviceplugin.lastgate import Checkpointed, Evidence, PodEvidence, admit, holders, release, start
+from tessera.core.deviceplugin.lastgate import (
+    Checkpointed,
+    Evidence,
+    PodEvidence,
+    admit,
+    contested,
+    holders,
+    release,
+    start,
+)
 from tessera.core.gpu.deviceids import DeviceId
 
 GPU, OTHER = "GPU-0", "GPU-1"
@@ -181,6 +190,29 @@ def test_who_holds_ids_lasts_and_lives() -> None:
     )
     found = holders(NAMED, ("x",), seen(pods, *record))
     assert [(each.uid, each.container, each.initial) for each in found] == [("a", "main", False), ("a", "init", True)]
+
+
+# sentence: pods with the same ids, the record as pods and times, when pods were made, and who must go
+CONTESTED: dict[str, tuple[str, dict[str, int], dict[str, int], list[str]]] = {
+    "nobody has them": ("", {}, {}, []),
+    "one pod alone, with two containers": ("aa", {}, {}, []),
+    "none is recorded, and the younger goes": ("ab", {}, {"a": 2, "b": 1}, ["a"]),
+    "both are as old": ("ba", {}, {"a": 1, "b": 1}, ["b"]),
+    "the recorded one stays, however young": ("ab", {"a": 9}, {"a": 2, "b": 1}, ["b"]),
+    "of two recorded ones the first stays": ("ab", {"a": 9, "b": 8}, {"a": 1, "b": 2}, ["a"]),
+    "of three pods one stays": ("abc", {"c": 5}, {"a": 2, "b": 1}, ["b", "a"]),
+}
+
+
+@pytest.mark.parametrize("case", CONTESTED)
+def test_of_pods_with_the_same_ids_the_later_ones_go(case: str) -> None:
+    pods, record, created, want = CONTESTED[case]
+    found = [entry(pod, "x", container=f"c{i}") for i, pod in enumerate(pods)]
+    known = [msgspec.structs.replace(each, at_ns=record[each.uid]) for each in found if each.uid in record]
+    got = contested(found, known, created)
+    assert [later.uid for later, _ in got] == want
+    assert all(clash.text == f"device x of {NAMED}" for _, clash in got)
+    assert {clash.other and clash.other.uid for _, clash in got} <= set(pods) - set(want)
 
 
 # sentence: what is seen of pod `a`, and whether its entry is let go of

@@ -100,6 +100,8 @@ class Gate:
         self._entries = self._read()
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
+        self._contested: tuple[tuple[Allocation, Clash], ...] = ()
+        """Containers whose ids the kubelet gave to a pod that came before theirs as well."""
 
     @property
     def entries(self) -> tuple[Allocation, ...]:
@@ -138,6 +140,15 @@ class Gate:
         """The resources of which pods have something; their plugins are asked before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
+    def has_started(self, held: Held) -> bool:
+        """Return whether a container has passed with what it holds."""
+        pod = f"{held.namespace}/{held.pod}"
+        return any(
+            each.uses and not each.guessed
+            for each in self._entries
+            if (each.pod, each.container, each.resource) == (pod, held.container, held.resource)
+        )
+
     def held(self) -> tuple[Held, ...]:
         """Return what containers have by this record."""
         return tuple(
@@ -155,7 +166,8 @@ class Gate:
             Unavailable: the record cannot be written.
 
         """
-        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns())
+        guessed = resource in SHARE_RESOURCES
+        new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns(), guessed=guessed)
         seen = await self._evidence_about(new, ids=True)
         self._follow(lastgate.admit(self._entries, new, seen, self._capacity()), new)
 
@@ -177,6 +189,10 @@ class Gate:
             if not found or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
+        created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
+        later = lastgate.contested(found, self._entries, created)
+        others = (each for each in self._contested if (each[0].resource, each[0].ids) != (resource, wanted))
+        self._contested = (*others, *later)
         if not found:
             raise Unavailable(
                 f"{len(wanted)} devices of {resource}",
@@ -184,13 +200,12 @@ class Gate:
                 expected="the container that is about to be created",
                 hint="another try by the kubelet",
             )
-        pods = sorted({each.pod for each in found})
-        if len(pods) > 1:
+        if later:
             raise Conflict(
                 f"device {wanted[0]} of {resource}",
-                found=f"allocated by the kubelet to pods {' and '.join(pods)}",
+                found=f"allocated by the kubelet to pods {' and '.join(sorted({each.pod for each in found}))}",
                 expected="one pod",
-                hint="one of them deleted",
+                hint=f"{' and '.join(sorted({each.pod for each, _ in later}))} deleted, the later of them",
             )
         return found[0]
 
@@ -372,12 +387,16 @@ class Gate:
                     at_ns=created_ns(pod) or self._now_ns(),
                 )
                 self._log.info("allocation_adopted", pod=entry.pod, resource=entry.resource, ids=entry.ids)
-                yield entry
+                # Who is in the record already was first, however old the other pod is.
+                late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
+                at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
+                yield msgspec.structs.replace(entry, at_ns=at_ns)
 
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.
 
-        What a container was started with stays counted, whatever became of its pod's assignment since.
+        What a container was started with stays counted, whatever became of its pod's assignment since. What is only
+        guessed is safe to let go: `start` records what it is before a container is started with it.
 
         Args:
             resource: of the ids.
@@ -392,17 +411,26 @@ class Gate:
         self._keep(
             tuple(
                 msgspec.structs.replace(each, uses=())
-                if (each.resource, each.ids) == own and (not each.uid or each.pod in unassigned)
+                if (each.resource, each.ids) == own and (not each.uid or each.guessed or each.pod in unassigned)
                 else each
                 for each in self._entries
             )
         )
 
     def conflicts(self) -> tuple[tuple[Allocation, Clash], ...]:
-        """Return what two pods have and cannot both have, each time the later one."""
-        pods = by_uid(self.view.pods())
-        ending = {each.uid for each in self._entries if is_ending(pods.get(each.uid))}
-        return conflicts(self._entries, self._capacity(), ending)
+        """Return what two pods have and cannot both have, each time the later one.
+
+        The same ids are a conflict, also where they stand for units, when one of the pods is to start: nobody can tell
+        which of them the kubelet asks for.
+        """
+        living = {uid for uid, pod in by_uid(self.view.pods()).items() if not is_ending(pod)}
+        ending = {each.uid for each in self._entries} - living
+        contested = (
+            (later, clash)
+            for later, clash in self._contested
+            if later.uid in living and clash.other is not None and clash.other.uid in living
+        )
+        return (*contested, *conflicts(self._entries, self._capacity(), ending))
 
     def _read(self) -> tuple[Allocation, ...]:
         if self._file is None or not self._file.exists():

@@ -7,6 +7,7 @@ requests, and the assignments are exchanged afterwards. docs/decisions/0009-pod-
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -16,8 +17,11 @@ from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE
+from tessera.agent.nodeview import uid_of
+from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.api.tessera.pods.assignedrequests import unshown
+from tessera.clients.kube import name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use
@@ -192,6 +196,7 @@ class ShareAllocator:
             held = await self._view.held()
             if unshown(self._pods.objects(), held, SHARE_RESOURCES):
                 return
+            await self._find_unassigned(held)
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
             self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}
@@ -206,6 +211,25 @@ class ShareAllocator:
                 self._log.info("shares_removed", shares=[name.removeprefix(_PREFIX) for name in removed])
             if self.injection.fixed_at_allocate:
                 await self._mend(held)
+
+    async def _find_unassigned(self, held: tuple[Held, ...]) -> None:
+        """Find pods that have units and no assignment also before they start: their image may never come.
+
+        An assignment is written when a pod is bound, so that a list made after the kubelet's record has it.
+        """
+        if self._unassigned_of(held) and not await self._refreshed_s() and self._pods.judges:
+            self.unassigned |= self._unassigned_of(held)
+
+    def _unassigned_of(self, held: Iterable[Held]) -> dict[str, str]:
+        """Return the pods without an assignment of which no container was created with units, by UID."""
+        assigned = {(request.key.namespace, request.key.pod) for request in self.assigned_requests()}
+        pods = {name_of(pod): pod for pod in self._view.pods()}
+        return {
+            uid_of(pods[name]): "/".join(name)
+            for each in held
+            if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
+            if name in pods and not was_created(pods[name], each.container) and not self._gate.has_started(each)
+        }
 
     async def repair(self) -> None:
         """Give pods that run their assignments back, where somebody has spoiled them.

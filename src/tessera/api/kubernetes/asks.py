@@ -113,7 +113,8 @@ def _amount(field: Field) -> Fraction | None:
 def _extended(resources: Field) -> dict[str, int]:
     """Return the counts of the extended resources, whose request and limit must be equal, zeros left out.
 
-    Source: kubernetes `pkg/apis/core/validation` (`ValidateResourceRequirements`).
+    An amount of zero is refused: a kubelet without a healthy device of that name ends such a pod, and does not say why.
+    Source: kubernetes `pkg/apis/core/validation` (`ValidateResourceRequirements`), `pkg/kubelet/cm/devicemanager`.
     """
     counts: dict[str, int] = {}
     for name, limit in resources.get("limits").members():
@@ -127,6 +128,9 @@ def _extended(resources: Field) -> dict[str, int]:
             raise request.refuse(f"a limit of {name}, as every extended resource needs")
         if count != counts[name]:
             raise request.refuse(f"the same amount as the limit, {counts[name]}")
+    zero = next((name for name in (*_TESSERA, SHARE_MEMORY) if counts.get(name) == 0), None)
+    if zero is not None:
+        raise resources.get("limits", zero).refuse("1 or more", "the limit left out, for a container without a GPU")
     return {name: count for name, count in counts.items() if count}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from tessera.api.kubernetes.asks import names_device
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 
-__all__ = ["asks_of", "holds_devices", "lasting_containers"]
+__all__ = ["asks_of", "holds_devices", "lasting_containers", "was_created"]
 
 
 def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
@@ -14,6 +14,13 @@ def lasting_containers(pod: Mapping[str, Any]) -> frozenset[str]:
     spec = pod.get("spec") or {}
     sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
     return frozenset(str(each.get("name")) for each in (*(spec.get("containers") or ()), *sidecars))
+
+
+def was_created(pod: Mapping[str, Any], container: str) -> bool:
+    """Return whether a kubelet has ever created a container of a pod, by the pod's status."""
+    status = pod.get("status") or {}
+    found = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    return any(each.get("name") == container and each.get("containerID") for each in found)
 
 
 def holds_devices(pod: Mapping[str, Any]) -> bool:

@@ -36,9 +36,9 @@ class _Container(msgspec.Struct, frozen=True):
 
     @property
     def asks(self) -> bool:
-        """Whether it asks an amount; the API server writes every quantity of nothing as `0`."""
+        """Whether it asks an amount, be it zero, of which `tessera-scheduler` says what is wrong with it."""
         limits = (self.resources and self.resources.limits) or {}
-        return any(str(limits.get(name, 0)) != "0" for name in AMOUNTS)
+        return not limits.keys().isdisjoint(AMOUNTS)
 
 
 class _Metadata(msgspec.Struct, frozen=True):

@@ -68,7 +68,11 @@ _kubeconfig_option = click.option(
     help="With --node: kubeconfig file.  [default: KUBECONFIG, else the service account]",
 )
 _cluster_options = with_options(_node_option, _kubeconfig_option, _kubelet_option)
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Show the steps and who each affects; change nothing.")
+_dry_run_option = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the steps and who each affects; change nothing, and exit with the code that the change would have now.",
+)
 _mode_only_option = click.option("--mode-only", is_flag=True, help="Only the MIG mode; leave instances as they are.")
 _state_option = click.option(
     "--state-dir",
@@ -237,7 +241,7 @@ def _recorded(recorded: tuple[Recorded, ...], inventory: Inventory) -> Asked:
 
 
 def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: Any) -> None:
-    """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired."""
+    """Plan or make a change, print the outcome for each GPU, and raise if one is not as desired, or cannot be."""
     locks = node.locks_in(given["state_dir"])
 
     async def work(node_gpus: NodeGpus) -> Brought:
@@ -259,8 +263,7 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
         click.echo(f"note: {locks.problem}", err=True)
     outcomes = brought.outcomes
     _print(given["output"], tables.outcomes_table(outcomes), {"gpus": tables.outcomes_json(outcomes)})
-    if not given["dry_run"]:
-        _raise_if_short(outcomes)
+    _raise_if_short(outcomes)
     if brought.unwritten is not None:
         lack = brought.unwritten
         subject = f"the layout is applied, but its checkpoint could not be written: {lack.subject}"
@@ -280,7 +283,7 @@ def _cluster(given: Any) -> Cluster:
 
 
 def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
-    short = [each for each in outcomes if each.result not in {"unchanged", "done"}]
+    short = [each for each in outcomes if each.result not in {"unchanged", "done", "planned"}]
     if not short:
         return
     wanted = "the configuration on all GPUs"

@@ -110,13 +110,22 @@ def run(
         socket: the kubelet's PodResources; where it does not exist, only processes show what is in use.
         cluster: where the pods of this node are.
 
+    Raises:
+        InvalidInput: the kubeconfig cannot be read.
+
     """
 
     async def all_of_it() -> tuple[_Result, str]:
         given = means or Means()
+        record = given.record or _record(socket)
+        note = ""
+        if cluster.kubeconfig is not None and given.kube is None:
+            async with HttpKube.connect(cluster.kubeconfig):  # one that cannot be read is said, needed or not
+                note = "" if record else f"--kubeconfig is not used: no kubelet at {socket}, so that no pods are seen"
         async with _opened(given.driver) as gpus:
-            holders = Holders(gpus, given.record or _record(socket), cluster, given.kube)
-            return await work(NodeGpus(driver=gpus, held=holders.held, offer=_offer)), holders.note
+            holders = Holders(gpus, record, cluster, given.kube)
+            result = await work(NodeGpus(driver=gpus, held=holders.held, offer=_offer))
+            return result, holders.note or note
 
     return asyncio.run(all_of_it())
 

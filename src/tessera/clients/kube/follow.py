@@ -35,6 +35,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Objects that a list shows unchanged are not yielded again: there was no version between.
     """
+    rewound: bool = False
+    """Whether the list that it comes of is older than what was yielded before it: etcd was restored from a backup."""
     listing: Listing | None = None
     """With the mark that all have been yielded: the list. Whoever learned of an object otherwise, as by getting it, is
     shown no end that came before the list, and finds here that it is not there."""
@@ -56,19 +58,20 @@ async def follow(
     recovered from.
     """
     known: dict[tuple[str, str], Object] = {}
-    since, pauses = "", _Pauses()
+    since, last, pauses = "", "", _Pauses()
     while True:
         pauses.begin()
         try:
             if not since:
                 listing = await kube.list(kind, selection)
+                rewound = _is_older(listing.resource_version, last)
                 for change in _differences(known, listing.objects):
-                    yield change
-                since = listing.resource_version
-                yield Change(listing=listing)
+                    yield msgspec.structs.replace(change, rewound=rewound)
+                since = last = listing.resource_version
+                yield Change(listing=listing, rewound=rewound)
             async for event in kube.watch(kind, since, selection):
                 pauses.progress()
-                since = version_of(event.object) or since
+                since = last = version_of(event.object) or since
                 if not event.bookmark:
                     yield _take(known, event.object, gone=event.gone)
         except Unavailable as error:
@@ -116,6 +119,10 @@ def _take(known: dict[tuple[str, str], Object], each: Object, *, gone: bool, ski
     else:
         known[name_of(each)] = each
     return Change(object=each, gone=gone, skipped=skipped)
+
+
+def _is_older(version: str, other: str) -> bool:
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
 def _uid(each: Object | None) -> str:

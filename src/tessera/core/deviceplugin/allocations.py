@@ -89,6 +89,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the container comes to an end before the pod's others start: what it had is theirs then."""
     at_ns: int = 0
     """When it was allocated, in nanoseconds since 1970; who is later gives way."""
+    guessed: bool = False
+    """Whether it was answered for the pod that seemed meant, and no container was started with it yet."""
 
     @property
     def holder(self) -> str:

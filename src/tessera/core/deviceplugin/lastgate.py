@@ -18,6 +18,7 @@ __all__ = [
     "PodEvidence",
     "Verdict",
     "admit",
+    "contested",
     "holders",
     "named",
     "put",
@@ -194,7 +195,7 @@ def named(entry: Allocation, seen: Evidence) -> Allocation:
     found = next(iter(holders(entry.resource, entry.ids, seen)), None)
     if found is None:
         return entry
-    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns)
+    return msgspec.structs.replace(found, uses=entry.uses, at_ns=entry.at_ns, guessed=entry.guessed)
 
 
 def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Allocation, ...]:
@@ -214,6 +215,33 @@ def holders(resource: str, ids: tuple[str, ...], seen: Evidence) -> tuple[Alloca
     return tuple(
         Allocation(resource=resource, ids=ids, uid=uid, pod=seen.pods[uid].name, container=container, initial=initial)
         for initial, uid, container in sorted(found)
+    )
+
+
+def contested(
+    found: Iterable[Allocation], record: Iterable[Allocation], created_ns: Mapping[str, int]
+) -> tuple[tuple[Allocation, Clash], ...]:
+    """Return the pods that must go where the kubelet gave the same ids to several, each with what it has of the first.
+
+    As in every conflict the later gives way: who is in the record came before who is not.
+
+    Args:
+        found: the containers, as `holders` gave them.
+        record: what was allocated.
+        created_ns: when each pod was made, by UID, for those that are not in the record.
+
+    """
+    known = {(each.uid, each.container, each.resource): each.at_ns for each in record}
+
+    def age(each: Allocation) -> tuple[bool, int, str]:
+        at_ns = known.get((each.uid, each.container, each.resource))
+        return at_ns is None, created_ns.get(each.uid, 0) if at_ns is None else at_ns, each.uid
+
+    ordered = sorted(found, key=age)
+    return tuple(
+        (each, Clash(other=ordered[0], text=f"device {each.ids[0]} of {each.resource}"))
+        for each in ordered
+        if each.uid != ordered[0].uid
     )
 
 
