@@ -5,15 +5,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from builders.kubeobjects import amount
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.bell import Bell
-from tessera.clients.kube import EVENTS, NODES, PODS, annotations_of, labels_of
+from tessera.clients.kube import EVENTS, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.sharing import Mode
@@ -202,6 +204,45 @@ async def test_memory_shares_go_where_the_assignment_says(machine: Machine) -> N
         first = await machine.start("p0", "tessera.dev/gpu-memory", 4)
         second = await machine.start("p1", "tessera.dev/gpu-memory", 4)
         assert [first["NVIDIA_VISIBLE_DEVICES"], second["NVIDIA_VISIBLE_DEVICES"]] == [uuids[1], uuids[0]]
+
+
+class Silent(MemoryKube):
+    """Does not answer who changes one pod."""
+
+    asked = 0
+
+    async def patch(self, kind: Kind, name: str, *words: Any, **more: Any) -> Object:
+        if (kind, name) == (PODS, "silent"):
+            self.asked += 1
+            raise Unavailable("pod default/silent", found="no answer", expected="one")
+        return await super().patch(kind, name, *words, **more)
+
+
+async def test_a_pod_is_given_its_assignment_back_while_another_cannot_be_written(machine: Machine) -> None:
+    machine.kube = kube = Silent()
+    await kube.create(NODES, {"metadata": {"name": "n1", "labels": {"gpushare": "true"}}})
+
+    async def assignment() -> str:
+        return annotations_of(await kube.get(PODS, "spoiled", "default") or {})["tessera.dev/assignment"]
+
+    async with machine.agent():
+        for name, resource in (("spoiled", "tessera.dev/gpu-memory"), ("silent", "aliyun.com/gpu-mem")):
+            await machine.kubelet.until_allocatable(resource, 80)
+            shares = (msgspec.structs.replace(amount(0, container="c"), resource=resource),)
+            await machine.pod(name, {resource: 4}, shares)
+            await machine.start(name, resource, 4)
+        waits = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}}}
+        await MemoryKube.patch(kube, PODS, "silent", waits, namespace="default")
+        granted, before = await assignment(), kube.asked
+        for _ in range(2):  # the second comes when it is known for certain that the other is asked again and again
+            change = {"metadata": {"annotations": {"tessera.dev/assignment": "[]"}}}
+            await kube.patch(PODS, "spoiled", change, namespace="default")
+            for _ in range(1000):
+                if await assignment() == granted and kube.asked > before:
+                    break
+                await asyncio.sleep(0.01)
+            assert (await assignment(), kube.asked > before) == (granted, True)
+            before = kube.asked
 
 
 async def test_gpus_that_do_not_share_their_memory_are_not_counted_for_gpushare(machine: Machine) -> None:

@@ -24,7 +24,7 @@ from harness.servers import (
     servers,
     settle,
 )
-from tessera.clients.kube import NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
+from tessera.clients.kube import GPU_NODES, NODES, PODS, MemoryKube, Object, Unanswered, annotations_of
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.server.binder import Clocks
 from tessera.server.run import Server
@@ -160,6 +160,37 @@ async def test_a_claim_that_was_written_long_ago_is_not_bound_any_more(kube: Fau
         assert "long ago" in await server.bind(waiting, "a")
         assert "bind" not in kube.calls
         assert await server.bind(waiting, "a") == ""
+
+
+class Deleted(FaultyKube):
+    """An API where somebody deletes a GPUNode as soon as a claim is in it, and perhaps the agent makes another."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.again = again
+
+    async def patch(self, *args: Any, **more: Any) -> Object:
+        stored = await super().patch(*args, **more)
+        if args[0] != GPU_NODES or not (stored["spec"] or {}).get("claims"):
+            return stored
+        await self.delete(GPU_NODES, "a")
+        if self.again:
+            body = {key: value for key, value in stored.items() if key != "status"} | {"spec": {}}
+            await self.create(GPU_NODES, body | {"metadata": {"name": "a"}})
+        await settle()
+        return stored
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_claim_whose_gpunode_was_deleted_is_not_bound(*, again: bool) -> None:
+    kube = Deleted(again=again)
+    await make_node(kube, "a", gpu(0), gpu(1))
+    async with servers(kube) as (server,):
+        waiting = await make_pod(kube, "p", NEED)
+        await settle()
+        assert "no claim for it in GPUNode a any more" in await server.bind(waiting, "a")
+        assert "bind" not in kube.calls
+        assert await nodes_of(kube) == {"p": ""}
 
 
 async def test_a_defect_before_the_binding_is_sent_leaves_no_claim_and_a_traceback(kube: FaultyKube) -> None:

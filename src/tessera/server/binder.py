@@ -10,6 +10,7 @@ from tessera.api.scheduler.extender import BindingArgs
 from tessera.api.tessera.pods.bindings import binding_annotations
 from tessera.api.tessera.pods.clusterpods import LivePod
 from tessera.clients.kube import PODS, Kube, Object, Unanswered
+from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.snapshot import Share
 from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
 from tessera.log import Logger
@@ -142,9 +143,13 @@ class Binder:
             raise
 
     def _assignment(self, args: BindingArgs, pod: Object, live: LivePod, made: WrittenClaim) -> dict[str, str]:
-        """Return the annotations that assign what was claimed, signed, while the claim is young."""
+        """Return the annotations that assign what was claimed, signed, while the claim is young and in its object."""
         if self._clocks.monotonic_s() - made.sent_s > self._limits.binding_within_s:
             raise Unavailable(_subject(args), found="a claim written long ago", expected="a quick API server")
+        if self._view.fate(live.uid) is Fate.OPEN and not self._view.has_claim(args.node, made.claim):
+            # Its GPUNode was deleted: the agent may have offered these devices to the kubelet by now.
+            found = f"no claim for it in GPUNode {args.node} any more"
+            raise Conflict(_subject(args), found=found, expected="the one just written; it is scheduled again")
         annotations = binding_annotations(
             pod,
             live.need,

@@ -17,7 +17,7 @@ from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate
-from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
@@ -187,6 +187,12 @@ class View:
             self._note_state(name, each, state)
         self._renew(name)
         self.claims.hold(name)
+
+    def has_claim(self, node: str, claim: Claim) -> bool:
+        """Return whether a node's GPUNode, as it was seen last, has these shares claimed for the pod."""
+        if node not in self._gpu_nodes:
+            return False
+        return any((each.uid, each.shares) == (claim.uid, claim.shares) for each in self.claims.on(node).present())
 
     def take_verified(self, node: str, each: Object, pods: Listing) -> None:
         """Take a GPUNode object that was read, and the pods of its node, which were listed after it.

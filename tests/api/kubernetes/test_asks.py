@@ -17,6 +17,11 @@ ASKS: dict[str, tuple[str, str, list[Ask]]] = {
     "a whole GPU": ("{nvidia.com/gpu: 1}", "{}", [Ask(resource="nvidia.com/gpu", container="main")]),
     "an amount in quotes": ("{nvidia.com/gpu: '2'}", "{}", [Ask(resource="nvidia.com/gpu", count=2, container="main")]),
     "zero is no ask": ("{nvidia.com/gpu: 0}", "{}", []),
+    "zero of an amount beside an ask": (
+        "{nvidia.com/gpu: 1, tessera.dev/gpu-memory: 0}",
+        "{}",
+        [Ask(resource="nvidia.com/gpu", container="main")],
+    ),
     "a renamed replica": (
         "{nvidia.com/gpu.shared: 1}",
         "{}",
@@ -134,11 +139,11 @@ BAD_NEEDS = {
     "no memory": (
         "{tessera.dev/gpu-memory: 0}",
         "{}",
-        f"{LIMITS}[tessera.dev/gpu-memory]: 0; expected 1 or more; hint: the limit left out, for a container",
+        f"{LIMITS}[tessera.dev/gpu-memory]: 0; expected 1 or more; hint: the limit left out, for a pod",
     ),
     "no memory of gpushare": ("{aliyun.com/gpu-mem: 0}", "{}", "0; expected 1 or more"),
-    "no compute": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0; expected 1"),
-    "no GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0'; expected 1"),
+    "no compute": ("{tessera.dev/gpu-compute: 0}", "{}", "gpu-compute]: 0; expected 1"),
+    "no GPUs": ("{tessera.dev/gpu-count: '0'}", "{}", "gpu-count]: '0'; expected 1"),
     "a count without memory": ("{tessera.dev/gpu-count: 5}", "{}", "tessera.dev/gpu-count; expected"),
     "too many GPUs": ("{tessera.dev/gpu-memory: 6, tessera.dev/gpu-count: 65}", "{}", "expected at most 64 GPUs"),
     "a name of ours that is none": (

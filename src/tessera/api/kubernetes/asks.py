@@ -22,6 +22,7 @@ __all__ = [
     "container_need",
     "names_device",
     "quantities",
+    "refuse_zeros",
 ]
 
 GPU_MEMORY = "tessera.dev/gpu-memory"
@@ -113,8 +114,7 @@ def _amount(field: Field) -> Fraction | None:
 def _extended(resources: Field) -> dict[str, int]:
     """Return the counts of the extended resources, whose request and limit must be equal, zeros left out.
 
-    An amount of zero is refused: a kubelet without a healthy device of that name ends such a pod, and does not say why.
-    Source: kubernetes `pkg/apis/core/validation` (`ValidateResourceRequirements`), `pkg/kubelet/cm/devicemanager`.
+    Source: kubernetes `pkg/apis/core/validation` (`ValidateResourceRequirements`).
     """
     counts: dict[str, int] = {}
     for name, limit in resources.get("limits").members():
@@ -128,10 +128,23 @@ def _extended(resources: Field) -> dict[str, int]:
             raise request.refuse(f"a limit of {name}, as every extended resource needs")
         if count != counts[name]:
             raise request.refuse(f"the same amount as the limit, {counts[name]}")
-    zero = next((name for name in (*_TESSERA, SHARE_MEMORY) if counts.get(name) == 0), None)
-    if zero is not None:
-        raise resources.get("limits", zero).refuse("1 or more", "the limit left out, for a container without a GPU")
     return {name: count for name, count in counts.items() if count}
+
+
+def refuse_zeros(container: Field) -> None:
+    """Refuse an amount of zero in a pod that asks for no GPU.
+
+    A kubelet without a healthy device of that name ends such a pod, and does not say what is wrong with it.
+    Source: kubernetes `pkg/kubelet/cm/devicemanager/manager.go` (`devicesToAllocate`).
+
+    Raises:
+        InvalidInput: there is one.
+
+    """
+    limits = container.get("resources", "limits")
+    zero = next((limits.get(name) for name in (*_TESSERA, SHARE_MEMORY) if limits.get(name).given), None)
+    if zero is not None:
+        raise zero.refuse("1 or more", "the limit left out, for a pod without a GPU")
 
 
 def _is_extended(field: Field, name: str) -> bool:

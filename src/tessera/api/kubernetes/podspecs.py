@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from tessera.api.fields import Field, in_place
-from tessera.api.kubernetes.asks import AskRules, container_need, quantities
+from tessera.api.kubernetes.asks import AskRules, container_need, quantities, refuse_zeros
 from tessera.core.gpu.gpumodels import model
 from tessera.core.workload import units
 from tessera.core.workload.foreignnames import CLAIM, FRACTION_ANNOTATIONS
@@ -120,6 +120,8 @@ def _effective(spec: Field, rules: AskRules) -> EffectiveNeed:
         for container in init
     ]
     effective = effective_need(plain, first)
+    for container in (*containers, *init) if not effective.asks else ():
+        refuse_zeros(container)
     cpu, memory = (_pod_amount(spec, name, plain + first, getattr(effective, name)) for name in ("cpu", "memory"))
     overhead = spec.get("overhead")
     return EffectiveNeed(

@@ -149,6 +149,11 @@ def health_report(change: HealthChange, inventory: Inventory) -> Report:
 def gpu_revision(state: GpuNodeState, offered: Iterable[DesiredDevices]) -> str:
     """Return the value of the label `tessera.dev/gpu-revision`, the same for the same state.
 
+    kube-scheduler tries a pod that its extender refused again when a Node, a Pod or the like changes; GPUNodes it does
+    not watch. What an agent releases to the scheduler changes nothing else of the Node, and without the label such a
+    pod may wait for five minutes. Source: kubernetes `pkg/scheduler/schedule_one.go` (`findNodesThatFitPod`),
+    `pkg/scheduler/framework/events.go`.
+
     Args:
         state: GPUs, how they are shared, and what is unhealthy.
         offered: the devices that are the kubelet's, sorted.

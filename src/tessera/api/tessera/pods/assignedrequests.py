@@ -128,7 +128,7 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
 
 
 def _since_ns(pod: Field, need: Need) -> int:
-    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created."""
+    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created, from 1970 on."""
     assumed = pod.get("metadata", "annotations").get(_ASSUMED)
     bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
     if bound and _TIME_NS.fullmatch(assumed.text()):
@@ -137,7 +137,7 @@ def _since_ns(pod: Field, need: Need) -> int:
     if not created.given:
         return 0
     try:
-        return int(dt.datetime.fromisoformat(created.text()).timestamp()) * _NS
+        return max(0, int(dt.datetime.fromisoformat(created.text()).timestamp())) * _NS
     except ValueError as error:
         raise created.refuse("a time, as 2026-01-31T12:00:00Z") from error
 
