@@ -6,12 +6,11 @@ a node forges for that node alone.
 """
 
 import base64
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.nodefiles import read_file
+from tessera.agent.nodefiles import read_file, write_through
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
 from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.keyring import KeyRing
@@ -168,15 +167,8 @@ class AssignmentKeys:
 
     def _write(self, seed: bytes) -> None:
         """Keep the private key, for root alone."""
-        partial = self._path.with_suffix(".partial")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(base64.b64encode(seed))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(self._path)
+            write_through(self._path, base64.b64encode(seed), mode=0o600)
         except OSError as error:
             raise Unavailable(
                 str(self._path),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import UNREADABLE, read_file
+from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
 from tessera.agent.partition import MIG_CONFIG
 from tessera.api import documents
 from tessera.api.nvidia import sharingconfig
@@ -196,10 +196,7 @@ class ConfigurationFiles:
         if path is None or texts == self._saved:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(texts))
-            new.replace(path)
+            write_through(path, msgspec.json.encode(texts))
         except OSError:
             return  # tried again with the next reading; meanwhile it is kept in memory
         self._saved = texts

@@ -49,7 +49,7 @@ _TRIES = 4
 
 
 class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What is offered, and decided from, in one seen."""
+    """What is offered, and decided from, in one observation."""
 
     offered: NodeOffer
     """What the node would offer if all of it were the kubelet's."""
@@ -93,7 +93,7 @@ class DeviceOffers:
     async def before(self, seen: ObservedNode) -> tuple[NodeOffer, OfferPlan]:
         """Return what to advertise now and what changes hands, with everything written down that must be before.
 
-        What cannot be written down is not advertised, until the next seen.
+        What cannot be written down is not advertised, until the next observation.
         """
         if self._gpunode.absent:
             return seen.offered, OfferPlan(advertise=by_name(seen.offered))

@@ -1,11 +1,12 @@
-"""Files of the node, which others write: read whole, and never more than such a file can be."""
+"""Files of the node: those that others write are read whole and up to a bound, our own are replaced as a whole."""
 
+import contextlib
 import os
 from pathlib import Path
 
 from tessera.errors import InvalidInput
 
-__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file"]
+__all__ = ["LARGEST_SPEC", "UNREADABLE", "first_line", "printable", "read_file", "write_through"]
 
 LARGEST_SPEC = 8 << 20
 """Bytes of a CDI specification; one GPU with its libraries takes a few thousand."""
@@ -42,3 +43,36 @@ def first_line(path: Path) -> str:
         return path.read_text().strip().partition("\n")[0]
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def write_through(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file as a whole and bring it to the disk; its folder is made where it is missing.
+
+    After a crash of the process or the node the file has what it had before, or all of this.
+
+    Args:
+        path: the file.
+        content: all of it.
+        mode: its permissions.
+
+    Raises:
+        OSError: that is not possible; the file is as it was.
+
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            scratch.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # without it the rename may be lost
+    finally:
+        os.close(folder)

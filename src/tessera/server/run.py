@@ -75,7 +75,7 @@ class Server:
         nominations = Nominations(self.view.ledger, clocks.monotonic_s)
         clock_s = self._clock_s = clocks.monotonic_s
         self.claimer = Claimer(kube, self.view, nominations, settings=settings, clock_s=clock_s, log=self._log)
-        self.key = SigningKey(kube, lambda: self.view.authority.servers, self._log)
+        self.key = SigningKey(kube, lambda: self.view.ring, self._log)
         self.binder = Binder(kube, self.view, self.claimer, key=self.key, clocks=clocks, log=self._log)
         verbs = Verbs(self.view, nominations, self.binder)
         self.app = make_app(verbs, self.waiting_for, limits=settings.limits, log=self._log)

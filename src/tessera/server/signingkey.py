@@ -1,15 +1,17 @@
 """The servers' private key: made by the first server, read by the others, published before anything is signed by it.
 
-It lies in a Secret that servers alone may read. Deleting the Secret is how it is replaced: the next server that looks
-makes another. The public keys stay in their ConfigMap, so that what was signed before goes on to count; where the
-ConfigMap was deleted, each server writes all that it knows into it again.
+It lies in a Secret that servers alone may read. It is replaced when the Secret is deleted, and when its public key is
+taken out of the ConfigMap, which revokes it: the next server that looks makes another. Other public keys stay in the
+ConfigMap, so that what was signed before goes on to count; where the ConfigMap was deleted, each server writes all that
+it knows into it again.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, SECRET, key_id, published, secret, secret_seed
-from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object
+from tessera.clients.kube import CONFIG_MAPS, SECRETS, Kube, Object, version_of
+from tessera.core.cluster.keyring import KeyRing
 from tessera.errors import Conflict, Unavailable
 from tessera.log import Logger
 from tessera.signing import Signer
@@ -22,14 +24,14 @@ class SigningKey:
 
     Args:
         kube: the Kubernetes API.
-        counting: returns the servers' public keys that count, by id.
+        ring: returns the servers' public keys that count, and which were revoked.
         log: records when another key is used; never the key itself.
 
     """
 
-    def __init__(self, kube: Kube, counting: Callable[[], Mapping[str, bytes]], log: Logger) -> None:
+    def __init__(self, kube: Kube, ring: Callable[[], KeyRing], log: Logger) -> None:
         self._kube = kube
-        self._counting = counting
+        self._ring = ring
         self._log = log
         self._signer: Signer | None = None
         self.ready = asyncio.Event()
@@ -37,7 +39,7 @@ class SigningKey:
 
     @property
     def signer(self) -> Signer:
-        """The key, of which the public part counts: what another signs holds nothing.
+        """The key. Its public part counts: agents refuse what a revoked key signs.
 
         Raises:
             Unavailable: it has not been read yet, or was revoked.
@@ -47,14 +49,14 @@ class SigningKey:
             raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found="not read yet", expected="the key that signs")
         if self.void:
             found = f"key {self.id}, which ConfigMap {NAMESPACE}/{KEYS} does not have any more"
-            accepted = "another try: a server reads the Secret again at once, and makes a key where it was deleted"
+            accepted = "another try: a server makes another key at once"
             raise Unavailable(f"Secret {NAMESPACE}/{SECRET}", found=found, expected="a key that counts", hint=accepted)
         return self._signer
 
     @property
     def void(self) -> bool:
         """Whether there is a key and it does not count: somebody took it out of the ConfigMap."""
-        return self._signer is not None and self.id not in self._counting()
+        return self._signer is not None and self.id not in self._ring().public
 
     @property
     def id(self) -> str:
@@ -62,7 +64,7 @@ class SigningKey:
         return key_id(self._signer.public) if self._signer else ""
 
     async def renew(self, shown: Mapping[str, bytes] | None = None) -> Object | None:
-        """Read the key, make it where there is none, and publish it, and what else counts and is missing.
+        """Read the key, make one where there is none or it was revoked; publish it and what else is missing.
 
         Returns the ConfigMap where it was written: the key counts once that is known.
 
@@ -74,11 +76,13 @@ class SigningKey:
 
         """
         found = await self._kube.get(SECRETS, SECRET, NAMESPACE) or await self._made()
+        if key_id(Signer(secret_seed(found)).public) in self._ring().revoked:
+            found = await self._replaced(found)
         signer = Signer(secret_seed(found))
         name = key_id(signer.public)
         written: Object | None = None
-        for each, public in {name: signer.public, **self._counting()}.items():
-            if each not in (shown or {}):
+        for each, public in {name: signer.public, **self._ring().public}.items():
+            if each not in (shown or {}) and each not in self._ring().revoked:  # revoked meanwhile, it stays so
                 # One field, one manager: servers that add their keys at once take nothing from each other.
                 manager = f"tessera-key-{each}"
                 written = await self._kube.apply(CONFIG_MAPS, published(public), manager=manager, force=True)
@@ -87,6 +91,16 @@ class SigningKey:
             self._log.info("signs_with", key=name)
         self.ready.set()
         return written
+
+    async def _replaced(self, found: Object) -> Object:
+        """Put another key in place of one that was revoked; a Conflict where another server was faster."""
+        new = Signer()
+        changed = {
+            **secret(new.seed),
+            "metadata": {**secret(new.seed)["metadata"], "resourceVersion": version_of(found)},
+        }
+        self._log.warning("revoked_key_replaced", key=key_id(Signer(secret_seed(found)).public), by=key_id(new.public))
+        return await self._kube.apply(SECRETS, changed, manager=f"tessera-key-{key_id(new.public)}", force=True)
 
     async def _made(self) -> Object:
         """Make the Secret, unless another server is faster."""

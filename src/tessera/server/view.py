@@ -76,7 +76,8 @@ class View:
         self._told: dict[tuple[str, str, str], None] = {}
         self.authority = Authority(servers={}, verify=verify)
         """The servers' public keys."""
-        self._ring = KeyRing()
+        self.ring = KeyRing()
+        """The servers' public keys, and which were revoked."""
         self._keys: dict[str, Keys] = {}
         self._strangers: dict[tuple[str, str], None] = {}
         self.doubts: dict[tuple[str, str], None] = {}
@@ -89,7 +90,7 @@ class View:
     @property
     def keys_version(self) -> int:
         """Version of the ConfigMap of the servers' public keys that was taken last."""
-        return self._ring.version
+        return self.ring.version
 
     def take_keys(self, each: Object | None, *, begun: int | None = None) -> None:
         """Take the ConfigMap of the servers' public keys as it is now; that it is gone takes no key away.
@@ -101,9 +102,9 @@ class View:
         """
         if each is None:
             return
-        self._ring = self._ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
-        if self._ring.public != self.authority.servers:
-            self.authority = Authority(servers=self._ring.public, verify=verify)
+        self.ring = self.ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
+        if self.ring.public != self.authority.servers:
+            self.authority = Authority(servers=self.ring.public, verify=verify)
             for name in list(self._put):
                 self._judge(name)
 
@@ -136,7 +137,7 @@ class View:
         if live.doubted:
             self.doubts[live.node, live.doubted] = None
             self.doubted.ring()
-        return self._retention.held(each, live, self._keys.get(live.node), self._ring.revoked)
+        return self._retention.held(each, live, self._keys.get(live.node), self.ring.revoked)
 
     # Nodes
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -591,7 +592,7 @@ async def test_an_assignment_that_went_or_changed(
 
 
 async def test_memory_that_cannot_be_written_is_said(node: Node) -> None:
-    (node.root / "shares.partial").mkdir()
+    (node.root / f".shares.json.{os.getpid()}").mkdir()
     await node.offer((facts(0), MEMORY))
     node.assign("p", 2, share(0, 2048))
     with capture_logs() as logs:
@@ -920,10 +921,10 @@ async def test_an_answer_that_no_container_used_is_forgotten(node: Node, monkeyp
 
 async def test_nothing_is_allocated_that_cannot_be_recorded(node: Node) -> None:
     await node.offer((facts(0, "T4"), WHOLE))
-    (node.root / "allocations.partial").mkdir()
+    (node.root / f".allocations.json.{os.getpid()}").mkdir()
     with pytest.raises(Conflict, match="a file that can be written before a device is allocated"):
         await node.run("p")
-    (node.root / "allocations.partial").rmdir()
+    (node.root / f".allocations.json.{os.getpid()}").rmdir()
     await node.run("q")
 
 

@@ -71,6 +71,16 @@ HELD: dict[str, tuple[Evidence, bool, bool]] = {
     "the same, where no processes can be seen": (seen(A, blind=True), True, True),
     "it is gone, where no processes can be seen": (seen(blind=True), False, False),
     "its other container is being allocated for": (seen(PREPARING, recorded("a", "x", "init")), False, True),
+    "its other container is being allocated for, and an earlier pod of the same ids is served": (
+        seen({**PREPARING, "0": shown()}, recorded("a", "x", "init"), recorded("0", "x")),
+        True,
+        True,
+    ),
+    "the same with a later pod": (
+        seen({**PREPARING, "z": shown()}, recorded("a", "x", "init"), recorded("z", "x")),
+        True,
+        True,
+    ),
     "it runs, and PodResources, asked for want of a checkpoint, leaves its init container out": (
         seen(PREPARING, recorded("a", "x"), running="a"),
         True,

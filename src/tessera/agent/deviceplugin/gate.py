@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from tessera.agent.nodefiles import write_through
 from tessera.agent.nodeview import by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
 from tessera.clients.kube import Object, name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
@@ -451,11 +452,8 @@ class Gate:
         if record == self._entries:
             return
         if self._file is not None:
-            partial = self._file.with_suffix(".partial")
             try:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                partial.write_bytes(msgspec.json.encode(record))
-                partial.rename(self._file)
+                write_through(self._file, msgspec.json.encode(record))
             except OSError as error:
                 raise Unavailable(
                     f"record of allocations {self._file}",

@@ -16,7 +16,7 @@ import msgspec
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
-from tessera.agent.nodefiles import UNREADABLE
+from tessera.agent.nodefiles import UNREADABLE, write_through
 from tessera.agent.nodeview import uid_of
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
@@ -421,11 +421,8 @@ class ShareAllocator:
         if self._memory is None:
             return
         kept = _Memory(answers=tuple(self._answers.values()), exchanges=tuple(self._exchanges.values()))
-        partial = self._memory.with_suffix(".partial")
         try:
-            self._memory.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(kept))
-            partial.rename(self._memory)
+            write_through(self._memory, msgspec.json.encode(kept))
         except OSError as error:
             self._log.warning("answers_not_kept", reason=f"{self._memory}: {error.strerror}")
 

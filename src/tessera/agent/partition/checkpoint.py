@@ -1,16 +1,14 @@
 """The checkpoint on disk: the node's MIG layout, restored after a reboot."""
 
 import asyncio
-import contextlib
-import os
 from pathlib import Path
 
-from tessera.agent.nodefiles import read_file
+from tessera.agent.nodefiles import read_file, write_through
 from tessera.api.tessera import checkpoints
 from tessera.core.node.layouts import Recorded
 from tessera.errors import InvalidInput, Unavailable
 
-__all__ = ["Checkpoint", "write_through"]
+__all__ = ["Checkpoint"]
 
 
 class Checkpoint:
@@ -56,33 +54,3 @@ class Checkpoint:
                 expected="a checkpoint that can be written",
                 hint="a folder that this process may write to; without it a reboot loses the MIG layout",
             ) from error
-
-
-def write_through(path: Path, content: bytes) -> None:
-    """Replace a file as a whole and bring it to the disk; its folder is made where it is missing.
-
-    Raises:
-        OSError: that is not possible; the file is as it was.
-
-    """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            scratch.unlink()
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Bring a rename to the disk."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

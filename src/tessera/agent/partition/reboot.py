@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tessera.agent.partition.checkpoint import write_through
+from tessera.agent.nodefiles import write_through
 from tessera.agent.sharing.processes import ran
 from tessera.errors import Unavailable
 

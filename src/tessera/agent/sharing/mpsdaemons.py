@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.nodefiles import UNREADABLE
+from tessera.agent.nodefiles import UNREADABLE, write_through
 from tessera.agent.sharing.processes import belongs, identity, launch, ran
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.node.doctor import Daemon
@@ -160,9 +160,7 @@ class MpsDaemons:
         try:
             for name in ("pipe", "log"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(record))
-            new.replace(path)
+            write_through(path, msgspec.json.encode(record))
         except OSError as error:
             raise Unavailable(str(path), found=error.strerror or "an error", expected="a folder to write to") from error
 

@@ -169,16 +169,17 @@ def _is_being_admitted(other: Allocation, seen: Evidence) -> bool:
     """Return whether the pod of an allocation has containers that the kubelet has not allocated for yet.
 
     The kubelet admits one pod after the other. So it is this pod that it allocates for: containers are given what the
-    pod's init containers had. A pod that has processes was admitted, whatever a record lacks.
+    pod's init containers had. A pod that has processes was admitted, whatever a record lacks. Where the kubelet gave
+    the ids to several pods it must be so for all: one that is served keeps what it has.
     """
     recorded = [each for each in seen.recorded if each.resource == other.resource]
     same = (each.uid for each in recorded if set(each.device_ids) & set(other.ids))
     uids = {uid for uid in same if not seen.ended(uid) and uid not in seen.running}
-    for uid in sorted(uids):
-        served = {each.container for each in recorded if each.uid == uid}
-        asking = {container for container, resource in seen.pods[uid].asks if resource == other.resource}
-        return bool(asking - served)
-    return False
+    return bool(uids) and all(
+        {container for container, resource in seen.pods[uid].asks if resource == other.resource}
+        - {each.container for each in recorded if each.uid == uid}
+        for uid in uids
+    )
 
 
 def _blocks_start(other: Allocation, seen: Evidence) -> bool:

@@ -128,7 +128,7 @@ def _units(pod: Field, resource: str) -> Iterator[tuple[str, int]]:
 
 
 def _since_ns(pod: Field, need: Need) -> int:
-    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created, from 1970 on."""
+    """Return when a pod was bound, where its binding says so, as of gpushare's pods; else when it was created."""
     assumed = pod.get("metadata", "annotations").get(_ASSUMED)
     bound = any(ask.form is Form.SHARE for ask in need.asks) and assumed.given
     if bound and _TIME_NS.fullmatch(assumed.text()):
