@@ -1,5 +1,6 @@
 """Clusters as people have them, one file each in tests/data/clusters: every one gives a plan or an error with a fix."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ WANT = {
         gpus={"L4 23034": 4},
         placed=("one ip-10-0-0-52 [0] whole",),
         skipped=("ip-10-0-0-51",),
-        told=("found 'rtx-pro-4500', wanted a GPU model that Tessera knows",),
+        told=("found 'rtx-pro-4500', wanted a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
     ),
     "lost-gpu": Want(
         gpus={"L40S 46068": 4},
@@ -183,6 +184,19 @@ def test_a_recorded_cluster_gives_a_plan(name: str) -> None:
     assert tuple(made["skipped"]) == want.skipped
     told = "\n".join((*made["notes"], *made["warnings"]))
     assert [words for words in want.told if words not in told] == []
+
+
+@pytest.mark.parametrize("name", sorted({*WANT, *REFUSED}))
+def test_the_usage_of_a_recorded_cluster_is_shown(name: str) -> None:
+    result = CliRunner().invoke(main, ["inspect", "-f", path(name)])
+    assert result.exit_code == 0, result.output
+    sums = [(int(used), int(total)) for used, total in re.findall(r"\b(\d+)/(\d+)\b", result.stdout)]
+    assert sums
+    assert all(used <= total for used, total in sums)
+    unknown = {*WANT[name].skipped} if name in WANT else {"gpu-1"}
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert {row[0] for row in rows if row and row[-1] == "?/?"} == unknown
+    assert all(f"note: node {node}: " in result.stderr for node in unknown)
 
 
 def placed(assignment: dict[str, Any]) -> str:

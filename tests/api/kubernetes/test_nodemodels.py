@@ -31,6 +31,7 @@ TOLD: dict[str, tuple[dict[str, str], tuple[str, int, int | None]]] = {
     "a product that is unknown beside GKE's name": ({GFD: "NVIDIA-X", GKE: "nvidia-l4"}, ("L4", 23034, None)),
     "the owner before all": ({OWN: "T4", GFD: "NVIDIA-L4", TYPE: "g5.xlarge"}, ("T4", 15360, None)),
     "the older label of the instance type": ({OLD_TYPE: "p4d.24xlarge"}, ("A100-40GB", 40960, 8)),
+    "an instance type in lower case": ({TYPE: "standard_nc24ads_a100_v4"}, ("A100-80GB", 81920, 1)),
     "one name, two models": (karpenter("v100", "32768", "8"), ("V100-32GB", 32768, 8)),
     "nominal memory is the whole GPU's": (karpenter("t4", "16384"), ("T4", 15360, 1)),
     "a quarter of a GPU": (karpenter("l4", "5722", "0"), ("L4", 5722, None)),

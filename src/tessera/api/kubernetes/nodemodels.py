@@ -83,6 +83,7 @@ def read_node_model(labels: Field, given: GpuModel | None = None) -> NodeModel |
         InvalidInput: a label names a GPU model that Tessera does not know, and no other label one it knows.
 
     """
+    told = labels.mapping()
     cloud, wrong = None, None
     try:
         cloud = _karpenter(labels)
@@ -92,7 +93,7 @@ def read_node_model(labels: Field, given: GpuModel | None = None) -> NodeModel |
     if given is not None:
         return _joined(given, cloud, "")
     for key in _PRODUCTS:
-        if labels.get(key).given:
+        if key in told:
             try:
                 return _joined(read_model(labels.get(key)), cloud, key)
             except InvalidInput as error:
@@ -129,7 +130,7 @@ def _karpenter(labels: Field) -> NodeModel | None:
 
 def _instance_type(labels: Field) -> NodeModel | None:
     for key in INSTANCE_TYPE_LABELS:
-        found = INSTANCE_TYPES.get(labels.get(key).text(""))
+        found = INSTANCE_TYPES.get(labels.get(key).text("").casefold())
         if found is not None:
             return NodeModel(model=found.model, memory_mib=found.memory_mib, count=found.count, label=key)
     return None

@@ -9,11 +9,12 @@ Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`, `intern
 sharing; AliyunContainerService/gpushare-device-plugin.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import msgspec
 
+from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
 from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY, names_device
@@ -36,6 +37,7 @@ __all__ = [
     "read_node",
     "read_taints",
     "share_unit_mib",
+    "with_gpus",
 ]
 
 CPU_MILLI = 4096 * 1000
@@ -90,12 +92,18 @@ class _Seen(msgspec.Struct, frozen=True):
         return self.labels.get(key, "")
 
 
-def read_node(
-    field: Field, state: GpuNodeState | None = None, *, gpu_model: GpuModel | None = None
+def read_node(field: Field, state: GpuNodeState | None = None) -> tuple[Node, tuple[str, ...]]:
+    """Return the node a Node object describes, and what could not be seen or does not agree, as `with_gpus`."""
+    return with_gpus(node_without_gpus(field), field, state)
+
+
+def with_gpus(
+    node: Node, field: Field, state: GpuNodeState | None = None, gpu_model: GpuModel | None = None
 ) -> tuple[Node, tuple[str, ...]]:
-    """Return the node a Node object describes, and what could not be seen or does not agree, one sentence each.
+    """Return a node with its GPUs, and what could not be seen or does not agree, one sentence each.
 
     Args:
+        node: the node without GPUs.
         field: the Node object.
         state: the node's GPUNode object; where an agent has reported GPUs in it, labels are not asked.
         gpu_model: the model of its GPUs as a person says, which counts before labels.
@@ -104,14 +112,14 @@ def read_node(
         InvalidInput: a GPU model Tessera does not know, labels or quantities that make no sense.
 
     """
-    node = node_without_gpus(field)
     if state and state.reported:
         return msgspec.structs.replace(node, gpus=state.gpus), ()
     status = field.get("status")
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
-    allocatable = _extended(capacity)
-    most = {name: max(count, allocatable.get(name, 0)) for name, count in _extended(status.get("capacity")).items()}
-    seen = _Seen(field, dict(node.labels), allocatable, allocatable | most, capacity.given, [])
+    allocatable = _extended(capacity, {})
+    more = _extended(status.get("capacity"), capacity.mapping())
+    most = allocatable | {name: max(count, allocatable.get(name, 0)) for name, count in more.items()}
+    seen = _Seen(field, dict(node.labels), allocatable, most, capacity.given, [])
     gpus, lost = _gpus(seen, gpu_model)
     ordered = seen.field.get("metadata", "annotations", REGISTERED).given or len({gpu.sharing for gpu in gpus}) <= 1
     return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered), tuple(
@@ -141,8 +149,10 @@ def node_without_gpus(field: Field) -> Node:
     )
 
 
-def _extended(capacity: Field) -> dict[str, int]:
-    return {name: min(value.read(units.count), _MAX_COUNT) for name, value in capacity.members() if "/" in name}
+def _extended(amounts: Field, known: Mapping[str, Plain]) -> dict[str, int]:
+    """Return the extended resources by name, without those that are known to be as many."""
+    named = ((name, value) for name, value in amounts.members() if "/" in name and value.value != known.get(name))
+    return {name: min(value.read(units.count), _MAX_COUNT) for name, value in named}
 
 
 def not_ready_taints(field: Field) -> tuple[Taint, ...]:
@@ -187,16 +197,18 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
     if registered:
         return registered, 0
     advertised = sum(count for name, count in seen.capacity.items() if name == SHARE_MEMORY or names_device(name))
-    known = read_node_model(seen.field.get("metadata", "labels"), given)
+    try:
+        known = read_node_model(seen.field.get("metadata", "labels"), given)
+    except InvalidInput as error:
+        accepted = f"{error.accepted}; or {_fix(seen)}"
+        raise InvalidInput(error.subject, found=error.found, wanted=error.wanted, accepted=accepted) from error
     if known is None and seen.allocatable.get(SHARE_MEMORY):
         known = NodeModel(model=GpuModel(name="unknown", arch="unknown", memory_mib=_MOST_MIB), memory_mib=_MOST_MIB)
     if known is None:
         if advertised:
-            name = identity(seen.field)[1]
-            accepted = f"the label tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model {name}=MODEL"
             kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
             found = " of instance type ".join(("GPUs of an unknown model", *kinds[:1]))
-            raise seen.field.refuse("a label that names the GPU model", accepted, found=found)
+            raise seen.field.refuse("a label that names the GPU model", _fix(seen), found=found)
         return (), 0
     if seen.advertises and not advertised:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
@@ -211,6 +223,11 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_wished(sharing, known.model, wish))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), lost
+
+
+def _fix(seen: _Seen) -> str:
+    name = identity(seen.field)[1]
+    return f"the label tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model {name}=MODEL"
 
 
 def _registered(seen: _Seen) -> tuple[Gpu, ...]:

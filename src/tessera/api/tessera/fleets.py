@@ -20,8 +20,8 @@ from tessera.api.kubernetes.nodes import (
     memory_capacity,
     node_without_gpus,
     not_ready_taints,
-    read_node,
     read_taints,
+    with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
@@ -137,12 +137,13 @@ def _nodes(
             rules = [rule for rule in gpu_models if rule.applies(node.name, dict(node.labels))]
             unused.difference_update(rules)
             try:
-                node, node_notes = read_node(field, states.get(node.name), gpu_model=rules[-1].model if rules else None)
+                node, node_notes = with_gpus(node, field, states.get(node.name), rules[-1].model if rules else None)
                 notes.extend(node_notes)
             except InvalidInput as error:
                 node = msgspec.structs.replace(node, problem=str(error))
                 unread.append(error)
-            found = (msgspec.structs.replace(node, taints=(*node.taints, *not_ready_taints(field))),)
+            missing = not_ready_taints(field)
+            found = (msgspec.structs.replace(node, taints=(*node.taints, *missing)) if missing else node,)
         else:
             continue
         for node in found:

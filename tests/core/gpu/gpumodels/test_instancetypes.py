@@ -23,7 +23,7 @@ from tessera.core.gpu.gpumodels import INSTANCE_TYPES, SOURCES
     ],
 )
 def test_the_gpus_of_an_instance_type(name: str, want: tuple[str, int, int]) -> None:
-    got = INSTANCE_TYPES[name]
+    got = INSTANCE_TYPES[name.casefold()]
     assert (got.model.name, got.count, got.memory_mib) == want
 
 

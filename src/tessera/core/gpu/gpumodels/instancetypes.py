@@ -81,6 +81,8 @@ _ROWS: tuple[tuple[str, str, str, dict[int, str], int], ...] = (
     ("oci", "H100-80GB", "{}", {8: "BM.GPU.H100.8"}, 0),
     ("oci", "H200-141GB", "{}", {8: "BM.GPU.H200.8"}, 0),
     ("oci", "B200-180GB", "{}", {8: "BM.GPU.B200.8"}, 0),
+    ("oci", "GB200-186GB", "{}", {4: "BM.GPU.GB200.4"}, 0),
+    ("oci", "GB300", "{}", {4: "BM.GPU.GB300.4"}, 0),
 )
 
 
@@ -92,10 +94,10 @@ def _gpus(source: str, name: str, count: int, part_gb: int) -> InstanceGpus:
 
 INSTANCE_TYPES: Mapping[str, InstanceGpus] = MappingProxyType(
     {
-        pattern.format(size): _gpus(source, name, count, part_gb)
+        pattern.format(size).casefold(): _gpus(source, name, count, part_gb)
         for source, name, pattern, sizes, part_gb in _ROWS
         for count, listed in sizes.items()
         for size in listed.split()
     }
 )
-"""By name, as in the node label `node.kubernetes.io/instance-type`."""
+"""By name in lower case; Azure writes names in any case into the node label `node.kubernetes.io/instance-type`."""
