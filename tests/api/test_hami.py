@@ -19,26 +19,26 @@ REGISTERED = {
             '[{"id":"GPU-1","index":1,"count":10,"devmem":8192,"type":"NVIDIA-Tesla P4","health":true},'
             '{"id":"GPU-0","devmem":8192,"type":"NVIDIA-Tesla P4","mode":"mig","migProfiles":[{"name":"1g.5gb"}]}]'
         ),
-        [("GPU-0", 0, 8192, False), ("GPU-1", 1, 8192, True)],
+        [("GPU-0", 0, 8192, False, "mig"), ("GPU-1", 1, 8192, True, "")],
     ),
     "seven words, in order": (
         "GPU-0,10,32768,100,NVIDIA-Tesla P4,0,true:GPU-1,10,32768,100,NVIDIA-Tesla P4,0,false:",
-        [("GPU-0", 0, 32768, True), ("GPU-1", 1, 32768, False)],
+        [("GPU-0", 0, 32768, True, ""), ("GPU-1", 1, 32768, False, "")],
     ),
     "nine words, with the index": (
-        "GPU-1,10,8192,100,NVIDIA-Tesla P4,0,true,1,hami-core:GPU-0,10,8192,100,NVIDIA-Tesla P4,0,true,0,hami-core:",
-        [("GPU-0", 0, 8192, True), ("GPU-1", 1, 8192, True)],
+        "GPU-1,10,8192,100,NVIDIA-Tesla P4,0,true,1,hami-core:GPU-0,10,8192,100,NVIDIA-Tesla P4,0,true,0,mps:",
+        [("GPU-0", 0, 8192, True, "mps"), ("GPU-1", 1, 8192, True, "hami-core")],
     ),
     "no GPU": ("[]", []),
 }
 
 
 @pytest.mark.parametrize(("text", "want"), REGISTERED.values(), ids=REGISTERED)
-def test_registered_gpus(text: str, want: list[tuple[str, int, int, bool]]) -> None:
+def test_registered_gpus(text: str, want: list[tuple[str, int, int, bool, str]]) -> None:
     got = hami.read_registered(annotation(text))
     assert got == tuple(
-        RegisteredGpu(id=uuid, index=index, devmem=mib, type="NVIDIA-Tesla P4", health=health)
-        for uuid, index, mib, health in want
+        RegisteredGpu(id=uuid, index=index, devmem=mib, type="NVIDIA-Tesla P4", health=health, mode=mode)
+        for uuid, index, mib, health, mode in want
     )
 
 

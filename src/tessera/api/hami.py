@@ -34,6 +34,8 @@ class RegisteredGpu(msgspec.Struct, frozen=True, kw_only=True):
     type: str = ""
     """`NVIDIA-` and the product, as the driver prints it."""
     health: bool = False
+    mode: str = ""
+    """`mig` where HAMi partitions it, else `hami-core` or `mps`."""
 
 
 class AllocatedPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +72,8 @@ def _older(text: str) -> tuple[RegisteredGpu, ...]:
         words = part.split(",")
         if len(words) not in _FIELDS:
             raise ValueError(part)
-        uuid, _, devmem, _, product, _, health, *rest = words
-        given = {"id": uuid, "index": rest[0] if rest else position, "devmem": devmem, "type": product}
+        uuid, _, devmem, _, product, _, health, index, mode = (*words, str(position), "")[: max(_FIELDS)]
+        given = {"id": uuid, "index": index, "devmem": devmem, "type": product, "mode": mode}
         found.append(msgspec.convert(given | {"health": health == "true"}, RegisteredGpu, strict=False))
     return tuple(found)
 

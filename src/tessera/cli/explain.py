@@ -112,7 +112,7 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield f"[bold]{escape(listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
     yield from ways_tables(found.ways)
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
-    places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
+    places = f" ({escape(clean(where(found.placed, found.guessed)))})" if found.placed else ""
     yield f"{len(found.placed)} placed{places}, {len(found.waiting)} pending\n"
     verdicts = ((each.node, (each.obstacle.text if each.obstacle else "has room", each.detail)) for each in found.nodes)
     yield from node_table("Where one more such pod could go after this plan", "node verdict detail", verdicts)

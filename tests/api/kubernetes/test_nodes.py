@@ -349,6 +349,8 @@ def test_gpus_that_hami_registered() -> None:
     assert got.ordered
     managed = hami('"devmem":15109', labels={"tessera.dev/sharing": "auto"}).nodes[0]
     assert managed.gpus[0].sharing == AUTO
+    partitioned = hami('"devmem":15109,"mode":"mig"').nodes[0]
+    assert partitioned.gpus[0].sharing == Sharing(modes=(Mode.MEMORY_SHARE,))
     sick = hami('"devmem":15109,"health":false').nodes[0]
     assert sick.gpus[0].sharing == Sharing(modes=())
 

@@ -241,7 +241,8 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
         for each in read_registered(annotation):
             product = in_place(annotation, partial(model, each.type))
             near = abs(each.devmem - product.memory_mib) * 100 <= _NEAR_PERCENT * product.memory_mib
-            shared = Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE) if each.health else ())
+            modes = (Mode.MEMORY_SHARE,) if each.mode == "mig" else (Mode.WHOLE, Mode.MEMORY_SHARE)
+            shared = Sharing(modes=modes if each.health else ())
             gpus.append(
                 Gpu(
                     index=each.index,
