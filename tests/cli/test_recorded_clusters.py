@@ -104,7 +104,7 @@ WANT = {
         placed=("whole gpu-1 [0] whole",),
         pending={"three": "3 x nvidia.com/gpu requested, 2 free"},
         guessed=("gpu-1",),
-        told=("1 of its 4 GPUs is not offered (3 allocatable of capacity 4)", "nobody recorded which GPUs are lost"),
+        told=("1 of its 4 GPUs is not offered (3 allocatable of 4)", "nobody recorded which GPUs are lost"),
     ),
     "lost-instance": Want(
         gpus={"A100-40GB 40960": 1},

@@ -55,6 +55,8 @@ _MAX_GPUS = 256
 _MAX_COUNT = _MAX_GPUS * 4096
 _NEAR_PERCENT = 10
 """How far `nvidia.com/gpu.memory` may be from the catalogue; further away it describes a slice or a share."""
+_UNKNOWN = "unknown"
+"""Name of the model of GPUs whose memory is shared out and of which nothing else is known."""
 _MOST_MIB = 16 << 20
 """Stands for the memory of a GPU of an unknown model, until what is shared out of it is known."""
 _MOST_GIB = 1024
@@ -198,12 +200,12 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         return registered, 0
     advertised = sum(count for name, count in seen.capacity.items() if name == SHARE_MEMORY or names_device(name))
     try:
-        known = read_node_model(seen.field.get("metadata", "labels"), given)
+        known = read_node_model(seen.field.get("metadata", "labels"), given) or _unnamed(seen)
     except InvalidInput as error:
-        accepted = f"{error.accepted}; or {_fix(seen)}"
-        raise InvalidInput(error.subject, found=error.found, wanted=error.wanted, accepted=accepted) from error
-    if known is None and seen.allocatable.get(SHARE_MEMORY):
-        known = NodeModel(model=GpuModel(name="unknown", arch="unknown", memory_mib=_MOST_MIB), memory_mib=_MOST_MIB)
+        known = _unnamed(seen)
+        if known is None:
+            accepted = f"{error.accepted}; or {_fix(seen)}"
+            raise InvalidInput(error.subject, found=error.found, wanted=error.wanted, accepted=accepted) from error
     if known is None:
         if advertised:
             kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
@@ -215,14 +217,19 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
     sharings, lost = _sharings(seen, known)
-    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
     memory_mib = _memory_mib(seen, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
-    gpu_model = unnamed if known.model.arch == "unknown" else known.model
+    gpu_model = unnamed if known.model.name == _UNKNOWN else known.model
     return tuple(
-        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_wished(sharing, known.model, wish))
+        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_wished(seen, sharing, known.model))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
     ), lost
+
+
+def _unnamed(seen: _Seen) -> NodeModel | None:
+    """Return the GPUs of a node that shares out their memory, which needs no model; None where it does not."""
+    nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
+    return NodeModel(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
 
 
 def _fix(seen: _Seen) -> str:
@@ -235,7 +242,6 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
     annotation = seen.field.get("metadata", "annotations", REGISTERED)
     if not annotation.given:
         return ()
-    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
     gpus = []
     try:
         for each in read_registered(annotation):
@@ -248,7 +254,7 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
                     index=each.index,
                     model=product,
                     memory_mib=each.devmem if near else product.memory_mib,
-                    sharing=_wished(shared, product, wish) if each.health else shared,
+                    sharing=_wished(seen, shared, product) if each.health else shared,
                     uuid=each.id,
                 )
             )
@@ -258,8 +264,9 @@ def _registered(seen: _Seen) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _wished(sharing: Sharing, model: GpuModel, wish: str) -> Sharing:
+def _wished(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
     """Return the sharing as the node's owner wishes it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
+    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
     if wish == "auto":
         return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
     return Sharing(modes=(Mode.WHOLE,)) if wish == "whole" else sharing
@@ -281,8 +288,9 @@ def _sharings(seen: _Seen, known: NodeModel) -> tuple[list[Sharing], int]:
     """Return the sharing of each GPU of a node, in order of index, and how many of them are offered no more."""
     if seen.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
-        count = seen.allocatable.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or known.count or 1
-        return [Sharing(modes=both)] * count, 0
+        count = seen.capacity.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or known.count or 1
+        units, most = seen.allocatable[SHARE_MEMORY], seen.capacity[SHARE_MEMORY]
+        return [Sharing(modes=both)] * count, _lost(seen, count, count - (most - units) * count // most, units, most)
     if f"{_GKE}gpu-partition-size" in seen.labels:
         return _gke_partitions(seen, known), 0
     single = seen.named("nvidia.com/gpu.product").partition("-MIG-")[2].removesuffix("-SHARED")
@@ -303,16 +311,22 @@ def _whole(seen: _Seen, known: NodeModel, count: int | None) -> tuple[list[Shari
     if replicas == 1 and most > count > 0:
         replicas = most // count
     offered = min(count, -(-advertised // replicas)) if seen.advertises else count
-    if offered < count:
-        lost, found = count - offered, "of capacity" if most > advertised else "of"
-        seen.notes.append(
-            f"{lost} of its {count} GPUs {'is' if lost == 1 else 'are'} not offered ({advertised} allocatable {found} "
-            f"{max(most, count * replicas)}), and nobody recorded which: the last that no pod uses are taken for lost"
-        )
+    lost = _lost(seen, count, offered, advertised, max(most, count * replicas))
     if replicas == 1:
-        return [managed_sharing(known.model)] * count, count - offered
+        return [managed_sharing(known.model)] * count, lost
     sharing = Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(seen, GPU_RESOURCE))
-    return [sharing] * count, count - offered
+    return [sharing] * count, lost
+
+
+def _lost(seen: _Seen, count: int, offered: int, advertised: int, most: int) -> int:
+    """Return how many GPUs are offered no more, and note it."""
+    lost = count - offered
+    if lost:
+        seen.notes.append(
+            f"{lost} of its {count} GPUs {'is' if lost == 1 else 'are'} not offered ({advertised} allocatable of "
+            f"{most}), and nobody recorded which: the last that no pod uses are taken for lost"
+        )
+    return lost
 
 
 def _advertised(seen: _Seen, resource: str, amounts: dict[str, int] | None = None) -> int:

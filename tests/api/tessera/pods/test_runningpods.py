@@ -310,3 +310,14 @@ def test_pods_on_a_node_whose_gpus_are_not_known_are_no_news_each() -> None:
     got = read(gpu_node(A100, "nvidia.com/gpu", 2), unknown, pod("a", GPU, "m"))
     assert got.notes == ()
     assert [bool(node.problem) for node in got.nodes] == [False, True]
+
+
+def test_a_lost_gpu_of_gpushare_is_closed() -> None:
+    node = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 30, **{"gpu.count": "2"})
+    assert isinstance(node, dict)
+    status = node["status"]
+    assert isinstance(status, dict)
+    node["status"] = status | {"allocatable": {"aliyun.com/gpu-mem": "15"}, "capacity": {"aliyun.com/gpu-mem": "30"}}
+    got = read(node, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}))
+    assert [(gpu.sharing.modes, gpu.memory_mib) for gpu in got.nodes[0].gpus] == [((), 15360), ((SHARE,), 15360)]
+    assert "1 of its 2 GPUs is not offered (15 allocatable of 30)" in got.notes[0]
