@@ -276,3 +276,13 @@ def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) 
 def test_files_that_partition_nothing_anew_are_written(name: str, tmp_path: Path) -> None:
     assert run("--fleet", path(name), "--write", str(tmp_path)).exit_code == 0
     assert (tmp_path / "node-labels.yaml").exists()
+
+
+@pytest.mark.parametrize("arguments", [["explain", "four"], ["simulate", "manifests"], ["simulate", "synthetic"]])
+def test_other_commands_name_nodes_whose_gpus_are_not_known(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main, [*arguments, "--fleet", path("bare-metal-plugin-only")])
+    assert result.exit_code == 0, result.output
+    assert "note: gpu-2 is left out, because its GPUs are not known: " in result.stderr
+    given = CliRunner().invoke(main, [*arguments, "--fleet", path("bare-metal-plugin-only"), "--gpu-model", "gpu-2=T4"])
+    assert given.exit_code == 0, given.output
+    assert "left out" not in given.stderr
