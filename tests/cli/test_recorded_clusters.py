@@ -221,6 +221,11 @@ def test_what_is_left_out_and_guessed_stands_in_the_table_and_the_closing_line()
     assert "Warning: gpu-1: nobody recorded which GPUs running pods use" in guessed
 
 
+def test_the_drawing_marks_guesses_too(tmp_path: Path) -> None:
+    run("--fleet", path("operator-whole-gpus"), "--draw", str(tmp_path / "plan.svg"))
+    assert ">GPU 6?<" in (tmp_path / "plan.svg").read_text()
+
+
 def test_explain_marks_guesses_too() -> None:
     result = CliRunner().invoke(main, ["explain", "slice", "--fleet", path("operator-whole-gpus")])
     assert "gpu-1 GPU 6?" in result.stdout
