@@ -13,7 +13,7 @@ from rich.markup import escape
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.explainpod import pod
 from tessera.cli.explanations import listed, node_table, ways_tables
-from tessera.cli.inputs import ShareUnit, input_options, read_snapshot
+from tessera.cli.inputs import ShareUnit, input_options, note_skipped, read_snapshot
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_json, trimmed, wide_console
 from tessera.cli.tables import where
@@ -36,6 +36,7 @@ class _Given(TypedDict):
     workload: str
     fleet: str | None
     gpus: tuple[str, ...]
+    gpu_model: tuple[str, ...]
     filename: tuple[str, ...]
     share_unit: ShareUnit | None
     policy: str
@@ -78,7 +79,8 @@ def explain(**given: Unpack[_Given]) -> None:
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. It is planned together with
     all pending pods, as in `tessera plan`. For a pod of a live cluster: `tessera explain pod NAME`.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
+    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"], given["gpu_model"])
+    note_skipped(snapshot.nodes)
     found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
     if given["output"] == "json":
         print_json(found)
@@ -110,7 +112,7 @@ def _tables(found: core.Explanation) -> Iterator[RenderableType]:
     yield f"[bold]{escape(listed(found.pods))}[/bold] {'needs' if alone else 'need'} {escape(found.need)}\n"
     yield from ways_tables(found.ways)
     yield from (f"{escape(sentence)}\n" for sentence in found.foreign)
-    places = f" ({escape(clean(where(found.placed)))})" if found.placed else ""
+    places = f" ({escape(clean(where(found.placed, found.guessed)))})" if found.placed else ""
     yield f"{len(found.placed)} placed{places}, {len(found.waiting)} pending\n"
     verdicts = ((each.node, (each.obstacle.text if each.obstacle else "has room", each.detail)) for each in found.nodes)
     yield from node_table("Where one more such pod could go after this plan", "node verdict detail", verdicts)

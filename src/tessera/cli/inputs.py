@@ -13,13 +13,14 @@ from tessera.api import documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.asks import SHARE_MEMORY
+from tessera.api.kubernetes.nodemodels import ModelRule, model_rules
 from tessera.api.tessera import fleets
 from tessera.cli.options import with_options
 from tessera.core.cluster.snapshot import Node, Snapshot
 from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput
 
-__all__ = ["ShareUnit", "fleet_options", "input_options", "read_documents", "read_snapshot"]
+__all__ = ["ShareUnit", "fleet_options", "input_options", "note_skipped", "read_documents", "read_snapshot"]
 
 ShareUnit = Literal["GiB", "MiB"]
 _MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
@@ -38,6 +39,12 @@ fleet_options = with_options(
     ),
     click.option(
         "--gpus", multiple=True, metavar="NxMODEL", help="A node in short form, such as 8xH100-80GB; repeatable."
+    ),
+    click.option(
+        "--gpu-model",
+        multiple=True,
+        metavar="NODE=MODEL",
+        help="GPU model of Node objects that do not say it: by name, pattern ('gpu-*') or label (pool=a); repeatable.",
     ),
 )
 """Adds the options that say which fleet."""
@@ -61,15 +68,21 @@ input_options = with_options(
 
 
 def read_snapshot(
-    fleet: str | None, gpus: Iterable[str], manifests: Sequence[str], share_unit: ShareUnit | None = None
+    fleet: str | None,
+    gpus: Iterable[str],
+    manifests: Sequence[str],
+    share_unit: ShareUnit | None = None,
+    gpu_models: Iterable[str] = (),
 ) -> Snapshot:
     """Return the fleet with the manifests' pods pending; skipped objects are named on standard error.
+
+    Nodes whose GPUs are not known say so themselves; `note_skipped` names them where nothing else does.
 
     Raises:
         InvalidInput: no fleet, a node or pod twice, or anything unreadable in the files.
 
     """
-    observed, unit_mib = _observed(fleet, _MIB[share_unit] if share_unit else None)
+    observed, unit_mib = _observed(fleet, _MIB[share_unit] if share_unit else None, model_rules(gpu_models))
     short = tuple(fleets.short(text, index) for index, text in enumerate(gpus))
     nodes = (*observed.nodes, *short)
     if not nodes:
@@ -95,7 +108,14 @@ def read_snapshot(
     for key in (pod.key for pod in read.pods if pod.key in there):
         click.echo(f"note: pod {key} is already in the fleet; the manifest is ignored", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
-    return Snapshot(nodes=nodes, running=observed.running, pending=pending)
+    return Snapshot(nodes=nodes, running=observed.running, pending=pending, notes=observed.notes)
+
+
+def note_skipped(nodes: Iterable[Node]) -> None:
+    """Name the nodes whose GPUs are not known on standard error."""
+    for node in nodes:
+        if node.problem:
+            click.echo(f"note: {node.name} is left out, because its GPUs are not known: {node.problem}", err=True)
 
 
 def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
@@ -105,11 +125,13 @@ def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
     return any(share > largest >= share / 1024 for share in shares)
 
 
-def _observed(fleet: str | None, unit_mib: int | None) -> tuple[Snapshot, int]:
+def _observed(fleet: str | None, unit_mib: int | None, gpu_models: Sequence[ModelRule]) -> tuple[Snapshot, int]:
     """Return the nodes and pods of `--fleet`, and the MiB in one `aliyun.com/gpu-mem`, as given or as seen there."""
     documents = read_documents(fleet) if fleet is not None else ()
     unit_mib = unit_mib or fleets.share_unit_mib(documents)
-    return (fleets.read(documents, share_unit_mib=unit_mib) if documents else Snapshot(nodes=())), unit_mib
+    if not documents:
+        return Snapshot(nodes=()), unit_mib
+    return fleets.read(documents, share_unit_mib=unit_mib, gpu_models=gpu_models), unit_mib
 
 
 def _skipped(objects: Sequence[str]) -> Iterator[str]:

@@ -36,6 +36,7 @@ class _Given(TypedDict):
 
     fleet: str | None
     gpus: tuple[str, ...]
+    gpu_model: tuple[str, ...]
     filename: tuple[str, ...]
     share_unit: ShareUnit | None
     policy: str
@@ -87,7 +88,9 @@ def plan(**given: Unpack[_Given]) -> None:
     refuse_without("--limit", "--exact")
     with progress_bar(wanted=given["output"] == "table") as report:
         report("reading", 0, 0)
-        snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"])
+        snapshot = read_snapshot(
+            given["fleet"], given["gpus"], given["filename"], given["share_unit"], given["gpu_model"]
+        )
         _check_targets(given["draw"], given["write"])
         if not snapshot.pending and not given["filename"]:
             click.echo("note: no pending pods; pass manifests with -f", err=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tessera.cli.inputs import ShareUnit, fleet_options, input_options, read_snapshot
+from tessera.cli.inputs import ShareUnit, fleet_options, input_options, note_skipped, read_snapshot
 from tessera.cli.options import (
     Number,
     check_output,
@@ -173,12 +173,15 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
 def simulate_manifests(
     fleet: str | None,
     gpus: tuple[str, ...],
+    gpu_model: tuple[str, ...],
     filename: tuple[str, ...],
     share_unit: ShareUnit | None,
     **options: Any,
 ) -> None:
     """Replay the pods of Kubernetes manifests, one by one in file order; none departs."""
-    compare(in_order(read_snapshot(fleet, gpus, filename, share_unit), options["seed"]), Wanted(**options))
+    snapshot = read_snapshot(fleet, gpus, filename, share_unit, gpu_model)
+    note_skipped(snapshot.nodes)
+    compare(in_order(snapshot, options["seed"]), Wanted(**options))
 
 
 @simulate.command("synthetic", short_help="Replay a synthetic workload.")
@@ -211,14 +214,20 @@ def simulate_manifests(
 @arrival_options
 @run_options
 def simulate_synthetic(
-    fleet: str | None, gpus: tuple[str, ...], nodes: int, demand: tuple[float, float, float], **options: Any
+    fleet: str | None,
+    gpus: tuple[str, ...],
+    gpu_model: tuple[str, ...],
+    nodes: int,
+    demand: tuple[float, float, float],
+    **options: Any,
 ) -> None:
     """Replay a synthetic workload, by default with the class mix of the openb trace, on nodes of your choice."""
     for other in ("--fleet", "--gpus"):
         refuse_beside("--nodes", other)
     part, one, several = demand
     mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
-    given = read_snapshot(fleet, gpus, ()).nodes if fleet or gpus else plain_nodes(nodes)
+    given = read_snapshot(fleet, gpus, (), gpu_models=gpu_model).nodes if fleet or gpus else plain_nodes(nodes)
+    note_skipped(given)
     compare(arrivals(make(given, options["seed"], mix), options), Wanted(**options))
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
@@ -103,10 +103,11 @@ def _placed(plan: Plan, seen: Fleet) -> Table:
         groups[numbers[assignment.pod], gets, isolation].append(assignment)
     table = ruled_table("", "Workload", "Pods", "Per pod", "Isolation", "Where", title="Placed")
     table.columns[2].justify = "right"
+    guessed = {layout.node for layout in plan.layouts if layout.guessed}
     for (number, gets, isolation), members in sorted(groups.items(), key=lambda group: group[0][0]):
         workload = seen.workloads[number]
         table.add_row(
-            _key(workload), _name(workload), f"{len(members):,}", gets, isolation, Text(clean(where(members)))
+            _key(workload), _name(workload), f"{len(members):,}", gets, isolation, Text(clean(where(members, guessed)))
         )
     _unbroken(table, 1, (_name(seen.workloads[number]) for number, _, _ in groups))
     return table
@@ -128,12 +129,12 @@ def _share_words(share: Share) -> str:
     return f"{kind}, {gib(share.memory_mib)}{compute}"
 
 
-def where(members: Sequence[Assignment]) -> str:
-    """Return nodes and GPUs: `a GPU 0-3, 5; b GPU 1`."""
+def where(members: Sequence[Assignment], guessed: Collection[str] = ()) -> str:
+    """Return nodes and GPUs: `a GPU 0-3, 5; b GPU 1`, with `?` where the indices are guesses."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for assignment in members:
         places[assignment.node].update(share.gpu for share in assignment.shares)
-    named = [f"{node} GPU {_ranges(gpus)}" if gpus else node for node, gpus in places.items()]
+    named = [f"{node} GPU {_ranges(gpus)}{'?' * (node in guessed)}" if gpus else node for node, gpus in places.items()]
     more = f"; {counted(len(named) - _NAMED, 'more node')}" if len(named) > _NAMED else ""
     return "; ".join(named[:_NAMED]) + more
 
@@ -255,6 +256,7 @@ def _gpus(seen: Fleet) -> Table:
         for number, run in enumerate(kind.runs):
             gpu = run.gpus[0]
             index = f"{gpu.index}" if len(run.gpus) == 1 else f"{gpu.index}-{run.gpus[-1].index}"
+            index += "?" * gpu.guessed
             name = Text(clean(_node_words(kind))) if number == 0 else Text()
             model = (
                 Text(clean(gpu.model)) if number == 0 or gpu.model != kind.runs[number - 1].gpus[0].model else Text()
@@ -307,6 +309,7 @@ def _sum(seen: Fleet) -> Text:
         if sums.instances
         else "",
         f"{percent(sums.granted_mib, sums.memory_mib)} of GPU memory allocated",
+        f"{counted(seen.skipped, 'node')} left out: GPUs not known" if seen.skipped else "",
         f"policy {clean(seen.policy)}",
         seen.proof,
     )

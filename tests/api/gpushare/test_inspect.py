@@ -101,3 +101,11 @@ def test_the_published_program_shows_the_same_numbers(objects: list[Object]) -> 
         assert row.total == each["totalGPU"]
         assert row.pending == view.unplaced_mib // view.unit_mib
         assert row.allocated == each["usedGPU"] + row.pending
+
+
+def test_a_gpu_has_no_more_units_in_use_than_it_has() -> None:
+    halves = (pod("p", {MEMORY: 39}, share(0, 40_700)), pod("q", {MEMORY: 39}, share(0, 40_700)))
+    got = answer(node(), gpunode("a", gpu(0, "H100-80GB")), *halves)["nodes"][0]
+    assert (got["totalGPU"], got["usedGPU"]) == (79, 79)
+    more = answer(node(), gpunode("a", gpu(0, "H100-80GB")), *halves, pod("r", {MEMORY: 9}, share(0, 9216)))["nodes"][0]
+    assert (more["totalGPU"], more["usedGPU"]) == (79, 89)

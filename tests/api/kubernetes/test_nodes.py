@@ -82,7 +82,26 @@ WHOLE: dict[str, tuple[dict[str, str], dict[str, str] | None, list[Sharing]]] = 
     "without capacity the label counts": (labels(T4, "gpu.count=2"), None, [AUTO] * 2),
     "without anything it is one": (labels(T4), None, [AUTO]),
     "without a count capacity counts": (labels(T4), gpus("2"), [AUTO] * 2),
-    "GPUs that are not healthy are not there": (labels(T4, "gpu.count=2"), gpus("1"), [AUTO]),
+    "of GPUs that are not offered the last is closed": (
+        labels(T4, "gpu.count=2"),
+        gpus("1"),
+        [AUTO, Sharing(modes=())],
+    ),
+    "the instance type counts where GPU feature discovery does not": (
+        {"node.kubernetes.io/instance-type": "g4dn.12xlarge"},
+        gpus("4"),
+        [AUTO] * 4,
+    ),
+    "replicas by the instance type": (
+        {"node.kubernetes.io/instance-type": "g4dn.12xlarge"},
+        gpus("40"),
+        [Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 10),))] * 4,
+    ),
+    "gpushare needs no model": (
+        {},
+        {"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"},
+        [Sharing(modes=(Mode.MEMORY_SHARE,))] * 2,
+    ),
     "time-slicing": (
         labels("Tesla-T4-SHARED", "gpu.count=2", "gpu.replicas=4", "gpu.sharing-strategy=time-slicing"),
         gpus("8"),
@@ -240,6 +259,111 @@ MEMORY = {
     "a share's figure is not the GPU's": ("3840", 15360),
     "none": ("", 15360),
 }
+
+
+SHARED = {
+    "less than the GPU has": ({"aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2"}, T4, 14336),
+    "rounded to units": ({"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}, T4, 15360),
+    "in MiB": ({"aliyun.com/gpu-mem": "30218", "aliyun.com/gpu-count": "2"}, T4, 15109),
+    "of a model that nobody knows": ({"aliyun.com/gpu-mem": "46", "aliyun.com/gpu-count": "2"}, "", 23552),
+    "of a model that Tessera does not know": ({"aliyun.com/gpu-mem": "46", "aliyun.com/gpu-count": "2"}, "X9", 23552),
+}
+
+
+@pytest.mark.parametrize(("allocatable", "product", "want"), SHARED.values(), ids=SHARED)
+def test_no_more_memory_than_gpushare_shares_out(allocatable: dict[str, str], product: str, want: int) -> None:
+    got = node(labels(product) if product else {}, allocatable).gpus
+    assert [(gpu.memory_mib, gpu.model.memory_mib) for gpu in got] == [(want, 15360 if product == T4 else want)] * 2
+
+
+LOST = {
+    "a GPU": (
+        labels(T4, "gpu.count=4"),
+        {"nvidia.com/gpu": "3"},
+        "1 of its 4 GPUs is not offered (3 allocatable of 4)",
+    ),
+    "two GPUs with replicas": (
+        labels(T4, "gpu.count=4", "gpu.replicas=5"),
+        {"nvidia.com/gpu": "10"},
+        "2 of its 4 GPUs are not offered (10 allocatable of 20)",
+    ),
+    "an instance of strategy single": (
+        labels("NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "mig.strategy=single", "gpu.count=4"),
+        {"nvidia.com/gpu": "3"},
+        "1 of its 4 instances 3g.20gb is not offered (3 allocatable of capacity 4)",
+    ),
+    "instances of strategy mixed": (
+        labels("NVIDIA-A100-SXM4-40GB", "gpu.count=2", "mig-1g.5gb.count=14", "mig-1g.5gb.replicas=2"),
+        {"nvidia.com/mig-1g.5gb": "10"},
+        "9 of its 14 instances 1g.5gb are not offered (10 allocatable of capacity 28)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shown", "allocatable", "want"), LOST.values(), ids=LOST)
+def test_what_is_lost_is_offered_to_nobody(shown: dict[str, str], allocatable: dict[str, str], want: str) -> None:
+    (name,) = allocatable
+    most = want.rpartition(" ")[2].removesuffix(")")
+    metadata: Plain = {"name": "n", "labels": dict(shown)}
+    status: Plain = {"allocatable": dict(allocatable), "capacity": {name: most}}
+    data: Plain = {"kind": "Node", "metadata": metadata, "status": status}
+    got = fleets.read(documents.read("nodes.yaml", documents.write(data)))
+    assert want in got.notes[0]
+    offered = sum(device.clients for gpu in got.nodes[0].gpus for device in gpu.devices)
+    whole = sum(gpu.sharing == AUTO for gpu in got.nodes[0].gpus)
+    assert offered or whole == int(allocatable[name])
+    assert not offered or offered == int(allocatable[name])
+
+
+READY = {"True": [], "False": ["node.kubernetes.io/not-ready"], "Unknown": ["node.kubernetes.io/unreachable"], "": []}
+
+
+@pytest.mark.parametrize(("status", "want"), READY.items())
+def test_a_node_that_is_not_ready_takes_no_pods(status: str, want: list[str]) -> None:
+    def taints(spec: str) -> list[str]:
+        conditions = f"[{{type: MemoryPressure, status: 'False'}}, {{type: Ready, status: '{status}'}}]"
+        text = f"kind: Node\nmetadata: {{name: n}}\nspec: {spec}\nstatus: {{conditions: {conditions}}}\n"
+        return [taint.key for taint in fleets.read(documents.read("n", text)).nodes[0].taints]
+
+    assert taints("{}") == want
+    present = "{taints: [{key: node.kubernetes.io/not-ready, effect: NoExecute}]}"
+    assert taints(present) == ["node.kubernetes.io/not-ready"]
+
+
+def hami(*gpus: str, labels: dict[str, str] | None = None, product: str = "NVIDIA-Tesla T4") -> Snapshot:
+    listed = ",".join(
+        f'{{"id":"GPU-{index}","index":{index},"count":10,"type":"{product}","health":true,{more}}}'
+        for index, more in enumerate(gpus)
+    )
+    metadata: Plain = {
+        "name": "n",
+        "labels": dict(labels or {}),
+        "annotations": {"hami.io/node-nvidia-register": f"[{listed}]"},
+    }
+    data: Plain = {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "20"}}}
+    return fleets.read(documents.read("nodes.yaml", documents.write(data)))
+
+
+def test_gpus_that_hami_registered() -> None:
+    got = hami('"devmem":15109', '"devmem":30720').nodes[0]
+    assert [(gpu.uuid, gpu.model.name, gpu.memory_mib) for gpu in got.gpus] == [
+        ("GPU-0", "T4", 15109),
+        ("GPU-1", "T4", 15360),
+    ]
+    assert {gpu.sharing for gpu in got.gpus} == {Sharing(modes=(Mode.WHOLE, Mode.MEMORY_SHARE))}
+    assert got.ordered
+    managed = hami('"devmem":15109', labels={"tessera.dev/sharing": "auto"}).nodes[0]
+    assert managed.gpus[0].sharing == AUTO
+    partitioned = hami('"devmem":15109,"mode":"mig"').nodes[0]
+    assert partitioned.gpus[0].sharing == Sharing(modes=(Mode.MEMORY_SHARE,))
+    sick = hami('"devmem":15109,"health":false').nodes[0]
+    assert sick.gpus[0].sharing == Sharing(modes=())
+
+
+def test_a_registration_of_hami_that_cannot_be_used_is_noted() -> None:
+    got = hami('"devmem":15109', labels={"nvidia.com/gpu.product": T4}, product="NVIDIA-X9")
+    assert "HAMi's annotation hami.io/node-nvidia-register is not used: " in got.notes[0]
+    assert len(got.nodes[0].gpus) == 20
 
 
 @pytest.mark.parametrize(("label", "want"), MEMORY.values(), ids=MEMORY)

@@ -7,8 +7,9 @@ from tessera.api import documents
 from tessera.api.kubernetes import workloads
 from tessera.api.nvidia import adminfiles, migparted, sharingconfig
 from tessera.api.tessera import fleets
-from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.cluster.snapshot import Running, Snapshot
 from tessera.core.packing.plan import plan
+from tessera.errors import InvalidInput
 
 
 def pods(kind: str, limits: str, count: int) -> str:
@@ -147,3 +148,19 @@ def test_nothing_decided_is_nothing_to_apply() -> None:
     files = render("nodes: [{name: a, gpus: 8xH100-80GB}]", pods("m", "{cpu: 1}", 1))
     assert list(files) == ["node-labels.yaml"]
     assert labels(files) == {}
+
+
+def test_a_node_whose_usage_is_guessed_is_not_partitioned() -> None:
+    snapshot = fleets.read(documents.read("fleet.yaml", "nodes: [{name: a, gpus: 8xH100-80GB}]"))
+    read = workloads.read(documents.read("a", pods("m", "{nvidia.com/mig-1g.10gb: 1}", 1))).pods
+    ran = workloads.read(documents.read("b", pods("r", "{nvidia.com/gpu: 1}", 5))).pods
+    first = plan(msgspec.structs.replace(snapshot, pending=ran))
+    running = tuple(
+        Running(pod=pod, assignment=held, guessed=True) for pod, held in zip(ran, first.assignments, strict=True)
+    )
+    before = msgspec.structs.replace(snapshot, pending=read, running=running)
+    with pytest.raises(
+        InvalidInput, match=r"GPU \d to be partitioned, .* default/r-0, default/r-1, default/r-2 and 2 more"
+    ):
+        files_of(before)
+    assert files_of(msgspec.structs.replace(before, pending=()))

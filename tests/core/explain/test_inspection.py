@@ -316,3 +316,10 @@ def test_a_large_cluster_is_looked_at_in_one_go() -> None:
     pods = [pod(f"p{number}", NEED, share(number % 8, 4096), node=names[number // 8]) for number in range(2400)]
     got = seen(*nodes, *pods)
     assert sum(len(each.tenants) for view in got.nodes for each in view.gpus) == 2400
+
+
+@pytest.mark.parametrize(
+    ("mib", "want"), [(0, 0), (1, 1), (1024, 1), (1025, 2), (80_900, 79), (81_559, 79), (81_560, 80)]
+)
+def test_what_fits_on_a_gpu_is_never_more_than_its_units(mib: int, want: int) -> None:
+    assert first(node(), gpunode("a", gpu(0, "H100-80GB"))).in_units(mib, 1024) == want

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.fleets import A30, A100, T4, amount, check, gpu, node, plain_share, pods, slices
-from tessera.core.cluster.snapshot import Gpu, Node, Snapshot
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.mig import Placement, open_placements, why_illegal
 from tessera.core.gpu.sharing import AUTO, Mode, Sharing
@@ -194,3 +194,21 @@ def test_time_slicing_and_plain_shares_are_warned_about() -> None:
     sliced = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), recut=False)
     on_mig = plan(only((gpu(0, A100, sliced),), pods(slices("2g.10gb"), 2)))
     assert "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at slice 2" in on_mig.warnings[0]
+
+
+def test_nodes_whose_gpus_are_not_known_are_named_and_kept_out() -> None:
+    unknown = msgspec.structs.replace(node("b"), problem="GPUs of an unknown model")
+    made = plan(Snapshot(nodes=(node("a", gpu(0, T4)), unknown), pending=pods(WHOLE, 2), notes=("a note",)))
+    assert made.skipped == ("b",)
+    assert made.warnings == ("b is left out, because its GPUs are not known: GPUs of an unknown model",)
+    assert made.notes == ("a note",)
+    assert "the node's GPUs are not known: see the warnings of tessera plan (b)" in made.pending[0].reason
+
+
+def test_guesses_are_told_once_for_all_nodes_with_the_same_cause() -> None:
+    nodes = [msgspec.structs.replace(node(f"n{i}", gpu(0, T4), gpu(1, T4)), lost=1) for i in range(5)]
+    made = plan(Snapshot(nodes=(*nodes, msgspec.structs.replace(nodes[0], name=NodeName("m"), lost=0))))
+    assert {layout.node for layout in made.layouts if layout.guessed} == {each.name for each in nodes}
+    assert [warning.partition(", so which GPU")[0] for warning in made.warnings] == [
+        "n0, n1, n2 and 2 more nodes: nobody recorded which GPUs are lost"
+    ]

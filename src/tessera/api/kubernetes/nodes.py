@@ -1,28 +1,44 @@
 """Kubernetes Node objects as core nodes: capacity, taints, and GPUs as labels and allocatable resources show them.
 
 Where an agent has reported the node's GPUs in its GPUNode object, they are taken from there. Otherwise they are read
-from GPU feature discovery's labels, from GKE's, and from what the device plugins advertise. What labels do not show is
-filled in by rule: MIG instances lie on the lowest GPU indices, spread evenly where that is possible.
+from HAMi's annotation, from GPU feature discovery's labels, from those of the cloud (`nodemodels`), and from what the
+device plugins advertise. What labels do not show is filled in by rule: MIG instances lie on the lowest GPU indices,
+spread evenly where that is possible.
 
 Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`, `internal/lm/*`; GKE documentation of GPU
 sharing; AliyunContainerService/gpushare-device-plugin.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import msgspec
 
-from tessera.api.fields import Field, identity, in_place, read_model
+from tessera.api.documents import Plain
+from tessera.api.fields import Field, identity, in_place
+from tessera.api.hami import REGISTERED, read_registered
 from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY, names_device
+from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
-from tessera.core.gpu.gpumodels import GpuModel, profile
+from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
-from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Sharing, managed_sharing, mig_resource
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
+from tessera.errors import InvalidInput
 
-__all__ = ["CPU_MILLI", "MEMORY_MIB", "cpu_capacity", "memory_capacity", "read_node", "read_taints", "share_unit_mib"]
+__all__ = [
+    "CPU_MILLI",
+    "MEMORY_MIB",
+    "cpu_capacity",
+    "memory_capacity",
+    "node_without_gpus",
+    "not_ready_taints",
+    "read_node",
+    "read_taints",
+    "share_unit_mib",
+    "with_gpus",
+]
 
 CPU_MILLI = 4096 * 1000
 MEMORY_MIB = 64 << 20
@@ -32,16 +48,22 @@ cpu_capacity = partial(units.cpu_milli, capacity=True)
 memory_capacity = partial(units.memory_mib, capacity=True)
 """Readers of capacities for `Field.read`."""
 
-MODEL_LABELS = ("tessera.dev/gpu-model", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-"""Labels that name the GPU model, the first that is there counts."""
 SHARING_LABEL = "tessera.dev/sharing"
 _GKE = "cloud.google.com/gke-"
-_GFD = "nvidia.com/"
 _GPU_COUNTS = ("nvidia.com/gpu.count", f"{_GKE}accelerator-count")
 _MAX_GPUS = 256
 _MAX_COUNT = _MAX_GPUS * 4096
 _NEAR_PERCENT = 10
 """How far `nvidia.com/gpu.memory` may be from the catalogue; further away it describes a slice or a share."""
+_UNKNOWN = "unknown"
+"""Name of the model of GPUs whose memory is shared out and of which nothing else is known."""
+_MOST_MIB = 16 << 20
+"""Stands for the memory of a GPU of an unknown model, until what is shared out of it is known."""
+_MOST_GIB = 1024
+"""A GPU with more units of gpushare's memory has MiB: no GPU has as many GiB."""
+_NOT_READY = {"False": "node.kubernetes.io/not-ready", "Unknown": "node.kubernetes.io/unreachable"}
+"""The taint that a node gets by the status of its condition Ready. Source: kubernetes
+`pkg/controller/nodelifecycle`."""
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -51,8 +73,11 @@ class _Seen(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     allocatable: dict[str, int]
     """Extended resources by name."""
+    capacity: dict[str, int]
+    """The same with devices that are not healthy; as much as is allocatable where the object does not tell."""
     advertises: bool
     """Whether the object states allocatable resources at all."""
+    notes: list[str]
 
     def label(self, key: str) -> Field:
         return self.field.get("metadata", "labels", key)
@@ -70,33 +95,76 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def read_node(field: Field, state: GpuNodeState | None = None) -> tuple[Node, tuple[str, ...]]:
-    """Return the node a Node object describes, and what could not be seen or does not agree, one sentence each.
+    """Return the node a Node object describes, and what could not be seen or does not agree, as `with_gpus`."""
+    return with_gpus(node_without_gpus(field), field, state)
+
+
+def with_gpus(
+    node: Node, field: Field, state: GpuNodeState | None = None, gpu_model: GpuModel | None = None
+) -> tuple[Node, tuple[str, ...]]:
+    """Return a node with its GPUs, and what could not be seen or does not agree, one sentence each.
 
     Args:
+        node: the node without GPUs.
         field: the Node object.
         state: the node's GPUNode object; where an agent has reported GPUs in it, labels are not asked.
+        gpu_model: the model of its GPUs as a person says, which counts before labels.
 
     Raises:
         InvalidInput: a GPU model Tessera does not know, labels or quantities that make no sense.
 
     """
+    if state and state.reported:
+        return msgspec.structs.replace(node, gpus=state.gpus), ()
     status = field.get("status")
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
-    labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
-    extended = {name: min(value.read(units.count), _MAX_COUNT) for name, value in capacity.members() if "/" in name}
-    seen = _Seen(field, labels, extended, capacity.given)
-    gpus, notes = (state.gpus, []) if state and state.reported else _gpus(seen)
+    allocatable = _extended(capacity, {})
+    more = _extended(status.get("capacity"), capacity.mapping())
+    most = allocatable | {name: max(count, allocatable.get(name, 0)) for name, count in more.items()}
+    seen = _Seen(field, dict(node.labels), allocatable, most, capacity.given, [])
+    gpus, lost = _gpus(seen, gpu_model)
+    ordered = seen.field.get("metadata", "annotations", REGISTERED).given or len({gpu.sharing for gpu in gpus}) <= 1
+    return msgspec.structs.replace(node, gpus=gpus, lost=lost, ordered=ordered), tuple(
+        f"node {node.name}: {note}" for note in seen.notes
+    )
+
+
+def node_without_gpus(field: Field) -> Node:
+    """Return the node a Node object describes but for its GPUs.
+
+    Raises:
+        InvalidInput: a name, quantities or taints that make no sense.
+
+    """
+    status = field.get("status")
+    capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     _, name = identity(field)
+    labels = {key: value.text() for key, value in field.get("metadata", "labels").members()}
     return Node(
         name=NodeName(name),
         cpu_milli=capacity.get("cpu").read(cpu_capacity, CPU_MILLI),
         memory_mib=capacity.get("memory").read(memory_capacity, MEMORY_MIB),
-        gpus=gpus,
         max_pods=capacity.get("pods").read(units.count, 110),
         labels=tuple(sorted(labels.items())),
         taints=tuple(read_taints(field.get("spec", "taints").elements())),
         unschedulable=field.get("spec", "unschedulable").boolean(default=False),
-    ), tuple(f"node {name}: {note}" for note in notes)
+    )
+
+
+def _extended(amounts: Field, known: Mapping[str, Plain]) -> dict[str, int]:
+    """Return the extended resources by name, without those that are known to be as many."""
+    named = ((name, value) for name, value in amounts.members() if "/" in name and value.value != known.get(name))
+    return {name: min(value.read(units.count), _MAX_COUNT) for name, value in named}
+
+
+def not_ready_taints(field: Field) -> tuple[Taint, ...]:
+    """Return the taint that a node gets as it is not ready, which may not be there yet; none where one is."""
+    taints = read_taints(field.get("spec", "taints").elements())
+    conditions = field.get("status", "conditions").elements()
+    ready = next((each.get("status").text("") for each in conditions if each.get("type").value == "Ready"), "")
+    if ready not in _NOT_READY or any(each.key in _NOT_READY.values() for each in taints):
+        return ()
+    return (Taint(key=_NOT_READY[ready], effect="NoSchedule"),)
 
 
 def read_taints(fields: Iterable[Field]) -> list[Taint]:
@@ -112,87 +180,158 @@ def read_taints(fields: Iterable[Field]) -> list[Taint]:
 
 
 def share_unit_mib(field: Field, state: GpuNodeState | None = None) -> int:
-    """Return the MiB in one `aliyun.com/gpu-mem` of a node: as its agent says, else 1 where its GPUs have less GiB."""
+    """Return the MiB in one `aliyun.com/gpu-mem` of a node: as its agent says, else 1 where a GPU has so many units."""
     if state and state.reported:
         return state.unit_mib
-    total = field.get("status", "allocatable", SHARE_MEMORY).read(units.count, 0)
-    if not total:
-        return 1024
-    node, _ = read_node(field)
-    return 1 if total * 512 > sum(gpu.model.memory_mib for gpu in node.gpus) else 1024
+    allocatable = field.get("status", "allocatable")
+    total = allocatable.get(SHARE_MEMORY).read(units.count, 0)
+    counts = (field.get("metadata", "labels", key) for key in _GPU_COUNTS)
+    count = next((each.read(units.count) for each in (allocatable.get(SHARE_COUNT), *counts) if each.given), 1)
+    return 1 if total > _MOST_GIB * max(count, 1) else 1024
 
 
 # GPUs
 
 
-def _gpus(seen: _Seen) -> tuple[tuple[Gpu, ...], list[str]]:
-    advertised = sum(count for name, count in seen.allocatable.items() if name == SHARE_MEMORY or names_device(name))
-    key = next((key for key in MODEL_LABELS if key in seen.labels), None)
-    if key is None:
+def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
+    """Return the node's GPUs, and how many of them are offered no more."""
+    registered = _registered(seen)
+    if registered:
+        return registered, 0
+    advertised = sum(count for name, count in seen.capacity.items() if name == SHARE_MEMORY or names_device(name))
+    try:
+        known = read_node_model(seen.field.get("metadata", "labels"), given) or _unnamed(seen)
+    except InvalidInput as error:
+        known = _unnamed(seen)
+        if known is None:
+            accepted = f"{error.hint}; or {_fix(seen)}"
+            raise InvalidInput(error.subject, found=error.found, expected=error.expected, hint=accepted) from error
+    if known is None:
         if advertised:
-            accepted = f"the label {' or '.join(MODEL_LABELS)}"
-            raise seen.field.refuse("a label that names the GPU model", accepted, found="GPUs of an unknown model")
-        return (), []
+            kinds = tuple(filter(None, map(seen.named, INSTANCE_TYPE_LABELS)))
+            found = " of instance type ".join(("GPUs of an unknown model", *kinds[:1]))
+            raise seen.field.refuse("a label that names the GPU model", _fix(seen), found=found)
+        return (), 0
     if seen.advertises and not advertised:
-        return (), [f"it is labelled {key}={seen.labels[key]} but advertises no GPU, so it has none here"]
-    model = read_model(seen.label(key))
-    sharings, notes = _sharings(seen, model)
-    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
-    memory_mib = _memory_mib(seen, model)
+        how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
+        seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
+        return (), 0
+    sharings, lost = _sharings(seen, known)
+    memory_mib = _memory_mib(seen, known, len(sharings))
+    unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
+    gpu_model = unnamed if known.model.name == _UNKNOWN else known.model
     return tuple(
-        Gpu(index=index, model=model, memory_mib=memory_mib, sharing=_wished(sharing, model, wish))
+        Gpu(index=index, model=gpu_model, memory_mib=memory_mib, sharing=_wished(seen, sharing, known.model))
         for index, sharing in enumerate(sharings[:_MAX_GPUS])
-    ), notes
+    ), lost
 
 
-def _wished(sharing: Sharing, model: GpuModel, wish: str) -> Sharing:
+def _unnamed(seen: _Seen) -> NodeModel | None:
+    """Return the GPUs of a node that shares out their memory, which needs no model; None where it does not."""
+    nothing_known = GpuModel(name=_UNKNOWN, arch=_UNKNOWN, memory_mib=_MOST_MIB)
+    return NodeModel(model=nothing_known, memory_mib=_MOST_MIB) if seen.allocatable.get(SHARE_MEMORY) else None
+
+
+def _fix(seen: _Seen) -> str:
+    name = identity(seen.field)[1]
+    return f"the label tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model {name}=MODEL"
+
+
+def _registered(seen: _Seen) -> tuple[Gpu, ...]:
+    """Return the GPUs that HAMi registered; none where it did not, or its annotation cannot be used, with a note."""
+    annotation = seen.field.get("metadata", "annotations", REGISTERED)
+    if not annotation.given:
+        return ()
+    gpus = []
+    try:
+        for each in read_registered(annotation):
+            product = in_place(annotation, partial(model, each.type))
+            near = abs(each.devmem - product.memory_mib) * 100 <= _NEAR_PERCENT * product.memory_mib
+            modes = (Mode.MEMORY_SHARE,) if each.mode == "mig" else (Mode.WHOLE, Mode.MEMORY_SHARE)
+            shared = Sharing(modes=modes if each.health else ())
+            gpus.append(
+                Gpu(
+                    index=each.index,
+                    model=product,
+                    memory_mib=each.devmem if near else product.memory_mib,
+                    sharing=_wished(seen, shared, product) if each.health else shared,
+                    uuid=each.id,
+                )
+            )
+    except InvalidInput as error:
+        seen.notes.append(f"HAMi's annotation {REGISTERED} is not used: {error}")
+        return ()
+    return tuple(gpus)
+
+
+def _wished(seen: _Seen, sharing: Sharing, model: GpuModel) -> Sharing:
     """Return the sharing as the node's owner wishes it: `auto` leaves what is not used to Tessera, `whole` fixes it."""
+    wish = seen.label(SHARING_LABEL).choice("auto", "whole", default="") if SHARING_LABEL in seen.labels else ""
     if wish == "auto":
         return Sharing(modes=managed_sharing(model).modes, layout=sharing.layout)
     return Sharing(modes=(Mode.WHOLE,)) if wish == "whole" else sharing
 
 
-def _memory_mib(seen: _Seen, model: GpuModel) -> int:
+def _memory_mib(seen: _Seen, known: NodeModel, count: int) -> int:
     """Return the memory of each GPU: the label's figure where it is that of a whole GPU, at most what is shared out."""
     label = seen.number("nvidia.com/gpu.memory") or 0
-    near = abs(label - model.memory_mib) * 100 <= _NEAR_PERCENT * model.memory_mib
-    return label if near else model.memory_mib
+    near = abs(label - known.memory_mib) * 100 <= _NEAR_PERCENT * known.memory_mib
+    memory_mib = label if near else known.memory_mib
+    if not seen.allocatable.get(SHARE_MEMORY):
+        return memory_mib
+    unit_mib = share_unit_mib(seen.field)
+    shared_mib = seen.capacity[SHARE_MEMORY] * unit_mib // max(count, 1)
+    return shared_mib if shared_mib + unit_mib <= memory_mib else memory_mib
 
 
-def _sharings(seen: _Seen, model: GpuModel) -> tuple[list[Sharing], list[str]]:
-    """Return the sharing of each GPU of a node, in order of index, and notes."""
+def _sharings(seen: _Seen, known: NodeModel) -> tuple[list[Sharing], int]:
+    """Return the sharing of each GPU of a node, in order of index, and how many of them are offered no more."""
     if seen.allocatable.get(SHARE_MEMORY):
         both = (Mode.WHOLE, Mode.MEMORY_SHARE) if seen.allocatable.get(GPU_RESOURCE) else (Mode.MEMORY_SHARE,)
-        count = seen.allocatable.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or 1
-        return [Sharing(modes=both)] * count, []
+        count = seen.capacity.get(SHARE_COUNT) or seen.number(*_GPU_COUNTS) or known.count or 1
+        units, most = seen.allocatable[SHARE_MEMORY], seen.capacity[SHARE_MEMORY]
+        return [Sharing(modes=both)] * count, _lost(seen, count, count - (most - units) * count // most, units, most)
     if f"{_GKE}gpu-partition-size" in seen.labels:
-        return _gke_partitions(seen, model), []
+        return _gke_partitions(seen, known), 0
     single = seen.named("nvidia.com/gpu.product").partition("-MIG-")[2].removesuffix("-SHARED")
     if seen.named("nvidia.com/mig.strategy") == "single" and single:
-        return _single(seen, model, single), []
+        return _single(seen, known.model, single), 0
     if any(name.startswith(mig_resource("")) for name in (*seen.labels, *seen.allocatable)):
-        return _mixed(seen, model)
-    return _whole(seen, model), []
+        return _mixed(seen, known), 0
+    labelled = seen.number(*_GPU_COUNTS)
+    return _whole(seen, known, known.count if labelled is None else labelled)
 
 
-def _whole(seen: _Seen, model: GpuModel) -> list[Sharing]:
+def _whole(seen: _Seen, known: NodeModel, count: int | None) -> tuple[list[Sharing], int]:
     """Return GPUs without MIG; the device plugin advertises each as often as it has replicas."""
-    advertised = _advertised(seen, GPU_RESOURCE)
+    advertised, most = _advertised(seen, GPU_RESOURCE), _advertised(seen, GPU_RESOURCE, seen.capacity)
     mode, replicas = _clients(seen, GPU_RESOURCE)
-    count = seen.number(*_GPU_COUNTS)
     if count is None:
-        count = -(-advertised // replicas) if seen.advertises else 1
-    if replicas == 1 and advertised > count > 0:
-        replicas = advertised // count
-    if seen.advertises:
-        count = min(count, -(-advertised // replicas))
+        count = -(-most // replicas) if seen.advertises else 1
+    if replicas == 1 and most > count > 0:
+        replicas = most // count
+    offered = min(count, -(-advertised // replicas)) if seen.advertises else count
+    lost = _lost(seen, count, offered, advertised, max(most, count * replicas))
     if replicas == 1:
-        return [managed_sharing(model)] * count
-    return [Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(seen, GPU_RESOURCE))] * count
+        return [managed_sharing(known.model)] * count, lost
+    sharing = Sharing(modes=(mode,), replicas=(("", replicas),), renamed=_renamed(seen, GPU_RESOURCE))
+    return [sharing] * count, lost
 
 
-def _advertised(seen: _Seen, resource: str) -> int:
-    return seen.allocatable.get(resource, 0) + seen.allocatable.get(f"{resource}.shared", 0)
+def _lost(seen: _Seen, count: int, offered: int, advertised: int, most: int) -> int:
+    """Return how many GPUs are offered no more, and note it."""
+    lost = count - offered
+    if lost:
+        seen.notes.append(
+            f"{lost} of its {count} GPUs {'is' if lost == 1 else 'are'} not offered ({advertised} allocatable of "
+            f"{most}), and nobody recorded which: the last that no pod uses are taken for lost"
+        )
+    return lost
+
+
+def _advertised(seen: _Seen, resource: str, amounts: dict[str, int] | None = None) -> int:
+    amounts = seen.allocatable if amounts is None else amounts
+    return amounts.get(resource, 0) + amounts.get(f"{resource}.shared", 0)
 
 
 def _renamed(seen: _Seen, resource: str) -> bool:
@@ -230,16 +369,16 @@ def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
     )
 
 
-def _gke_partitions(seen: _Seen, model: GpuModel) -> list[Sharing]:
+def _gke_partitions(seen: _Seen, known: NodeModel) -> list[Sharing]:
     """Return GPUs that GKE partitioned: as many instances of one size as fit, advertised as `nvidia.com/gpu`."""
     label = seen.label(f"{_GKE}gpu-partition-size")
-    size = in_place(label, partial(profile, model, label.text()))
-    layout = _full(label, model, size.name)
+    size = in_place(label, partial(profile, known.model, label.text()))
+    layout = _full(label, known.model, size.name)
     _, clients = _clients(seen, GPU_RESOURCE)
-    count = seen.number(f"{_GKE}accelerator-count")
+    count = seen.number(f"{_GKE}accelerator-count") or known.count
     if count is None:
-        count = -(-_advertised(seen, GPU_RESOURCE) // (len(layout) * clients))
-    return [_instances(seen, layout, single=True)] * count
+        count = -(-_advertised(seen, GPU_RESOURCE, seen.capacity) // (len(layout) * clients))
+    return _withheld(seen, [_instances(seen, layout, single=True)] * count, size.name, GPU_RESOURCE)
 
 
 def _full(field: Field, model: GpuModel, name: str) -> Layout:
@@ -256,30 +395,59 @@ def _single(seen: _Seen, model: GpuModel, name: str) -> list[Sharing]:
     label = seen.label("nvidia.com/gpu.product")
     size = in_place(label, partial(profile, model, name))
     full = _full(label, model, size.name)
-    total = seen.number("nvidia.com/gpu.count") or _advertised(seen, GPU_RESOURCE)
+    total = seen.number("nvidia.com/gpu.count") or _advertised(seen, GPU_RESOURCE, seen.capacity)
     count = min(-(-total // len(full)), _MAX_GPUS)
     layouts, _ = _spread(model, {size.name: total}, count)
-    return [_instances(seen, layout, single=True) for layout in layouts]
+    sharings = [_instances(seen, layout, single=True) for layout in layouts]
+    return _withheld(seen, sharings, size.name, GPU_RESOURCE)
 
 
-def _mixed(seen: _Seen, model: GpuModel) -> tuple[list[Sharing], list[str]]:
+def _mixed(seen: _Seen, known: NodeModel) -> list[Sharing]:
     """Return GPUs under MIG strategy mixed: those with instances first, then the whole ones."""
+    model = known.model
     counts: dict[str, int] = {}
-    for name in _mig_names(seen):
-        resource = mig_resource(name)
+    resources: dict[str, str] = {}
+    for written in _mig_names(seen):
+        resource = mig_resource(written)
         labelled = seen.number(f"{resource}.count")
         origin = seen.field if labelled is None else seen.label(f"{resource}.count")
-        known = in_place(origin, partial(profile, model, name)).name
+        name = in_place(origin, partial(profile, model, written)).name
         _, clients = _clients(seen, resource)
-        counts[known] = _advertised(seen, resource) // clients if labelled is None else labelled
-    whole = _whole(seen, model) if _advertised(seen, GPU_RESOURCE) else []
+        counts[name] = _advertised(seen, resource, seen.capacity) // clients if labelled is None else labelled
+        resources[name] = resource
+    whole, _ = _whole(seen, known, None) if _advertised(seen, GPU_RESOURCE) else ([], 0)
     most = {each.name: each.max_instances for each in model.profiles}
     at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
-    labelled = seen.number(*_GPU_COUNTS)
+    labelled = seen.number(*_GPU_COUNTS) or known.count
     cut = labelled - len(whole) if labelled is not None else at_least
     layouts, left = _spread(model, counts, min(max(cut, 0), _MAX_GPUS))
-    notes = [f"{count} x {name} fit none of its {cut} MIG GPUs and are left out" for name, count in left.items()]
-    return [_instances(seen, layout, single=False) for layout in layouts] + whole, notes
+    seen.notes.extend(
+        f"{count} x {name} fit none of its {cut} MIG GPUs and are left out" for name, count in left.items()
+    )
+    sharings = [_instances(seen, layout, single=False) for layout in layouts]
+    for name, resource in resources.items():
+        sharings = _withheld(seen, sharings, name, resource)
+    return sharings + whole
+
+
+def _withheld(seen: _Seen, sharings: list[Sharing], name: str, resource: str) -> list[Sharing]:
+    """Return GPUs whose last instances of a profile are offered to nobody: as many as the node offers no more."""
+    _, clients = _clients(seen, resource)
+    most, advertised = _advertised(seen, resource, seen.capacity), _advertised(seen, resource)
+    lost = (most - advertised) // clients if seen.advertises else 0
+    if lost:
+        seen.notes.append(
+            f"{lost} of its {most // clients} instances {name} {'is' if lost == 1 else 'are'} not offered "
+            f"({advertised} allocatable of capacity {most}), and nobody recorded which: the last are taken for lost"
+        )
+    found: list[Sharing] = []
+    for sharing in reversed(sharings):
+        own = [place for place in sharing.layout or () if place.profile == name]
+        closed = own[max(len(own) - lost, 0) :]
+        lost -= len(closed)
+        offers = tuple(Offer(placement=place, mode=Mode.MIG, clients=0) for place in closed)
+        found.append(msgspec.structs.replace(sharing, offers=(*sharing.offers, *offers)))
+    return found[::-1]
 
 
 def _mig_names(seen: _Seen) -> list[str]:

@@ -21,11 +21,12 @@ import msgspec
 from tessera.api.documents import Plain, write
 from tessera.api.nvidia import migparted, sharingconfig
 from tessera.api.nvidia.migparted import Group
-from tessera.core.cluster.snapshot import Node, Snapshot
-from tessera.core.gpu.mig import named_layouts
+from tessera.core.cluster.snapshot import Gpu, Node, Snapshot
+from tessera.core.gpu.mig import counts_of, named_layouts
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, mig_resource
 from tessera.core.node.nodesharing import Entry, NodeSharing
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.errors import InvalidInput
 
 __all__ = ["render"]
 
@@ -33,6 +34,7 @@ _MIG_CONFIG = "nvidia.com/mig.config"
 _PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 _GPUSHARE = "gpushare"
 _GKE = "cloud.google.com/gke-accelerator"
+_NAMED_PODS = 3
 _AMOUNTS = {Mode.MPS: "MPS limits", Mode.MEMORY_SHARE: "memory shares"}
 _REPLICATED = {
     Mode.TIME_SLICING: Mode.TIME_SLICING,
@@ -66,6 +68,10 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
     """Return the text of each file by its relative name; nodes about which nothing was decided have none.
 
     GKE nodes have none either: their partitions and sharing are set on the node pool, which a comment says.
+
+    Raises:
+        InvalidInput: a file would partition GPUs of a node where nobody recorded which are used.
+
     """
     layouts: dict[str, list[GpuLayout]] = {}
     for layout in plan.layouts:
@@ -73,6 +79,9 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
             layouts.setdefault(layout.node, []).append(layout)
     nodes = {node.name: node for node in snapshot.nodes if node.name in layouts}
     gke = [name for name, node in nodes.items() if _GKE in dict(node.labels)]
+    for name, node in nodes.items():
+        if name not in gke:
+            _check_known(node, layouts[name])
     made = _distinguished([_files(node, layouts[name]) for name, node in nodes.items() if name not in gke])
     files = {
         f"mig-parted/{each.node}.yaml": _comments((f"Node {each.node}", *each.comments))
@@ -86,6 +95,31 @@ def render(plan: Plan, snapshot: Snapshot) -> Mapping[str, str]:
         if each.plugin
     }
     return files | _config_maps(made) | {"node-labels.yaml": _labels_file(made, gke)}
+
+
+def _check_known(node: Node, layouts: Sequence[GpuLayout]) -> None:
+    """Refuse to partition GPUs by guess: pods may use those that seem free.
+
+    A file that says the same of every GPU as is there changes nothing, whichever is which.
+    """
+    found = {gpu.index: (gpu.sharing.layout is not None, _present(gpu)) for gpu in node.gpus}
+    planned = {layout.gpu: (layout.mig, _counts(layout)) for layout in layouts if layout.guessed}
+    changed = [gpu for gpu, each in planned.items() if each != found[gpu] or len(set(found.values())) > 1]
+    if not changed or not any(mig for mig, _ in (*planned.values(), *found.values())):
+        return
+    pods = sorted({pod for layout in layouts for pod in layout.guessed_pods})
+    others = f" and {len(pods) - _NAMED_PODS} more" if len(pods) > _NAMED_PODS else ""
+    unknown = f"which GPUs {', '.join(pods[:_NAMED_PODS])}{others} use" if pods else "which GPU that is"
+    raise InvalidInput(
+        f"--write: node {node.name}",
+        found=f"GPU {changed[0]} to be partitioned, while nobody recorded {unknown}",
+        expected="a node whose GPU usage is known, because to partition a GPU ends what runs on it",
+        hint="run tessera agent there, drain the node, or label it tessera.dev/sharing=whole to keep it as it is",
+    )
+
+
+def _present(gpu: Gpu) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counts_of(gpu.model, gpu.sharing.layout or ())))
 
 
 def _distinguished(made: list[_Files]) -> list[_Files]:

@@ -13,7 +13,7 @@ import msgspec
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.kubernetes.asks import names_device
-from tessera.api.kubernetes.nodes import read_node, share_unit_mib
+from tessera.api.kubernetes.nodes import node_without_gpus, read_node, share_unit_mib
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.fleets import close_unhealthy
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
@@ -134,8 +134,12 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
     try:
         node, found = read_node(field, state)
     except InvalidInput as error:
-        blank = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
-        return SeenNode(node=blank, address=_address(field), ready=_ready(field), problem=str(error))
+        try:
+            bare = node_without_gpus(field)
+        except InvalidInput:
+            bare = Node(name=NodeName(name), cpu_milli=_NO_LIMIT, memory_mib=_NO_LIMIT)
+        bare = msgspec.structs.replace(bare, problem=str(error))
+        return SeenNode(node=bare, address=_address(field), ready=_ready(field), problem=str(error))
     notes.extend(found)
     return SeenNode(
         node=node,

@@ -5,27 +5,30 @@ agents and servers report of nodes in GPUNode objects by `gpunodes`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, checked_name, identity, in_place, objects, read_model
+from tessera.api.kubernetes.nodemodels import ModelRule
 from tessera.api.kubernetes.nodes import (
     CPU_MILLI,
     MEMORY_MIB,
     cpu_capacity,
     memory_capacity,
-    read_node,
+    node_without_gpus,
+    not_ready_taints,
     read_taints,
+    with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
 from tessera.api.tessera.pods.runningpods import Observed, read_pods
 from tessera.core.cluster.closing import without_new
-from tessera.core.cluster.gpunodestate import GpuNodeState
+from tessera.core.cluster.gpunodestate import GpuNodeState, UnhealthyDevice
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share, Snapshot, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.core.gpu.sharing import managed_sharing
@@ -34,6 +37,7 @@ from tessera.errors import InvalidInput, shown
 __all__ = ["close_unhealthy", "read", "read_states", "share_unit_mib", "short"]
 
 _MAX_NODES = 100_000
+_EXAMPLES = 5
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
@@ -73,25 +77,30 @@ def read_states(fields: Iterable[Field]) -> dict[str, GpuNodeState]:
     return states
 
 
-def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) -> Snapshot:
+def read(
+    documents: Iterable[Document], *, share_unit_mib: int | None = None, gpu_models: Sequence[ModelRule] = ()
+) -> Snapshot:
     """Return the fleet of a set of documents, with the pods that run on it and the pods that wait.
 
     Accepted: fleet files (`nodes:`), Node objects, and lists of Node, Pod and GPUNode objects as `kubectl get
     nodes,pods,gpunodes -A -o json` prints them. Objects of other kinds are left out and named in the notes.
+    A Node object whose GPUs cannot be read is a node without GPUs that says so.
 
     Args:
         documents: the files, as `documents.read` returns them.
         share_unit_mib: MiB in one `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
+        gpu_models: GPU models of Node objects, which count before their labels; the last that applies.
 
     Raises:
-        InvalidInput: an empty fleet, two nodes of one name, an unknown GPU model, anything a reader refuses.
+        InvalidInput: an empty fleet, two nodes of one name, no node whose GPUs can be read though there are some, a
+            rule that applies to no node, anything a reader refuses.
 
     """
     fields = [field for document in documents for field in _objects(document)]
     states = read_states(fields)
     share_mib = share_unit_mib or _share_unit_mib(fields, states)
     notes: list[str] = []
-    nodes = _nodes(fields, states, notes)
+    nodes = _nodes(fields, states, gpu_models, notes)
     if not nodes:
         source = fields[0].place if fields else "fleet"
         raise InvalidInput(
@@ -114,40 +123,67 @@ def read(documents: Iterable[Document], *, share_unit_mib: int | None = None) ->
     )
 
 
-def _nodes(fields: Iterable[Field], states: Mapping[str, GpuNodeState], notes: list[str]) -> dict[str, Node]:
+def _nodes(
+    fields: Iterable[Field], states: Mapping[str, GpuNodeState], gpu_models: Sequence[ModelRule], notes: list[str]
+) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
+    unread: list[InvalidInput] = []
+    unused = set(gpu_models)
     for field in fields:
         if field.get("kind").value in ("Fleet", None):
             found: Iterable[Node] = _fleet_nodes(field)
         elif field.get("kind").value == "Node":
-            node, node_notes = read_node(field, states.get(_name(field)))
-            found = (node,)
-            notes.extend(node_notes)
+            node = node_without_gpus(field)
+            rules = [rule for rule in gpu_models if rule.applies(node.name, dict(node.labels))]
+            unused.difference_update(rules)
+            try:
+                node, node_notes = with_gpus(node, field, states.get(node.name), rules[-1].model if rules else None)
+                notes.extend(node_notes)
+            except InvalidInput as error:
+                node = msgspec.structs.replace(node, problem=str(error))
+                unread.append(error)
+            missing = not_ready_taints(field)
+            found = (msgspec.structs.replace(node, taints=(*node.taints, *missing)) if missing else node,)
         else:
             continue
         for node in found:
             if node.name in nodes:
                 raise field.refuse("each node name once", found=f"node {node.name} again")
             nodes[node.name] = node
+    if unread and not any(node.gpus for node in nodes.values()):
+        raise unread[0]
+    for rule in (rule for rule in gpu_models if rule in unused):
+        raise InvalidInput(
+            f"--gpu-model {rule.nodes}={rule.model.name}",
+            found="no Node object of this name, pattern or label",
+            expected="nodes of the fleet",
+            hint=", ".join(list(nodes)[:_EXAMPLES]),
+        )
     return nodes
 
 
 def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
-    """Return the nodes with their unhealthy devices closed to new pods."""
+    """Return the nodes with their unhealthy devices closed to new pods; of lost GPUs, the last that no pod uses."""
     sick = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
+    sick |= {name: () for name, node in nodes.items() if node.lost}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
         if running.assignment.node in sick:
             for share in running.assignment.shares:
                 held.setdefault((running.assignment.node, share.gpu), []).append(share)
-    return tuple(
-        msgspec.structs.replace(
-            node, gpus=tuple(without_new(gpu, sick[name], held.get((name, gpu.index), ())) for gpu in node.gpus)
+    closed: list[Node] = []
+    for name, node in nodes.items():
+        if name not in sick:
+            closed.append(node)
+            continue
+        used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
+        lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
+        gpus = tuple(
+            without_new(gpu, [UnhealthyDevice(gpu=gpu.uuid)] if gpu.index in lost else sick[name], used[gpu.index])
+            for gpu in node.gpus
         )
-        if name in sick
-        else node
-        for name, node in nodes.items()
-    )
+        closed.append(msgspec.structs.replace(node, gpus=gpus))
+    return tuple(closed)
 
 
 def short(text: str, index: int) -> Node:

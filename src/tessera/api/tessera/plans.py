@@ -21,6 +21,8 @@ class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     container: str = ""
     profile: str | None = None
     start: int | None = None
+    guessed: bool = False
+    """Whether nobody recorded which GPU of the node is free, so that `gpu` and `start` are guesses."""
 
 
 class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ class SliceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU after the plan."""
+    """One GPU after the plan; `guessed` where its index is a guess, with the running pods that it is taken for."""
 
     node: str
     gpu: int
@@ -61,6 +63,8 @@ class LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
     granted_mib: int
     mig: bool
     slices: tuple[SliceDocument, ...]
+    guessed: bool = False
+    guessed_pods: tuple[str, ...] = ()
 
 
 class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,20 +88,31 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitingDocument, ...]
     layouts: tuple[LayoutDocument, ...]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be seen of the cluster, or was left out."""
+    skipped: tuple[str, ...] = ()
+    """Nodes whose GPUs are not known; the warnings say why."""
 
 
 def document(plan: Plan) -> PlanDocument:
     """Return the wire record of a plan."""
+    guessed = {(layout.node, layout.gpu) for layout in plan.layouts if layout.guessed}
     return PlanDocument(
         policy=plan.policy,
         summary=_summary(plan, plan.bound),
         assignments=tuple(
-            AssignmentDocument(pod=each.pod, node=each.node, devices=tuple(map(_device, each.shares)))
+            AssignmentDocument(
+                pod=each.pod,
+                node=each.node,
+                devices=tuple(_device(share, guessed=(each.node, share.gpu) in guessed) for share in each.shares),
+            )
             for each in plan.assignments
         ),
         waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
         layouts=tuple(_layout(layout) for layout in plan.layouts),
         warnings=plan.warnings,
+        notes=plan.notes,
+        skipped=plan.skipped,
     )
 
 
@@ -122,7 +137,7 @@ def _summary(plan: Plan, bound: Bound | None) -> SummaryDocument:
     )
 
 
-def _device(share: Share) -> DeviceDocument:
+def _device(share: Share, *, guessed: bool) -> DeviceDocument:
     return DeviceDocument(
         gpu=share.gpu,
         mode=share.mode.value,
@@ -133,6 +148,7 @@ def _device(share: Share) -> DeviceDocument:
         container=share.container,
         profile=share.profile,
         start=share.start,
+        guessed=guessed,
     )
 
 
@@ -145,6 +161,8 @@ def _layout(layout: GpuLayout) -> LayoutDocument:
         granted_mib=layout.granted_mib,
         mig=layout.mig,
         slices=tuple(_slice(piece) for piece in layout.slices),
+        guessed=layout.guessed,
+        guessed_pods=layout.guessed_pods,
     )
 
 

@@ -82,6 +82,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     benches: tuple[Bench, ...] = ()
     openings: tuple[Placement, ...] | None = None
     """MIG instances that could be created beside those planned, each alone; None where none may be."""
+    guessed: bool = False
+    """Whether the index is a guess."""
 
     @property
     def used(self) -> bool:
@@ -121,6 +123,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeView, ...]
     waiting: tuple[Queue, ...]
     warnings: tuple[str, ...]
+    skipped: int = 0
+    """Nodes whose GPUs are not known."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -173,6 +177,7 @@ def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
         ),
         waiting=_queues(plan, numbers),
         warnings=plan.warnings,
+        skipped=len(plan.skipped),
     )
 
 
@@ -343,6 +348,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             mig=layout.mig,
             benches=tuple(benches),
             openings=_openings(layout, self.gpus.get(layout.gpu)),
+            guessed=layout.guessed,
         )
 
 

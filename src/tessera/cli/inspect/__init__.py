@@ -116,10 +116,12 @@ async def _observed(place: Place) -> Cluster:
 
 def _show(found: Inspection, choice: _Choice) -> None:
     console = wide_console(ENDLESS)
-    for note in found.notes[:_MOST_NOTES]:
+    problems = [f"node {node.name}: {node.problem}" for node in found.nodes if node.problem]
+    notes = [*found.notes, *(problems if choice.output == "table" else ())]
+    for note in notes[:_MOST_NOTES]:
         click.echo(f"note: {note}", err=True)
-    if len(found.notes) > _MOST_NOTES:
-        click.echo(f"note: and {len(found.notes) - _MOST_NOTES} more; -o json has all", err=True)
+    if len(notes) > _MOST_NOTES:
+        click.echo(f"note: and {len(notes) - _MOST_NOTES} more; -o json has all", err=True)
     if choice.output == "json":
         print_json(found)
     elif choice.output == "wide":

@@ -14,6 +14,7 @@ __all__ = ["details", "summary"]
 _GAP = "  "
 _GIB_MIB = 1024
 _NO_ADDRESS = "unknown"
+_UNKNOWN = "?/?"
 
 
 def summary(inspection: Inspection, width: int | None) -> str:
@@ -43,7 +44,9 @@ class _Row:
 
 
 def _row(node: NodeInspection, gpus: int, unit: int) -> _Row:
-    cells = [f"{_units(gpu.granted_mib, unit)}/{gpu.memory_mib // unit}" for gpu in node.gpus]
+    if node.problem:
+        return _Row(node, [_UNKNOWN] * gpus, "", _UNKNOWN)
+    cells = [f"{gpu.in_units(gpu.granted_mib, unit)}/{gpu.memory_mib // unit}" for gpu in node.gpus]
     pending = f"{_units(node.unplaced_mib, unit)}" if node.unplaced else ""
     allocated, total = _sums([node], unit)
     return _Row(node, cells + ["0/0"] * (gpus - len(cells)), pending, f"{allocated}/{total}")
@@ -96,7 +99,7 @@ def _sums(nodes: Iterable[NodeInspection], unit: int) -> tuple[int, int]:
     """Return units allocated, pods without a GPU included, and units there are, GPU by GPU."""
     allocated = total = 0
     for node in nodes:
-        allocated += sum(_units(gpu.granted_mib, unit) for gpu in node.gpus) + _units(node.unplaced_mib, unit)
+        allocated += sum(gpu.in_units(gpu.granted_mib, unit) for gpu in node.gpus) + _units(node.unplaced_mib, unit)
         total += sum(gpu.memory_mib // unit for gpu in node.gpus)
     return allocated, total
 
@@ -132,7 +135,7 @@ def _node(node: NodeInspection, unit: int) -> str:
     lines = [["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), *pending]]
     for number, gpu in enumerate(node.gpus):
         for pod, mib in _held(gpu).items():
-            lines.append(_line(pod, number, _units(mib, unit), len(node.gpus) + len(pending)))
+            lines.append(_line(pod, number, gpu.in_units(mib, unit), len(node.gpus) + len(pending)))
     last = len(node.gpus)
     lines += [_line(each.pod, last, _units(each.memory_mib, unit), last + 1) for each in node.unplaced]
     table = _aligned(lines)

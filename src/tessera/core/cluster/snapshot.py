@@ -101,6 +101,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by key."""
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
+    problem: str = ""
+    """Why its GPUs are not known, so that it has none here; empty where they are."""
+    lost: int = 0
+    """How many of its GPUs are offered no more, where nobody knows which."""
+    ordered: bool = True
+    """Whether the GPUs are in the driver's order; labels of a node whose GPUs differ do not tell it."""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +122,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     assignment: Assignment
+    guessed: bool = False
+    """Whether nobody recorded its devices: some of its node that fit are taken for them."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

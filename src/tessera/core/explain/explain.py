@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Assignment, Gpu, Node, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, Node, NodeName, Snapshot
 from tessera.core.gpu.sharing import Option
 from tessera.core.packing.obstacles import describe
 from tessera.core.packing.plan import Plan, applied, plan
@@ -32,6 +32,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodKey, ...]
     ways: tuple[RequestOption, ...]
     placed: tuple[Assignment, ...]
+    guessed: tuple[NodeName, ...] = ()
+    """Nodes of these pods whose GPU indices are guesses."""
     waiting: tuple[PodKey, ...]
     foreign: tuple[str, ...] = ()
     """Names in the need that belong to other systems, each with Tessera's form for the same."""
@@ -52,12 +54,14 @@ def explain(snapshot: Snapshot, pods: Sequence[Pod], *, policy: str = "tessera")
 
 def _explain(after: Snapshot, made: Plan, need: Need, pods: tuple[PodKey, ...], reasons: Reasons) -> Explanation:
     placed = tuple(assignment for assignment in made.assignments if assignment.pod in set(pods))
+    nodes = {assignment.node for assignment in placed}
     going = {assignment.pod for assignment in placed}
     return Explanation(
         need=describe_need(need),
         pods=pods,
         ways=ways(after.nodes, need),
         placed=placed,
+        guessed=tuple(dict.fromkeys(each.node for each in made.layouts if each.guessed and each.node in nodes)),
         waiting=tuple(pod for pod in pods if pod not in going),
         foreign=foreign_names(need.asks),
         nodes=reasons.verdicts(need),

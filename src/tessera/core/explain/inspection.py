@@ -114,6 +114,11 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[str, ...] = ()
     """Allocations on it that cannot be at once."""
 
+    def in_units(self, mib: int, unit_mib: int) -> int:
+        """Return memory of it in units, a part of one as a whole one; what fits on it is never more than its units."""
+        units = -(-mib // unit_mib)
+        return min(units, self.memory_mib // unit_mib) if mib <= self.memory_mib else units
+
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
     """A pod on a node that requests GPUs, and nobody knows which it uses."""

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from tessera.core.cluster.guesses import Guess, GuessCause, guesses
 from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
 from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
@@ -76,6 +77,10 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the GPU is in MIG mode after the plan."""
     slices: tuple[Slice, ...] = ()
     """Sorted by start; empty for a GPU nothing was decided about."""
+    guessed: bool = False
+    """Whether the index is a guess: nobody recorded which of the node's GPUs is this one, or used by its pods."""
+    guessed_pods: tuple[PodKey, ...] = ()
+    """Running pods on it, as it is assumed, because nobody recorded their devices."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +94,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Every GPU of the fleet, in order of node and index."""
     warnings: tuple[str, ...] = ()
     """What an administrator should know: isolation that is not in force, memory that can be exhausted."""
+    notes: tuple[str, ...] = ()
+    """What the observer of the snapshot could not see, or left out."""
+    skipped: tuple[NodeName, ...] = ()
+    """Nodes whose GPUs are not known, so that nothing is planned on them; the warnings say why."""
     bound: Bound | None = None
     """Set by the exact solver."""
 
@@ -100,6 +109,7 @@ _PROGRESS_EVERY: Final = 256
 _FIRST: Final = (-math.inf,)
 """Before all others, as `_ease` orders needs."""
 _PUT_FIRST: Final = 4
+_NAMED_NODES: Final = 3
 
 
 def plan(
@@ -124,13 +134,21 @@ def plan(
     left = [pod for pod in snapshot.pending if pod.key not in placed]
     running = {each.pod.key for each in snapshot.running}
     held = occupancy(snapshot, assignments)
-    layouts = tuple(_layout(name, gpu, running) for name, gpus in held.items() for gpu in gpus)
+    guessed = guesses(snapshot)
+    layouts = tuple(_layout(name, gpu, running, guessed.get(name)) for name, gpus in held.items() for gpu in gpus)
+    skipped = [node for node in snapshot.nodes if node.problem]
     return Plan(
         policy="exact" if exact else policy,
         assignments=assignments,
         pending=tuple(_pending(snapshot, assignments, left, progress)),
         layouts=layouts,
-        warnings=tuple(_warnings(layouts)),
+        warnings=(
+            *(f"{node.name} is left out, because its GPUs are not known: {node.problem}" for node in skipped),
+            *_guess_warnings(guessed),
+            *_warnings(layouts),
+        ),
+        notes=snapshot.notes,
+        skipped=tuple(node.name for node in skipped),
         bound=bound,
     )
 
@@ -266,9 +284,10 @@ def _all_running(snapshot: Snapshot, assignments: Sequence[Assignment]) -> tuple
     return (*snapshot.running, *(Running(pod=pods[a.pod], assignment=a) for a in assignments))
 
 
-def _layout(node: NodeName, held: Occupancy, running: set[PodKey]) -> GpuLayout:
+def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess | None) -> GpuLayout:
     gpu = held.gpu
     slices = tuple(_slices(held, running))
+    pods = dict.fromkeys(holding.pod for holding in held.holdings)
     return GpuLayout(
         node=node,
         gpu=gpu.index,
@@ -278,6 +297,8 @@ def _layout(node: NodeName, held: Occupancy, running: set[PodKey]) -> GpuLayout:
         granted_mib=held.granted_mib,
         mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
         slices=slices,
+        guessed=guess is not None,
+        guessed_pods=tuple(pod for pod in pods if guess and pod in guess.pods),
     )
 
 
@@ -306,6 +327,18 @@ def _slices(held: Occupancy, running: set[PodKey]) -> Iterator[Slice]:
             holdings=whole,
             exists=device is not None,
         )
+
+
+def _guess_warnings(guessed: Mapping[NodeName, Guess]) -> Iterator[str]:
+    """Yield a sentence for each cause, with the first of its nodes."""
+    for cause in GuessCause:
+        nodes = [name for name, guess in guessed.items() if guess.cause is cause]
+        if nodes:
+            more = f" and {len(nodes) - _NAMED_NODES} more nodes" if len(nodes) > _NAMED_NODES else ""
+            yield (
+                f"{', '.join(nodes[:_NAMED_NODES])}{more}: {cause}, so which GPU of the node is planned for what is a "
+                "guess; run tessera agent there, which reports it"
+            )
 
 
 def _warnings(layouts: Iterable[GpuLayout]) -> Iterator[str]:

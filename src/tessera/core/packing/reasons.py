@@ -21,6 +21,7 @@ __all__ = ["Reasons", "Verdict", "describe_need"]
 
 _EXAMPLES = 2
 """Nodes named for each obstacle; the others are counted."""
+_UNREADABLE = "the node's GPUs are not known: see the warnings of tessera plan"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,8 @@ class Reasons:
         rule = refusal(need, node)
         if rule is not None:
             return Verdict(node=node.name, obstacle=refused(*rule))
+        if need.asks and node.problem:
+            return Verdict(node=node.name, obstacle=Obstacle(Cause.UNREADABLE, _UNREADABLE))
         if devices is not None and devices.cause.lasting:
             detail = _offers(need, node) if devices.cause is Cause.NO_DEVICE else ""
             return Verdict(node=node.name, obstacle=devices, detail=detail)

@@ -19,7 +19,7 @@ __all__ = ["Engines", "Product", "SimulatedGpu", "api_index", "engines", "gpus_o
 _MOST_GPUS = 32
 _COUNTED = re.compile(r"\s*(?:(?P<count>\d{1,3})\s*x\s*)?(?P<name>\S.*?)\s*", re.IGNORECASE)
 _NICKNAMES = re.compile(
-    r"nvidia-.*|[A-Z]+\d+-\d+GB|[A-Z]+\d+-(SXM5|PCIE)-80GB|H\d+-SXM5.*|V100M\d+|A[56]000|RTX-PRO-\d+"
+    r"nvidia-.*|[A-Z]+\d+-\d+GB|[A-Z]+\d+-(SXM5|PCIE)-80GB|H\d+-SXM5.*|V100M\d+|A[56]000|RTX-PRO-\d+|rtx-pro-server-.*"
 )
 """Names in the catalogue that no driver prints: those of clouds, traces and memory sizes."""
 
@@ -73,6 +73,7 @@ _PRODUCTS = {
     "V100-16GB": Product("Tesla V100-SXM2-16GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB110DE),
     "V100-32GB": Product("Tesla V100-SXM2-32GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB510DE),
     "T4": Product("Tesla T4", (7, 5), 40, (60, 70), (1590, 5001), 256, 0x1EB810DE),
+    "T4G": Product("NVIDIA T4G", (7, 5), 40, (60, 70), (1590, 5001), 256, 0x1EB410DE),
     "A2": Product("NVIDIA A2", (8, 6), 10, (35, 60), (1770, 6251), 128, 0x25B610DE),
     "A10": Product("NVIDIA A10", (8, 6), 72, (100, 150), (1695, 6251), 384, 0x223610DE),
     "A10G": Product("NVIDIA A10G", (8, 6), 80, (100, 300), (1710, 6251), 384, 0x223710DE),

@@ -83,7 +83,7 @@ def test_gpushare_records_the_gpu() -> None:
         pod("d", {}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),
     )
     assert held(got) == {
-        "a": [(1, SHARE, None)],
+        "a": [(0, SHARE, None)],
         "b": [(1, SHARE, None)],
         "c": [(0, SHARE, None), (1, SHARE, None)],
         "d": [],
@@ -255,3 +255,69 @@ def test_any_annotation_is_read_or_noted(value: Plain) -> None:
     with contextlib.suppress(InvalidInput):
         for key in ("tessera.dev/assignment", "scheduler.framework.gpushare.allocation", "ALIYUN_COM_GPU_MEM_IDX"):
             read(gpu_node(A100, "nvidia.com/gpu", 1), pod("a", GPU, annotations={key: json.dumps(value)}))
+
+
+def hami_node() -> Plain:
+    listed = [{"id": f"GPU-{index}", "index": index, "devmem": 40960, "health": True} for index in range(2)]
+    registered = json.dumps([each | {"type": A100} for each in listed])
+    metadata: Plain = {"name": "n", "annotations": {"hami.io/node-nvidia-register": registered}}
+    return {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "20"}}}
+
+
+def test_what_hami_gave_is_held_by_the_uuid_of_the_gpu() -> None:
+    own: Plain = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,3000,30:GPU-0,NVIDIA,90000,0:;"}
+    got = read(hami_node(), pod("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, annotations=own))
+    assert held(got) == {"a": [(1, SHARE, None), (0, SHARE, None)]}
+    assert [share.memory_mib for share in got.running[0].assignment.shares] == [3000, 40960]
+    assert not got.running[0].guessed
+    assert got.notes == ()
+
+
+@pytest.mark.parametrize("text", ["GPU-7,NVIDIA,3000,30:;", "GPU-1,NVIDIA:;"])
+def test_what_hami_cannot_have_given_is_noted_and_guessed(text: str) -> None:
+    own: Plain = {"hami.io/vgpu-devices-allocated": text}
+    got = read(hami_node(), pod("a", GPU, annotations=own))
+    assert held(got) == {"a": [(0, WHOLE, None)]}
+    assert got.running[0].guessed
+    assert "the devices recorded on pod ns/a are not used: " in got.notes[0]
+
+
+def test_pods_whose_devices_nobody_recorded_are_marked() -> None:
+    recorded: Plain = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+    share: dict[str, str] = {"aliyun.com/gpu-mem": "4"}
+    node = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 30, **{"gpu.count": "2"})
+    got = read(node, pod("a", share), pod("b", share, annotations=recorded), pod("c", {"cpu": "1"}))
+    assert {each.pod.key: each.guessed for each in got.running} == {"ns/a": True, "ns/b": False, "ns/c": False}
+
+
+def test_a_lost_gpu_is_one_that_no_pod_is_recorded_on() -> None:
+    node = gpu_node(A100, "nvidia.com/gpu", 2, **{"gpu.count": "3"})
+    share = Share(
+        gpu=2,
+        mode=WHOLE,
+        memory_mib=40960,
+        compute_percent=100,
+        isolation=Isolation.HARDWARE,
+        resource="nvidia.com/gpu",
+    )
+    got = read(node, pod("a", GPU, annotations={"tessera.dev/assignment": write_shares((share,))}))
+    assert [gpu.sharing.modes for gpu in got.nodes[0].gpus][1] == ()
+    assert held(got) == {"a": [(2, WHOLE, None)]}
+
+
+def test_pods_on_a_node_whose_gpus_are_not_known_are_no_news_each() -> None:
+    unknown = gpu_node("X9", "nvidia.com/gpu", 2, name="m")
+    got = read(gpu_node(A100, "nvidia.com/gpu", 2), unknown, pod("a", GPU, "m"))
+    assert got.notes == ()
+    assert [bool(node.problem) for node in got.nodes] == [False, True]
+
+
+def test_a_lost_gpu_of_gpushare_is_closed() -> None:
+    node = gpu_node("Tesla-T4", "aliyun.com/gpu-mem", 30, **{"gpu.count": "2"})
+    assert isinstance(node, dict)
+    status = node["status"]
+    assert isinstance(status, dict)
+    node["status"] = status | {"allocatable": {"aliyun.com/gpu-mem": "15"}, "capacity": {"aliyun.com/gpu-mem": "30"}}
+    got = read(node, pod("a", {"aliyun.com/gpu-mem": "5"}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}))
+    assert [(gpu.sharing.modes, gpu.memory_mib) for gpu in got.nodes[0].gpus] == [((), 15360), ((SHARE,), 15360)]
+    assert "1 of its 2 GPUs is not offered (15 allocatable of 30)" in got.notes[0]

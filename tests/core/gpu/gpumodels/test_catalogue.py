@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, model
+from tessera.core.gpu.gpumodels import CATALOGUE, INSTANCE_TYPES, SOURCES, GpuModel, model
 from tessera.core.gpu.gpumodels.estimates import gpu_memory_mib, profile_memory_mib
 
 every_model = pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda each: each.name)
@@ -84,6 +84,7 @@ def test_every_source_is_used() -> None:
     used = {
         key for gpu in CATALOGUE for sources in (gpu.sources, *(p.sources for p in gpu.profiles)) for key in sources
     }
+    used |= {each.source for each in INSTANCE_TYPES.values()}
     assert SOURCES.keys() - used == {"gke"}
 
 

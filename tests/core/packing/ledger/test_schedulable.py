@@ -185,3 +185,9 @@ def test_a_sick_gpu_keeps_what_pods_hold_there() -> None:
     ledger.put_node(spec, reserved=reserved)
     assert list(ledger.conflicts) == []
     assert not ledger.fits(amount(1_000), "n")
+
+
+def test_of_lost_gpus_without_an_agent_the_last_are_kept_from_new_pods() -> None:
+    found = msgspec.structs.replace(node("n", gpu(0, T4), gpu(1, T4), gpu(2, T4)), lost=2)
+    assert [share.gpu for share in schedulable_node(found, None)[1]] == [1, 2]
+    assert schedulable_node(node("n", gpu(0, T4)), None)[1] == ()

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tessera.api.fields import Field, identity
+from tessera.api.hami import ALLOCATED, read_allocated
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import controller, is_finished
 from tessera.api.tessera.pods.assignments import read_shares
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
+from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
 from tessera.core.packing.fit import Fleet
 from tessera.core.packing.pack.packer import Packer
 from tessera.core.workload.need import Form, Need, Pod, PodKey
@@ -139,6 +141,8 @@ def read_pods(
         if read.pod is None:
             continue
         node, shares = read.pod.need.node_name, read.shares
+        if shares is None and node in nodes and not keys:
+            shares = _of_hami(field, nodes[node], key, notes)
         if not node:
             node, shares = claims.get(field.get("metadata", "uid").text(""), ("", None))
         if not node:
@@ -150,6 +154,33 @@ def read_pods(
     memory.settle()
     waiting = tuple(pod for _, pod in sorted(pending, key=lambda item: item[0]))
     return msgspec.structs.replace(_observed(nodes, on_node, waiting, notes), ungranted=ungranted)
+
+
+def _of_hami(field: Field, node: Node, key: PodKey, notes: list[str]) -> tuple[Share, ...] | None:
+    """Return what HAMi's scheduler gave a pod of the GPUs that HAMi registered; None where it recorded nothing."""
+    annotation = field.get("metadata", "annotations", ALLOCATED)
+    if not annotation.given:
+        return None
+    gpus = {gpu.uuid: gpu for gpu in node.gpus if gpu.uuid}
+    try:
+        parts = read_allocated(annotation)
+        strange = next((part.uuid for part in parts if part.uuid not in gpus), None)
+        if strange is not None:
+            raise annotation.refuse(f"GPUs that node {node.name} has", found=strange)
+    except InvalidInput as error:
+        notes.append(_unused(key, error))
+        return None
+    return tuple(
+        Share(
+            gpu=gpus[part.uuid].index,
+            mode=Mode.MEMORY_SHARE,
+            memory_mib=min(part.memory_mib, gpus[part.uuid].memory_mib),
+            compute_percent=part.compute_percent,
+            isolation=Mode.MEMORY_SHARE.isolation,
+            resource=GPU_RESOURCE,
+        )
+        for part in parts
+    )
 
 
 def _keys_of(field: Field, keys: Mapping[str, Keys] | None) -> Keys | None:
@@ -210,9 +241,10 @@ def _on(node: Node, there: list[_Placed], notes: list[str]) -> list[Running]:
     for pod in rest:
         asks = tuple(ask for ask in pod.need.asks if ask.form is not Form.EXACT or names_device(ask.resource))
         choice = packer.place(packer.intern(Need(asks=asks))) if asks else None
-        if asks and choice is None:
+        if asks and choice is None and not node.problem:
             notes.append(f"pod {pod.key} holds devices that node {node.name} does not show; they are not counted")
-        running.append(_running(pod, node.name, choice.shares if choice else ()))
+        held = _running(pod, node.name, choice.shares if choice else ())
+        running.append(msgspec.structs.replace(held, guessed=bool(asks)))
     return running
 
 

@@ -1,14 +1,17 @@
 """Facts about GPU models: memory, slices, MIG profiles and where their instances may start; each with its source."""
 
-from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile
+from tessera.core.gpu.gpumodels.instancetypes import INSTANCE_TYPES, InstanceGpus
+from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile, sized_model
 from tessera.core.gpu.gpumodels.observed import SeenGpu, SeenProfile, architecture, observed
 from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.sources import SOURCES
 
 __all__ = [
     "CATALOGUE",
+    "INSTANCE_TYPES",
     "SOURCES",
     "GpuModel",
+    "InstanceGpus",
     "Profile",
     "SeenGpu",
     "SeenProfile",
@@ -18,4 +21,5 @@ __all__ = [
     "model",
     "observed",
     "profile",
+    "sized_model",
 ]

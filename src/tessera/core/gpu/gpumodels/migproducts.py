@@ -354,6 +354,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
             "RTX PRO 6000 Blackwell",
             "RTX-PRO-6000",
             "nvidia-rtx-pro-6000",
+            "rtx-pro-server-6000",
         ),
         pci=("0x2BB510DE",),
         note="placements are on a grid of 12 units; free memory of 1g seen as 23.62 and 23.12 GiB in two listings, the "

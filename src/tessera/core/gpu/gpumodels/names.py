@@ -11,7 +11,7 @@ from tessera.core.gpu.gpumodels.records import GpuModel, Profile
 from tessera.core.gpu.gpumodels.wholeproducts import WHOLE_PRODUCTS
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["CATALOGUE", "is_profile", "meant", "model", "profile"]
+__all__ = ["CATALOGUE", "is_profile", "meant", "model", "profile", "sized_model"]
 
 CATALOGUE: tuple[GpuModel, ...] = (*MIG_PRODUCTS, *WHOLE_PRODUCTS)
 """Every GPU model Tessera knows, those with MIG first."""
@@ -20,6 +20,8 @@ _LABEL_SUFFIXES = re.compile(r"(-mig-.*)?(-shared)?$")
 _PROFILE = re.compile(r"(?P<slices>\d{1,2})g\.(?P<gb>\d{1,4})gb(?P<attributes>([.+-][a-z]+)*)")
 _TOLERANCE_PERCENT = 5
 """How far the gigabytes in a profile's name may differ between drivers. Seen: 4.3 (GB200's 1g.23gb and 1g.24gb)."""
+_NEAR_PERCENT = 10
+"""How far a GPU's nominal memory may be from what the driver shows."""
 
 
 def _plain(text: str) -> str:
@@ -56,6 +58,25 @@ def model(text: str) -> GpuModel:
             hint=f"{close}; `tessera profiles` lists all",
         )
     return found
+
+
+def sized_model(text: str, memory_mib: int) -> GpuModel:
+    """Return the GPU model of this name; where several are called so (`a100`), the one with about this memory.
+
+    Raises:
+        InvalidInput: no model of that name and memory.
+
+    """
+    try:
+        return model(text)
+    except InvalidInput:
+        start = f"{_plain(text)}-"
+        alike = (each for each in CATALOGUE if _plain(each.name).startswith(start))
+        distance = {each.name: abs(each.memory_mib - memory_mib) * 100 for each in alike}
+        nearest = min(distance, key=lambda name: distance[name], default="")
+        if not nearest or distance[nearest] > _NEAR_PERCENT * memory_mib:
+            raise
+        return model(nearest)
 
 
 def _close(plain: str) -> tuple[str, ...]:

@@ -39,6 +39,15 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "name": "public product specification; the memory is the estimate of tessera.core.gpu.gpumodels.estimates",
         "gke": "Google Cloud documentation, GPU machine types: accelerator names as in the node label "
         "cloud.google.com/gke-accelerator",
+        "gce": "Google Cloud documentation, GPU machine types: GPUs of each machine type; "
+        "https://cloud.google.com/compute/docs/gpus",
+        "ec2": "Amazon EC2 documentation, accelerated computing instances, and aws/karpenter-provider-aws at 1d927085, "
+        "website/content/en/docs/reference/instance-types.md: GPUs of each instance type, and the values of "
+        "karpenter.k8s.aws/instance-gpu-name and instance-gpu-memory; https://github.com/aws/karpenter-provider-aws",
+        "azure": "Azure documentation, GPU-accelerated virtual machine sizes: GPUs of each size, parts of an A10 with "
+        "their memory; https://learn.microsoft.com/azure/virtual-machines/sizes/overview",
+        "oci": "Oracle Cloud Infrastructure documentation, compute shapes: GPUs of each shape; "
+        "https://docs.oracle.com/iaas/Content/Compute/References/computeshapes.htm",
     }
 )
 """What each source is, by the key that facts carry."""

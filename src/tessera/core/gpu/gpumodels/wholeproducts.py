@@ -1,5 +1,6 @@
 """The GPU products without MIG that people share, as data."""
 
+from tessera.core.gpu.gpumodels.estimates import gpu_memory_mib
 from tessera.core.gpu.gpumodels.records import GpuModel
 
 __all__ = ["WHOLE_PRODUCTS"]
@@ -39,8 +40,15 @@ _ROWS: tuple[tuple[str, str, int, tuple[str, ...]], ...] = (
 )
 _NOTES = {"A16": "one of the four GPUs of the board"}
 
-WHOLE_PRODUCTS: tuple[GpuModel, ...] = tuple(
-    GpuModel(name=name, arch=arch, memory_mib=memory_mib, aliases=aliases, note=_NOTES.get(name, ""), sources=("smi",))
-    for name, arch, memory_mib, aliases in _ROWS
+_T4G = GpuModel(name="T4G", arch="Turing", memory_mib=gpu_memory_mib(16), memory_known=False, sources=("name", "ec2"))
+
+WHOLE_PRODUCTS: tuple[GpuModel, ...] = (
+    *(
+        GpuModel(
+            name=name, arch=arch, memory_mib=memory_mib, aliases=aliases, note=_NOTES.get(name, ""), sources=("smi",)
+        )
+        for name, arch, memory_mib, aliases in _ROWS
+    ),
+    _T4G,
 )
-"""Oldest architecture first."""
+"""Oldest architecture first, but for the last, of which no listing was seen."""

@@ -20,7 +20,8 @@ _NOTHING = Sharing(modes=())
 def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tuple[Share, ...]]:
     """Return the node with the GPUs its agent reported, and the shares of them that are kept from new pods.
 
-    A node without an agent, whose `state` is None, is as it is. A managed GPU is without its layout: what pods
+    A node without an agent, whose `state` is None, is as it is; of GPUs that it offers no more, the last are kept from
+    new pods. A managed GPU is without its layout: what pods
     hold of it are cuts, and what nobody holds may be cut anew. Reserved are devices that
     `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
     unhealthy devices.
@@ -30,7 +31,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
     Before the agent has reported, nothing of the node's GPUs can be granted.
     """
     if state is None:
-        return node, ()
+        return node, tuple(named_share(gpu, None) for gpu in node.gpus[len(node.gpus) - node.lost :])
     if not state.reported:
         closed = tuple(msgspec.structs.replace(gpu, sharing=_NOTHING) for gpu in node.gpus)
         return msgspec.structs.replace(node, gpus=closed), ()

@@ -1,0 +1,99 @@
+"""HAMi's annotations: the GPUs of a node as its device plugin registers them, and what its scheduler gave a pod.
+
+A node of HAMi advertises each GPU as `nvidia.com/gpu` as often as pods may share it, ten times by default; what there
+is in truth stands in its annotation. Source: Project-HAMi/HAMi `pkg/device/devices.go` (`DeviceInfo`,
+`DecodeNodeDevices`, `DecodeContainerDevices`), `pkg/device/nvidia/device.go`.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from tessera.api.fields import Field
+from tessera.errors import shown
+
+__all__ = ["ALLOCATED", "REGISTERED", "AllocatedPart", "RegisteredGpu", "read_allocated", "read_registered"]
+
+REGISTERED = "hami.io/node-nvidia-register"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+_Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=256)]
+_FIELDS = (7, 9)
+"""Of a GPU in the older form: without and with index and mode."""
+
+
+class RegisteredGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as HAMi's device plugin registers it; fields that are zero or false are left out."""
+
+    id: str = ""
+    """UUID."""
+    index: _Index = 0
+    devmem: _Mib = 0
+    """Memory to be shared out, in MiB: more than the GPU's where HAMi scales it."""
+    type: str = ""
+    """`NVIDIA-` and the product, as the driver prints it."""
+    health: bool = False
+    mode: str = ""
+    """`mig` where HAMi partitions it, else `hami-core` or `mps`."""
+
+
+class AllocatedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container has of a GPU."""
+
+    uuid: str
+    memory_mib: _Mib
+    compute_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+_REGISTER = msgspec.json.Decoder(tuple[RegisteredGpu, ...])
+
+
+def read_registered(annotation: Field) -> tuple[RegisteredGpu, ...]:
+    """Return the GPUs in the annotation `REGISTERED`: JSON, or texts with commas, as older releases write it.
+
+    Raises:
+        InvalidInput: it cannot be read, or has a GPU twice.
+
+    """
+    text = annotation.text()
+    try:
+        gpus = _REGISTER.decode(text) if text.lstrip().startswith("[") else _older(text)
+    except (ValueError, RecursionError) as error:
+        raise annotation.refuse("GPUs as HAMi's device plugin registers them", found=shown(error)) from error
+    if len({each.id for each in gpus}) < len(gpus) or len({each.index for each in gpus}) < len(gpus):
+        raise annotation.refuse("each GPU once")
+    return tuple(sorted(gpus, key=lambda each: each.index))
+
+
+def _older(text: str) -> tuple[RegisteredGpu, ...]:
+    found = []
+    for position, part in enumerate(filter(None, text.split(":"))):
+        words = part.split(",")
+        if len(words) not in _FIELDS:
+            raise ValueError(part)
+        uuid, _, devmem, _, product, _, health, index, mode = (*words, str(position), "")[: max(_FIELDS)]
+        given = {"id": uuid, "index": index, "devmem": devmem, "type": product, "mode": mode}
+        found.append(msgspec.convert(given | {"health": health == "true"}, RegisteredGpu, strict=False))
+    return tuple(found)
+
+
+def read_allocated(annotation: Field) -> tuple[AllocatedPart, ...]:
+    """Return what the containers of a pod have, in their order, from the annotation `ALLOCATED`.
+
+    It is written `UUID,NVIDIA,MiB,PERCENT:`, each container's followed by a semicolon.
+
+    Raises:
+        InvalidInput: it cannot be read.
+
+    """
+    found = []
+    for part in filter(None, annotation.text().replace(";", ":").split(":")):
+        uuid, *words = part.split(",")
+        try:
+            _, memory_mib, compute_percent, *_ = words
+            given = {"uuid": uuid.partition("[")[0], "memory_mib": memory_mib, "compute_percent": compute_percent}
+            found.append(msgspec.convert(given, AllocatedPart, strict=False))
+        except ValueError as error:
+            raise annotation.refuse("UUID,NVIDIA,MiB,PERCENT of each GPU, as HAMi's scheduler writes it") from error
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""Which GPUs a node has, by its labels: GPU feature discovery's, or those of its cloud.
+
+Source: NVIDIA/k8s-device-plugin `docs/gpu-feature-discovery/README.md`; GKE documentation of GPU node pools;
+aws/karpenter-provider-aws `pkg/apis/v1/labels.go`; Kubernetes, Well-Known Labels; `gpumodels.INSTANCE_TYPES`.
+"""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+
+import msgspec
+
+from tessera.api.fields import Field, in_place, read_model
+from tessera.core.gpu.gpumodels import INSTANCE_TYPES, GpuModel, model, sized_model
+from tessera.core.workload import units
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["INSTANCE_TYPE_LABELS", "MODEL_LABELS", "ModelRule", "NodeModel", "model_rules", "read_node_model"]
+
+_OWN = "tessera.dev/gpu-model"
+_PRODUCTS = (_OWN, "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_KARPENTER = "karpenter.k8s.aws/instance-gpu-"
+_KARPENTER_NAME = f"{_KARPENTER}name"
+INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+MODEL_LABELS = (*_PRODUCTS, _KARPENTER_NAME, *INSTANCE_TYPE_LABELS)
+"""Labels that tell the GPU model; the first that names one Tessera knows counts."""
+_WHOLE_PERCENT = 90
+"""From this part of a model's memory on the nominal figure is that of a whole GPU."""
+
+
+class NodeModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of a node."""
+
+    model: GpuModel
+    memory_mib: int
+    """Of each: the model's, or less where the node has a part of a GPU."""
+    count: int | None = None
+    """As the cloud says; None where it does not."""
+    label: str = ""
+    """The label that told the model."""
+
+
+class ModelRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU model of some nodes, as a person says."""
+
+    nodes: str
+    """A node's name, a pattern of names as the shell has them, or a label `KEY=VALUE`."""
+    model: GpuModel
+
+    def applies(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node of this name and these labels is meant."""
+        key, equals, value = self.nodes.partition("=")
+        return labels.get(key) == value if equals else fnmatchcase(name, self.nodes)
+
+
+def model_rules(texts: Iterable[str]) -> tuple[ModelRule, ...]:
+    """Return the rules written `NODE=MODEL`, where NODE may be a pattern of names or a label `KEY=VALUE`.
+
+    Raises:
+        InvalidInput: not such a text, or a GPU model that Tessera does not know.
+
+    """
+    rules = []
+    for text in texts:
+        nodes, _, name = text.rpartition("=")
+        subject = f"--gpu-model {shown(text)}"
+        if not nodes or not name:
+            raise InvalidInput(
+                subject, found="no node or no model", expected="NODE=MODEL", hint="gpu-1=T4, 'gpu-*=T4', pool=t4=T4"
+            )
+        rules.append(ModelRule(nodes=nodes, model=in_place(subject, partial(model, name))))
+    return tuple(rules)
+
+
+def read_node_model(labels: Field, given: GpuModel | None = None) -> NodeModel | None:
+    """Return what labels tell of a node's GPUs; None where none does.
+
+    Args:
+        labels: the labels of a Node object.
+        given: the model as a person says, which counts before all labels.
+
+    Raises:
+        InvalidInput: a label names a GPU model that Tessera does not know, and no other label one it knows.
+
+    """
+    told = labels.mapping()
+    cloud, wrong = None, None
+    try:
+        cloud = _karpenter(labels)
+    except InvalidInput as error:
+        wrong = error
+    cloud = cloud or _instance_type(labels)
+    if given is not None:
+        return _joined(given, cloud, "")
+    for key in _PRODUCTS:
+        if key in told:
+            try:
+                return _joined(read_model(labels.get(key)), cloud, key)
+            except InvalidInput as error:
+                if key == _OWN:
+                    raise
+                wrong = wrong or error
+    if cloud is None and wrong is not None:
+        raise wrong
+    return cloud
+
+
+def _joined(known: GpuModel, cloud: NodeModel | None, label: str) -> NodeModel:
+    """Return a model with what the cloud says of its GPUs, where it means the same."""
+    if cloud is not None and cloud.model == known:
+        return msgspec.structs.replace(cloud, label=label)
+    return NodeModel(model=known, memory_mib=known.memory_mib, label=label)
+
+
+def _karpenter(labels: Field) -> NodeModel | None:
+    name = labels.get(_KARPENTER_NAME)
+    if not name.given or labels.get(f"{_KARPENTER}manufacturer").text("nvidia") != "nvidia":
+        return None
+    nominal_mib = labels.get(f"{_KARPENTER}memory").read(units.count, 0)
+    known = in_place(name, partial(sized_model, name.text(), nominal_mib))
+    part = 0 < nominal_mib * 100 < _WHOLE_PERCENT * known.memory_mib
+    return NodeModel(
+        model=known,
+        memory_mib=nominal_mib if part else known.memory_mib,
+        # 0 where the instance has a part of a GPU, which is advertised as one.
+        count=labels.get(f"{_KARPENTER}count").read(units.count, 0) or None,
+        label=_KARPENTER_NAME,
+    )
+
+
+def _instance_type(labels: Field) -> NodeModel | None:
+    for key in INSTANCE_TYPE_LABELS:
+        found = INSTANCE_TYPES.get(labels.get(key).text("").casefold())
+        if found is not None:
+            return NodeModel(model=found.model, memory_mib=found.memory_mib, count=found.count, label=key)
+    return None

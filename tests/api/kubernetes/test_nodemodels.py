@@ -1,0 +1,84 @@
+"""Which GPUs a node has by its labels, and which label counts where several tell."""
+
+import pytest
+
+from tessera.api.documents import Document
+from tessera.api.fields import Field
+from tessera.api.kubernetes.nodemodels import model_rules, read_node_model
+from tessera.core.gpu.gpumodels import model
+from tessera.errors import InvalidInput
+
+OWN, GFD, GKE = "tessera.dev/gpu-model", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
+TYPE, OLD_TYPE = "node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"
+
+
+def labels(shown: dict[str, str]) -> Field:
+    return Field(Document(source="nodes", number=1, data=dict(shown), first_line=1), dict(shown))
+
+
+def karpenter(name: str, memory: str = "", count: str = "1", maker: str = "nvidia") -> dict[str, str]:
+    told = {"name": name, "memory": memory, "count": count, "manufacturer": maker}
+    return {f"karpenter.k8s.aws/instance-gpu-{key}": value for key, value in told.items() if value}
+
+
+TOLD: dict[str, tuple[dict[str, str], tuple[str, int, int | None]]] = {
+    "GFD before the instance type": ({TYPE: "g5.xlarge", GFD: "NVIDIA-L4"}, ("L4", 23034, None)),
+    "GFD and the instance type agree": ({TYPE: "g5.12xlarge", GFD: "NVIDIA-A10G"}, ("A10G", 23028, 4)),
+    "a product that is unknown beside an instance type": (
+        {TYPE: "Standard_NV6ads_A10_v5", GFD: "NVIDIA-A10-4Q"},
+        ("A10", 3814, 1),
+    ),
+    "a product that is unknown beside GKE's name": ({GFD: "NVIDIA-X", GKE: "nvidia-l4"}, ("L4", 23034, None)),
+    "the owner before all": ({OWN: "T4", GFD: "NVIDIA-L4", TYPE: "g5.xlarge"}, ("T4", 15360, None)),
+    "the older label of the instance type": ({OLD_TYPE: "p4d.24xlarge"}, ("A100-40GB", 40960, 8)),
+    "an instance type in lower case": ({TYPE: "standard_nc24ads_a100_v4"}, ("A100-80GB", 81920, 1)),
+    "one name, two models": (karpenter("v100", "32768", "8"), ("V100-32GB", 32768, 8)),
+    "nominal memory is the whole GPU's": (karpenter("t4", "16384"), ("T4", 15360, 1)),
+    "a quarter of a GPU": (karpenter("l4", "5722", "0"), ("L4", 5722, None)),
+    "no memory told": (karpenter("h200", count="8"), ("H200-141GB", 143771, 8)),
+    "an unknown name beside a known instance type": (karpenter("x9") | {TYPE: "g6.xlarge"}, ("L4", 23034, 1)),
+}
+
+
+@pytest.mark.parametrize(("shown", "want"), TOLD.values(), ids=TOLD)
+def test_the_model(shown: dict[str, str], want: tuple[str, int, int | None]) -> None:
+    got = read_node_model(labels(shown))
+    assert got is not None
+    assert (got.model.name, got.memory_mib, got.count) == want
+
+
+@pytest.mark.parametrize("shown", [{}, {TYPE: "m5.large"}, karpenter("radeon-pro-v520", maker="amd")])
+def test_labels_that_tell_nothing(shown: dict[str, str]) -> None:
+    assert read_node_model(labels(shown)) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "want"),
+    [
+        ({OWN: "X9", GFD: "NVIDIA-L4"}, "GPU model: 'X9'"),
+        ({GFD: "NVIDIA-X9", GKE: "nvidia-x9"}, "GPU model: 'NVIDIA-X9'"),
+        (karpenter("a100"), "hint: A100-40GB, A100-80GB"),
+        (karpenter("a100", "24000"), "hint: A100-40GB, A100-80GB"),
+    ],
+)
+def test_a_model_that_is_not_known(shown: dict[str, str], want: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_node_model(labels(shown))
+    assert want in str(caught.value)
+
+
+def test_what_a_person_says_counts_before_all_labels() -> None:
+    got = read_node_model(labels({OWN: "T4", TYPE: "g6f.2xlarge"}), model("L4"))
+    assert got is not None
+    assert (got.model.name, got.memory_mib) == ("L4", 5722)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [("gpu-1=T4", {"gpu-1"}), ("gpu-*=T4", {"gpu-1", "gpu-2"}), ("pool=a=T4", {"gpu-2"}), ("pool==T4", set())],
+)
+def test_the_nodes_that_a_rule_means(text: str, want: set[str]) -> None:
+    (rule,) = model_rules([text])
+    nodes = {"gpu-1": {"pool": "b"}, "gpu-2": {"pool": "a"}, "cpu-1": {}}
+    assert {name for name, shown in nodes.items() if rule.applies(name, shown)} == want
+    assert rule.model == model("T4")

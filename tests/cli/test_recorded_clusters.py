@@ -1,0 +1,293 @@
+"""Clusters as people have them, one file each in tests/data/clusters: every one gives a plan or an error with a fix."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from tessera.cli import main
+
+CLUSTERS = Path(__file__).parents[1] / "data" / "clusters"
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted of a cluster's plan."""
+
+    gpus: dict[str, int]
+    """Number of GPUs by model and MiB."""
+    placed: tuple[str, ...] = ()
+    """Pods placed by the plan, each with node, GPUs and mode."""
+    pending: dict[str, str] = {}
+    """Words of the reason by pod."""
+    guessed: tuple[str, ...] = ()
+    """Nodes whose GPU indices are guesses."""
+    skipped: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    """Words of notes and warnings."""
+
+
+WANT = {
+    "aks-mig-profile": Want(
+        gpus={"A100-80GB 81920": 1},
+        placed=("one aks-mig-vmss000000 [0] mig",),
+        guessed=("aks-mig-vmss000000",),
+    ),
+    "aks-parts-of-a-card": Want(
+        gpus={"A10 3814": 1, "A10 7629": 1},
+        placed=("small aks-nv-vmss000000 [0] mps",),
+        pending={"large": "1 x A10 of 3814 MiB"},
+    ),
+    "aks-without-discovery": Want(
+        gpus={"A100-80GB 81920": 1, "H100-80GB 81559": 8, "T4 15360": 1},
+        placed=("one aks-gpu-3-vmss000000 [0] whole",),
+    ),
+    "bare-metal-plugin-only": Want(
+        gpus={"RTX-4090 24564": 2},
+        placed=("four gpu-1 [0, 1] whole",),
+        pending={"more": "the node's GPUs are not known: see the warnings of tessera plan (gpu-2)"},
+        skipped=("gpu-2",),
+        told=("gpu-2 is left out", "--gpu-model gpu-2=MODEL"),
+    ),
+    "eks-managed-nodes": Want(
+        gpus={"A10G 23028": 4, "T4 15360": 1},
+        placed=("next ip-10-0-0-12 [0] whole",),
+        guessed=("ip-10-0-0-11",),
+        told=("ip-10-0-0-11: nobody recorded which GPUs running pods use",),
+    ),
+    "eks-time-slicing-without-discovery": Want(
+        gpus={"T4 15360": 4}, placed=("notebook ip-10-0-0-21 [0] time-slicing",)
+    ),
+    "gke-autopilot-new-machine": Want(
+        gpus={"B200-180GB 183359": 8, "RTX-PRO-6000-Blackwell-96GB 97887": 2},
+        placed=("one gke-g4-1 [0] whole",),
+    ),
+    "gke-partitions": Want(gpus={"H100-80GB 81559": 8}, placed=("slice gke-a3-1 [0] mig",)),
+    "gke-time-sharing-and-mps": Want(
+        gpus={"L4 23034": 1, "T4 15360": 2},
+        placed=("shared gke-t4-1 [0] mps",),
+    ),
+    "gpushare": Want(
+        gpus={"unknown 15360": 2},
+        placed=("fits gpu-1 [0] memory-share",),
+        pending={"too-large": "2 x unknown of 15360 MiB shared as memory-share"},
+    ),
+    "gpushare-mib": Want(gpus={"T4 15110": 4}, placed=("fits gpu-1 [0] memory-share",)),
+    "hami": Want(
+        gpus={"A100-40GB 40960": 2},
+        placed=("one gpu-1 [0] whole",),
+        pending={"two": "no room for nvidia.com/gpu"},
+    ),
+    "hami-older": Want(
+        gpus={"T4 15360": 2}, placed=("one gpu-1 [0] whole",), pending={"two": "the only place is allocated"}
+    ),
+    "karpenter-eks": Want(
+        gpus={"A100-40GB 40960": 8, "A100-80GB 81920": 8, "H100-80GB 81559": 8, "L4 23034": 1},
+        placed=("whole ip-10-0-0-34 [0] whole",),
+    ),
+    "karpenter-parts-of-a-card": Want(
+        gpus={"L4 5722": 1, "L4 11444": 1},
+        placed=("small ip-10-0-0-41 [0] mps",),
+        pending={"large": "1 x L4 of 5722 MiB"},
+    ),
+    "karpenter-unknown-gpu": Want(
+        gpus={"L4 23034": 4},
+        placed=("one ip-10-0-0-52 [0] whole",),
+        skipped=("ip-10-0-0-51",),
+        told=("'rtx-pro-4500'; expected a GPU model that Tessera knows", "--gpu-model ip-10-0-0-51=MODEL"),
+    ),
+    "lost-gpu": Want(
+        gpus={"L40S 46068": 4},
+        placed=("whole gpu-1 [0] whole",),
+        pending={"three": "3 x nvidia.com/gpu requested, 2 free"},
+        guessed=("gpu-1",),
+        told=("1 of its 4 GPUs is not offered (3 allocatable of 4)", "nobody recorded which GPUs are lost"),
+    ),
+    "lost-instance": Want(
+        gpus={"A100-40GB 40960": 1},
+        placed=tuple(f"slice-{number} gpu-1 [0] mig" for number in range(6)),
+        pending={"slice-6": "all 6 places are allocated"},
+        told=("1 of its 7 instances 1g.5gb is not offered (6 allocatable of capacity 7)",),
+    ),
+    "no-device-plugin": Want(
+        gpus={"A10G 23028": 1},
+        placed=("one ip-10-0-0-62 [0] whole",),
+        pending={"two": "the node has no GPU (ip-10-0-0-61)"},
+        told=("ip-10-0-0-61: it is labelled node.kubernetes.io/instance-type=g5.xlarge but advertises no GPU",),
+    ),
+    "not-ready-and-cordoned": Want(
+        gpus={"T4 15360": 4},
+        placed=("one gpu-4 [0] whole",),
+        pending={"two": "the pod does not tolerate the taint node.kubernetes.io/not-ready"},
+    ),
+    "oke": Want(gpus={"A10 23028": 2, "A100-40GB 40960": 8}, placed=("one 10.0.10.12 [0] whole",)),
+    "operator-mig-invalid": Want(
+        gpus={"T4 15360": 1},
+        placed=("one gpu-2 [0] whole",),
+        told=("gpu-1: it is labelled nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB-MIG-INVALID but advertises no GPU",),
+    ),
+    "operator-mig-mixed": Want(
+        gpus={"A100-40GB 40960": 4},
+        placed=("slice gpu-1 [0] mig",),
+        guessed=("gpu-1",),
+        told=("labels do not say which GPU has which MIG instances",),
+    ),
+    "operator-mig-single": Want(gpus={"A100-40GB 40960": 2}, placed=("slice gpu-1 [0] mig",)),
+    "operator-mig-time-sliced": Want(gpus={"A100-80GB 81920": 1}, placed=("shared gpu-1 [0] mig-time-slicing",)),
+    "operator-mps": Want(gpus={"L4 23034": 1}, placed=("shared gpu-1 [0] mps",)),
+    "operator-time-slicing-renamed": Want(gpus={"T4 15360": 2}, placed=("shared gpu-1 [0] time-slicing",)),
+    "operator-whole-gpus": Want(
+        gpus={"H100-80GB 81559": 8},
+        placed=("slice gpu-1 [6] mig",),
+        guessed=("gpu-1",),
+        told=("run tessera agent there",),
+    ),
+}
+REFUSED = {
+    "unknown-gpus-only": "GPUs of an unknown model; expected a label that names the GPU model; hint: the label "
+    "tessera.dev/gpu-model=MODEL on it, or tessera plan --gpu-model gpu-1=MODEL",
+}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["plan", *arguments])
+
+
+def path(name: str) -> str:
+    return str(CLUSTERS / f"{name}.yaml")
+
+
+def test_every_recorded_cluster_is_tried() -> None:
+    assert {each.stem for each in CLUSTERS.glob("*.yaml")} == {*WANT, *REFUSED}
+
+
+@pytest.mark.parametrize("name", WANT)
+def test_a_recorded_cluster_gives_a_plan(name: str) -> None:
+    want = WANT[name]
+    result = run("--fleet", path(name), "-o", "json")
+    assert result.exit_code == 0, result.output
+    made: dict[str, Any] = msgspec.json.decode(result.stdout)
+    assert Counter(f"{each['model']} {each['memory_mib']}" for each in made["layouts"]) == want.gpus
+    assert tuple(map(placed, made["assignments"])) == want.placed
+    assert {each["pod"].removeprefix("default/") for each in made["waiting"]} == set(want.pending)
+    for each in made["waiting"]:
+        assert want.pending[each["pod"].removeprefix("default/")] in each["reason"]
+    assert tuple(sorted({each["node"] for each in made["layouts"] if each["guessed"]})) == want.guessed
+    assert all(
+        device.get("guessed", False) == (each["node"] in want.guessed)
+        for each in made["assignments"]
+        for device in each["devices"]
+    )
+    assert tuple(made["skipped"]) == want.skipped
+    told = "\n".join((*made["notes"], *made["warnings"]))
+    assert [words for words in want.told if words not in told] == []
+
+
+@pytest.mark.parametrize("name", sorted({*WANT, *REFUSED}))
+def test_the_usage_of_a_recorded_cluster_is_shown(name: str) -> None:
+    result = CliRunner().invoke(main, ["inspect", "-f", path(name)])
+    assert result.exit_code == 0, result.output
+    sums = [(int(used), int(total)) for used, total in re.findall(r"\b(\d+)/(\d+)\b", result.stdout)]
+    assert sums
+    assert all(used <= total for used, total in sums)
+    unknown = {*WANT[name].skipped} if name in WANT else {"gpu-1"}
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert {row[0] for row in rows if row and row[-1] == "?/?"} == unknown
+    assert all(f"note: node {node}: " in result.stderr for node in unknown)
+
+
+def placed(assignment: dict[str, Any]) -> str:
+    gpus = [device["gpu"] for device in assignment["devices"]]
+    (mode,) = {device["mode"] for device in assignment["devices"]}
+    return f"{assignment['pod'].removeprefix('default/')} {assignment['node']} {gpus} {mode}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_recorded_cluster_of_which_nothing_is_known_is_an_error_that_says_what_to_do(name: str) -> None:
+    result = run("--fleet", path(name))
+    assert result.exit_code == 2
+    assert REFUSED[name] in result.stderr
+
+
+def test_what_is_left_out_and_guessed_stands_in_the_table_and_the_closing_line() -> None:
+    left_out = " ".join(run("--fleet", path("bare-metal-plugin-only")).stdout.split())
+    assert "Warning: gpu-2 is left out, because its GPUs are not known" in left_out
+    assert "1 node left out: GPUs not known" in left_out
+    guessed = " ".join(run("--fleet", path("operator-whole-gpus")).stdout.split())
+    assert "gpu-1 GPU 6?" in guessed
+    assert "Warning: gpu-1: nobody recorded which GPUs running pods use" in guessed
+
+
+def test_the_drawing_marks_guesses_too(tmp_path: Path) -> None:
+    run("--fleet", path("operator-whole-gpus"), "--draw", str(tmp_path / "plan.svg"))
+    assert ">GPU 6?<" in (tmp_path / "plan.svg").read_text()
+
+
+def test_explain_marks_guesses_too() -> None:
+    result = CliRunner().invoke(main, ["explain", "slice", "--fleet", path("operator-whole-gpus")])
+    assert "gpu-1 GPU 6?" in result.stdout
+
+
+RULES = {
+    "by name": "gpu-2=T4",
+    "by pattern": "*-2=T4",
+    "by label": "kubernetes.io/hostname=gpu-2=T4",
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_model_may_be_given(rule: str) -> None:
+    made = msgspec.json.decode(run("--fleet", path("bare-metal-plugin-only"), "--gpu-model", rule, "-o", "json").stdout)
+    assert Counter(each["model"] for each in made["layouts"]) == {"RTX-4090": 2, "T4": 2}
+    assert made["skipped"] == []
+
+
+WRONG_RULES = {
+    "no node": ("gpu-9=T4", "--gpu-model gpu-9=T4: no Node object of this name, pattern or label"),
+    "no model": ("gpu-2", "no node or no model; expected NODE=MODEL"),
+    "an unknown model": ("gpu-2=X9", "--gpu-model 'gpu-2=X9': GPU model: 'X9'"),
+}
+
+
+@pytest.mark.parametrize(("rule", "want"), WRONG_RULES.values(), ids=WRONG_RULES)
+def test_a_rule_that_cannot_be_is_refused(rule: str, want: str) -> None:
+    result = run("--fleet", path("bare-metal-plugin-only"), "--gpu-model", rule)
+    assert result.exit_code == 2
+    assert want in result.stderr
+
+
+WRITES = {
+    "GPUs that pods may use": (
+        "operator-whole-gpus",
+        "nobody recorded which GPUs default/train-0, default/train-1 use",
+    ),
+    "GPUs that may be others": ("operator-mig-mixed", "nobody recorded which GPU that is"),
+}
+
+
+@pytest.mark.parametrize(("name", "want"), WRITES.values(), ids=WRITES)
+def test_no_files_partition_gpus_by_guess(name: str, want: str, tmp_path: Path) -> None:
+    result = run("--fleet", path(name), "--write", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert want in result.stderr
+    assert "hint: run tessera agent there, drain the node, or label it" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["eks-managed-nodes", "aks-mig-profile", "operator-mig-single"])
+def test_files_that_partition_nothing_anew_are_written(name: str, tmp_path: Path) -> None:
+    assert run("--fleet", path(name), "--write", str(tmp_path)).exit_code == 0
+    assert (tmp_path / "node-labels.yaml").exists()
+
+
+@pytest.mark.parametrize("arguments", [["explain", "four"], ["simulate", "manifests"], ["simulate", "synthetic"]])
+def test_other_commands_name_nodes_whose_gpus_are_not_known(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main, [*arguments, "--fleet", path("bare-metal-plugin-only")])
+    assert result.exit_code == 0, result.output
+    assert "note: gpu-2 is left out, because its GPUs are not known: " in result.stderr
+    given = CliRunner().invoke(main, [*arguments, "--fleet", path("bare-metal-plugin-only"), "--gpu-model", "gpu-2=T4"])
+    assert given.exit_code == 0, given.output
+    assert "left out" not in given.stderr
