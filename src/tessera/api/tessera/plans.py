@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Share
+from tessera.core.cluster.snapshot import LeftOut, Share
 from tessera.core.packing.exact import Bound
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 
@@ -75,6 +75,15 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     optimal: bool | None = None
 
 
+class LeftOutDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the manifests, or a part of it, that no pod was read from."""
+
+    object: str
+    reason: str
+    resources: tuple[str, ...]
+    """GPU resources that it names."""
+
+
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The whole plan; keys are stable, new ones may be added."""
 
@@ -84,6 +93,8 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitingDocument, ...]
     layouts: tuple[LayoutDocument, ...]
     warnings: tuple[str, ...]
+    left_out: tuple[LeftOutDocument, ...] = ()
+    """Manifests, or parts of them, whose pods are not in this plan."""
 
 
 def document(plan: Plan) -> PlanDocument:
@@ -98,6 +109,7 @@ def document(plan: Plan) -> PlanDocument:
         waiting=tuple(WaitingDocument(pod=each.pod, reason=each.reason) for each in plan.pending),
         layouts=tuple(_layout(layout) for layout in plan.layouts),
         warnings=plan.warnings,
+        left_out=tuple(map(_left_out, plan.left_out)),
     )
 
 
@@ -134,6 +146,10 @@ def _device(share: Share) -> DeviceDocument:
         profile=share.profile,
         start=share.start,
     )
+
+
+def _left_out(part: LeftOut) -> LeftOutDocument:
+    return LeftOutDocument(object=part.object, reason=part.reason, resources=part.resources)
 
 
 def _layout(layout: GpuLayout) -> LayoutDocument:

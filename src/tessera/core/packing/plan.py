@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
-from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, LeftOut, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
@@ -89,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Every GPU of the fleet, in order of node and index."""
     warnings: tuple[str, ...] = ()
     """What an administrator should know: isolation that is not in force, memory that can be exhausted."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Objects of the manifests, or parts of them, that no pod was read from."""
     bound: Bound | None = None
     """Set by the exact solver."""
 
@@ -131,6 +133,7 @@ def plan(
         pending=tuple(_pending(snapshot, assignments, left, progress)),
         layouts=layouts,
         warnings=tuple(_warnings(layouts)),
+        left_out=snapshot.left_out,
         bound=bound,
     )
 
