@@ -209,7 +209,7 @@ def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
 def test_many_objects_without_pods_are_one_note_and_none_at_all_is_noted() -> None:
     services = "\n---\n".join(f"{{kind: Service, apiVersion: v1, metadata: {{name: s{i}}}}}" for i in range(5))
     result = run("plan", "--gpus", "T4", "-f", "-", given=services)
-    want = "note: Service s0, Service s1, Service s2 and 2 more: skipped, Tessera reads no pods from these kinds"
+    want = "note: Service s0, Service s1, Service s2 and 2 more: not counted, runs no pods"
     assert result.stderr.splitlines() == [want]
     assert run("plan", "--gpus", "T4", "-f", "-", given="").stderr == "note: no workload in -\n"
 

@@ -36,6 +36,7 @@ _MOST_NEGATIVE = -(1 << 31)
 _ROWS = {(row.group, name): row for row in KINDS for name in row.names}
 _BUILT_IN = {name: row for row in reversed(KINDS) for name in row.names if row.group in {"", "apps", "batch"}}
 """Rows by kind alone, for manifests without apiVersion."""
+_CONTAINERS = ("containers", "initContainers")
 _WORD = re.compile(r"[a-z0-9]([-a-z0-9.]{0,62})")
 _NOT_AN_OBJECT = (
     "no apiVersion and kind; if it holds values of a Helm chart, pass what `helm template` prints in its place"
@@ -154,7 +155,6 @@ def _left_out(field: Field, reason: str, resources: tuple[str, ...]) -> _Object:
 def _known(field: Field, row: Kind, scale: Scale | None) -> _Object:
     sets: list[_Set] = []
     notes: list[str] = []
-    read: list[DocumentPath] = []
     for part in row.parts:
         for place in places(field, part.at):
             place.scale = scale
@@ -166,10 +166,9 @@ def _known(field: Field, row: Kind, scale: Scale | None) -> _Object:
                 count *= factor(place)
             sets.append(_Set(pod, count, (*place.words, part.word) if part.word else place.words))
             notes.extend(place.notes)
-            read.append(place.field.path)
     if not sets:
         return _left_out(field, "describes no pods here", gpu_names(field))
-    unread = gpu_names(field, tuple(read)) if row.group not in {"", "apps", "batch"} else ()
+    unread = gpu_names(field, _read_of(sets)) if row.group not in {"", "apps", "batch"} else ()
     missed = (LeftOut(object=field.label, reason="Tessera reads no pod where it names these", resources=unread),)
     told = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]
     return _Object(field, tuple(sets), tuple(told), missed if unread else (), row)
@@ -189,7 +188,8 @@ def _pod(part: Part, place: Place) -> Field | None:
 def _unknown(field: Field) -> _Object:
     """Read an object of a kind that Tessera has no row for by the pods described in it."""
     found = list(find(field))
-    unread = gpu_names(field, tuple(each.path for each in found))
+    sets = tuple(_Set(each.pod, each.count, (each.word,) if each.word else ()) for each in found)
+    unread = gpu_names(field, _read_of(sets))
     left_out = _left_out(
         field, "Tessera does not know this kind and reads no pod where it names these", unread
     ).left_out
@@ -199,8 +199,14 @@ def _unknown(field: Field) -> _Object:
     count = sum(each.count for each in found)
     pods = "1 pod" if count == 1 else f"{count} pods"
     note = f"{field.label}: Tessera does not know this kind; {pods} counted by the pods it describes and their replicas"
-    sets = tuple(_Set(each.pod, each.count, (each.word,) if each.word else ()) for each in found)
     return _Object(field, sets, (note,), left_out if unread else ())
+
+
+def _read_of(sets: Iterable[_Set]) -> tuple[DocumentPath, ...]:
+    """Return the paths of the resources that pods are read from."""
+    specs = [each.pod.get("spec") for each in sets]
+    containers = (each for spec in specs for name in _CONTAINERS for each in spec.get(name).elements())
+    return tuple(each.get("resources").path for each in (*specs, *containers))
 
 
 # Pods

@@ -28,8 +28,6 @@ class Found(msgspec.Struct, frozen=True):
 
     pod: Field
     count: int
-    path: Path
-    """Where its spec or its resources stand."""
     word: str
 
 
@@ -69,14 +67,14 @@ def find(field: Field) -> Iterator[Found]:
             continue
         spec = each.get("spec")
         if _is_pod_spec(spec):
-            yield Found(each, _times(each, count), spec.path, word)
+            yield Found(each, _times(each, count), word)
         elif _is_pod_spec(each):
-            yield Found(composed(each, {"spec": each}), _times(each, count), each.path, word)
+            yield Found(composed(each, {"spec": each}), _times(each, count), word)
             continue
         count = _times(each, count)
         resources = each.get("resources")
         if _asks_gpus(resources):
-            yield Found(_pod(each), count, resources.path, word)
+            yield Found(_pod(each), count, word)
         skipped = {"spec"} if _is_pod_spec(spec) else set()
         root = {"metadata", "status"} if each is field else set()
         inside = [
