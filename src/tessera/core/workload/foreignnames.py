@@ -62,8 +62,8 @@ _FOREIGN = (
 
 
 _KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
-_ALIKE = 0.8
-"""How alike a name is to one that Tessera knows, where it is told; `nvidia/gpu` is 0.83."""
+_ALIKE = 0.83
+"""How alike a name is to one that Tessera knows, where it is told: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
 
 
 def names_foreign(resource: str) -> bool:

@@ -172,6 +172,10 @@ PODS = {
         manifest("serving.kserve.io/v1alpha2", "LLMInferenceService", f"{{replicas: 2, template: {GPU}}}"),
         [f"a-main-0 {W}", f"a-main-1 {W}"],
     ),
+    "an LLM service of no replicas": (
+        manifest("serving.kserve.io/v1alpha2", "LLMInferenceService", f"{{replicas: 0, template: {GPU}}}"),
+        [],
+    ),
     "an LLM service that prefills apart": (
         manifest(
             "serving.kserve.io/v1alpha2",
@@ -258,7 +262,7 @@ PODS = {
         ["a-0 resource.k8s.io/c=1 resource.k8s.io/nim=1"],
     ),
     "a NIMPipeline": (
-        manifest(NIM, "NIMPipeline", f"{{services: [{{name: s, spec: {{replicas: 1, {RESOURCES}}}}}]}}"),
+        manifest(NIM, "NIMPipeline", f"{{services: [{{name: s, enabled: true, spec: {{replicas: 1, {RESOURCES}}}}}]}}"),
         [f"a-s-0 {W}"],
     ),
     "services of Dynamo": (
@@ -411,6 +415,14 @@ NOTES = {
     "a Job that Kueue starts": (
         manifest("batch/v1", "Job", f"{{suspend: true, template: {{spec: {GPU}}}}}", KUEUE),
         "Job a: suspended until Kueue admits it; planned as admitted",
+    ),
+    "a service of a NIMPipeline that is not enabled": (
+        manifest(NIM, "NIMPipeline", f"{{services: [{{name: s, spec: {{{RESOURCES}}}}}]}}"),
+        "NIMPipeline a: s is not enabled, so no pod is planned",
+    ),
+    "a VLLMRuntime that scales": (
+        manifest(VLLM, "VLLMRuntime", "{deploymentConfig: {}, autoscalingConfig: {enabled: true, maxReplicas: 2}}"),
+        "VLLMRuntime a: planned with 1 replica; it scales from 1 to 2",
     ),
     "a suspended Job": (
         manifest("batch/v1", "Job", f"{{suspend: true, template: {{spec: {GPU}}}}}"),

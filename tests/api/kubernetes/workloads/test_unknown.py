@@ -50,6 +50,10 @@ TOLD = {
     ),
     "labels are no GPUs": ("spec: {nodeSelector: {nvidia.com/gpu: x}, more: {labels: {nvidia.com/gpu: x}}}", ()),
     "nor is a status": ("status: {nvidia.com/gpu: x}", ()),
+    "a manifest in a manifest": (
+        'spec: {manifest: "limits: {nvidia.com/mig-1g.10gb: 1, rdma/ib: 1}"}',
+        ("nvidia.com/mig-1g.10gb",),
+    ),
     "nothing of it": ("spec: {image: x, limits: [1]}", ()),
 }
 

@@ -13,6 +13,7 @@ from tessera.core.workload.need import Toleration
 
 __all__ = [
     "DAEMON_TOLERATIONS",
+    "Enabled",
     "Factor",
     "Group",
     "KnativeScale",
@@ -137,6 +138,8 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     default: int = 1
     least: str = ""
     most: str = ""
+    lowest: int = 0
+    """The least where the most is given and it is not."""
     bounded: str = ""
     """The truth value without which the bounds do not count."""
     scaled: str = ""
@@ -150,16 +153,18 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
         if place.scale is not None and self.path == "spec.replicas":
             return self._autoscaled(place, written, place.scale)
         bounded = not self.bounded or place.at(self.bounded).boolean(default=False)
-        least = place.at(self.least).integer(0) if self.least and bounded else 0
         most = place.at(self.most) if self.most and bounded else None
+        most = most if most is not None and most.given else None
+        least = place.at(self.least).integer(self.lowest if most else 0) if self.least and bounded else 0
         number = max(least, written.integer(max(self.default, least)))
-        if most is not None and most.given:
-            if most.integer() < least:
-                raise most.refuse(f"at least the {self.least.rpartition('.')[2]}, {least}")
-            number = min(number, most.integer())
-        start, number = number, number or int(self.from_zero)
+        if most is None:
+            return number or int(self.from_zero)
+        if most.integer() < least:
+            raise most.refuse(f"at least the {self.least.rpartition('.')[2]}, {least}")
+        start = min(number, most.integer())
+        number = start or int(self.from_zero)
         told = not self.scaled or place.at(self.scaled).boolean(default=False)
-        if most is not None and most.given and told and most.integer() > number:
+        if told and most.integer() > number:
             lowest = least if self.least else start
             place.notes.append(f"planned with {_replicas(number)}; it scales from {lowest} to {most.integer()}")
         return number
@@ -228,6 +233,19 @@ class Unless(msgspec.Struct, frozen=True):
             place.notes.append("suspended until Kueue admits it; planned as admitted")
             return 1
         place.notes.append(f"suspended ({self.path.rpartition('.')[2]}: true), so no pod is planned")
+        return 0
+
+
+class Enabled(msgspec.Struct, frozen=True):
+    """None where the truth value at `path` is not set."""
+
+    path: str
+
+    def __call__(self, place: Place) -> int:
+        """Return 1, or 0 where it is not enabled."""
+        if place.at(self.path).boolean(default=False):
+            return 1
+        place.notes.append(f"{'-'.join(place.words)} is not enabled, so no pod is planned")
         return 0
 
 

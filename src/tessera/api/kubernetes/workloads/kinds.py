@@ -6,7 +6,7 @@ these fields. Sources: the API types of the projects named at each row.
 
 import msgspec
 
-from tessera.api.kubernetes.workloads.counting import Factor, Group, KnativeScale, Parallel, Replicas, Unless
+from tessera.api.kubernetes.workloads.counting import Enabled, Factor, Group, KnativeScale, Parallel, Replicas, Unless
 from tessera.api.kubernetes.workloads.shapes import (
     Shape,
     bare_spec,
@@ -129,7 +129,9 @@ def _llm(at: str, word: str) -> tuple[Part, ...]:
 
     Source: kserve/kserve `pkg/apis/serving/v1alpha2/llm_inference_service_types_func.go` (`GetSize`).
     """
-    number = Replicas(path=f"{at}.replicas", least=f"{at}.scaling.minReplicas", most=f"{at}.scaling.maxReplicas")
+    number = Replicas(
+        path=f"{at}.replicas", least=f"{at}.scaling.minReplicas", most=f"{at}.scaling.maxReplicas", lowest=1
+    )
     size = Group(
         path=f"{at}.parallelism.data",
         over=f"{at}.parallelism.dataLocal",
@@ -149,6 +151,7 @@ def _nim(at: str, *times: Factor) -> Part:
         path=f"{at}.replicas",
         least=f"{at}.scale.hpa.minReplicas",
         most=f"{at}.scale.hpa.maxReplicas",
+        lowest=1,
         bounded=f"{at}.scale.enabled",
     )
     size = Group(path=f"{at}.multiNode.parallelism.pipeline")
@@ -297,8 +300,8 @@ KINDS = (
     Kind(
         group="apps.nvidia.com",
         names=("NIMPipeline",),
-        parts=(_nim("spec.services[].spec"),),
-        counted="those of each NIMService in `services`",
+        parts=(_nim("spec.services[].spec", Enabled(path="spec.services[].enabled")),),
+        counted="those of each NIMService in `services` that is `enabled`",
     ),
     Kind(
         group="nvidia.com",
@@ -335,6 +338,7 @@ KINDS = (
                         path="spec.deploymentConfig.replicas",
                         least="spec.autoscalingConfig.minReplicas",
                         most="spec.autoscalingConfig.maxReplicas",
+                        lowest=1,
                         bounded="spec.autoscalingConfig.enabled",
                         from_zero=True,
                     ),
@@ -443,6 +447,7 @@ TEMPLATES = {
     ("argoproj.io", "ClusterWorkflowTemplate"): "Workflows",
     ("flow.volcano.sh", "JobTemplate"): "JobFlows",
     ("operators.coreos.com", "ClusterServiceVersion"): "the Operator Lifecycle Manager",
+    ("template.openshift.io", "Template"): "what `oc process` prints",
     ("apps.nvidia.com", "NIMCache"): "NIMServices",
 }
 """Kinds that describe pods which only others run, and who runs them."""

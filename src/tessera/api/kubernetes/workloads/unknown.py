@@ -21,6 +21,9 @@ _LABELS = frozenset({"nodeSelector", "matchLabels", "labels", "annotations", "se
 _OURS = frozenset({GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY})
 _AMOUNTS = ("limits", "requests")
 _QUOTA = re.compile(r"(requests|limits)\.")
+_TEXTS = ("manifest", "podSpecPatch")
+"""Texts of an Argo Workflow that are manifests themselves. Source: argoproj/argo-workflows `docs/fields.md`."""
+_NAME = re.compile(r"[a-z0-9.-]+\.[a-z]+/[A-Za-z0-9_.-]+")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -39,11 +42,16 @@ def is_gpu(name: str) -> bool:
 def gpu_names(field: Field, beside: tuple[Path, ...] = ()) -> tuple[str, ...]:
     """Return the GPU resources that are named below a field, not counting what stands below the paths `beside`."""
     found: dict[str, None] = {}
-    for each, _ in _walk(field):
+    for each in _walk(field):
         if any(each.path[: len(path)] == path for path in beside):
             continue
         if isinstance(each.value, dict):
-            named = (*each.value, *(each.value.get(key) for key in ("name", "gpuType", "resourceName")))
+            texts = (text for text in map(each.value.get, _TEXTS) if isinstance(text, str))
+            named = (
+                *each.value,
+                *(each.value.get(key) for key in ("name", "gpuType", "resourceName")),
+                *(name for text in texts for name in _NAME.findall(text)),
+            )
             names = (_QUOTA.sub("", name) for name in named if isinstance(name, str))
             found |= dict.fromkeys(name for name in names if is_gpu(name))
     return tuple(found)
@@ -83,21 +91,18 @@ def find(field: Field) -> Iterator[Found]:
         waiting.extend(reversed(inside))
 
 
-def _walk(field: Field) -> Iterator[tuple[Field, int]]:
-    """Yield every mapping and list below a field, and the field, but labels and the object's metadata and status."""
-    waiting = [(field, 0)]
+def _walk(field: Field) -> Iterator[Field]:
+    """Yield an object and every mapping and list in it, but labels and the object's metadata and status."""
+    waiting = [field]
     while waiting:
-        each, depth = waiting.pop()
-        yield each, depth
+        each = waiting.pop()
+        yield each
         if isinstance(each.value, list):
-            waiting.extend((child, depth + 1) for child in each.elements() if isinstance(child.value, dict | list))
-        elif isinstance(each.value, dict):
-            out = _LABELS if depth else _LABELS | {"metadata", "status"}
-            waiting.extend(
-                (child, depth + 1)
-                for key, child in each.members()
-                if isinstance(child.value, dict | list) and key not in out
-            )
+            inside = list(each.elements())
+        else:
+            out = _LABELS | {"metadata", "status"} if each is field else _LABELS
+            inside = [child for key, child in each.members() if key not in out]
+        waiting.extend(child for child in inside if isinstance(child.value, dict | list))
 
 
 def _is_pod_spec(field: Field) -> bool:
