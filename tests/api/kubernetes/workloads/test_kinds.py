@@ -400,7 +400,7 @@ NOTES = {
         "RayCluster a: planned with 1 replica; it scales from 0 to 4",
     ),
     "a predictor that scales to zero": (
-        manifest(KSERVE, "InferenceService", "{predictor: {minReplicas: 0, maxReplicas: 3, model: {}}}"),
+        manifest(KSERVE, "InferenceService", "{predictor: {minReplicas: 0, maxReplicas: 3, model: {resources: {}}}}"),
         "InferenceService a: planned with 1 replica; it scales from 0 to 3",
     ),
     "a Knative Service that scales": (
@@ -443,9 +443,6 @@ def test_what_was_decided_about_a_count_is_told(text: str, want: str) -> None:
 LEFT_OUT = {
     "a RayJob on a cluster of others": manifest("ray.io/v1", "RayJob", "{clusterSelector: {a: b}}"),
     "a Rollout of a Deployment": manifest("argoproj.io/v1alpha1", "Rollout", "{workloadRef: {name: web}}"),
-    "a TrainJob as its runtime says": manifest(
-        "trainer.kubeflow.org/v1alpha1", "TrainJob", "{runtimeRef: {name: r}, trainer: {numNodes: 2}}"
-    ),
     "a predictor without a framework": manifest(KSERVE, "InferenceService", "{predictor: {minReplicas: 1}}"),
 }
 
@@ -454,6 +451,42 @@ LEFT_OUT = {
 def test_an_object_that_describes_no_pods_is_left_out(text: str) -> None:
     got = pods_of(text)
     assert (got.pods, [each.reason for each in got.left_out]) == ((), ["describes no pods here"])
+
+
+RUNTIME = (
+    "---\napiVersion: trainer.kubeflow.org/v1alpha1\nkind: ClusterTrainingRuntime\nmetadata: {name: r}\n"
+    f"spec: {{mlPolicy: {{numNodes: 2}}, template: {{spec: {{replicatedJobs: [{{name: node, template: "
+    f"{{spec: {{template: {{spec: {GPU}}}}}}}}}]}}}}}}\n"
+)
+TRAIN = "{runtimeRef: {name: r}, trainer: {image: x}}"
+
+
+def test_a_train_job_is_as_its_runtime_says() -> None:
+    job = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", TRAIN)
+    assert made(job + RUNTIME) == [f"a-0 {W}", f"a-1 {W}"]
+    assert made(job + RUNTIME.replace("name: node", "name: other")) == []
+    (left,) = pods_of(job).left_out
+    assert left.reason == "its pods are those of the runtime r, which is not among the manifests"
+
+
+SERVING = (
+    "---\napiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: r}\n"
+    f"spec: {GPU}\n---\napiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nspec: {{}}\n"
+)
+
+
+def test_a_predictor_has_the_resources_of_its_runtime() -> None:
+    service = manifest(KSERVE, "InferenceService", "{predictor: {model: {runtime: r}}}")
+    assert made(service + SERVING) == [f"a-predictor-0 {W}"]
+    assert made(service + SERVING.replace(GPU, "{}")) == ["a-predictor-0"]
+    assert pods_of(service).notes == (
+        (
+            "InferenceService a: its resources are those of the runtime r, which is not among the manifests, "
+            "so GPUs of it are not counted"
+        ),
+    )
+    chosen = manifest(KSERVE, "InferenceService", "{predictor: {model: {}}}")
+    assert "the runtime that KServe chooses" in pods_of(chosen).notes[0]
 
 
 def test_gpus_of_a_known_kind_where_no_pod_is_read_are_told() -> None:

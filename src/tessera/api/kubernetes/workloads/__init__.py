@@ -88,8 +88,14 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
     """
     fields = [field for document in documents for field in objects(document)]
     scaled = scales((_group(field), field) for field in fields)
+    others = {
+        (kind, name): field
+        for field in fields
+        if (_group(field), kind := field.get("kind").text("")) in TEMPLATES
+        and isinstance(name := field.get("metadata", "name").value, str)
+    }
     maker = _Maker(_priorities(fields), share_unit_mib, nodes)
-    found = [_read(field, scaled) for field in fields]
+    found = [_read(field, scaled, others) for field in fields]
     for each in found:
         maker.make(each)
     return Workloads(
@@ -125,14 +131,14 @@ def _group(field: Field) -> str:
     return group if slash else ""
 
 
-def _read(field: Field, scaled: dict[Target, Scale]) -> _Object:
+def _read(field: Field, scaled: dict[Target, Scale], others: dict[tuple[str, str], Field]) -> _Object:
     kind, group = field.get("kind").text(""), _group(field)
     row = _ROWS.get((group, kind))
     if (group, kind) == ("", "Pod"):
         return _Object(field, (_Set(field, 0 if is_finished(field) else 1),))
     if row is not None:
         scale = scaled.get((kind, *_target(field))) if scaled else None
-        return _known(field, row, scale)
+        return _known(field, row, scale, others)
     if not kind:
         return _left_out(field, _NOT_AN_OBJECT, gpu_names(field))
     if (group, kind) in TEMPLATES:
@@ -152,22 +158,24 @@ def _left_out(field: Field, reason: str, resources: tuple[str, ...]) -> _Object:
     return _Object(field, left_out=(LeftOut(object=field.label or field.place, reason=reason, resources=resources),))
 
 
-def _known(field: Field, row: Kind, scale: Scale | None) -> _Object:
+def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str, str], Field]) -> _Object:
     sets: list[_Set] = []
     notes: list[str] = []
     for part in row.parts:
         for place in places(field, part.at):
-            place.scale = scale
+            place.scale, place.others = scale, others
             pod = _pod(part, place)
+            notes.extend(place.notes)
             if pod is None:
                 continue
+            place.notes.clear()
             count = 1
             for factor in part.times:
                 count *= factor(place)
             sets.append(_Set(pod, count, (*place.words, part.word) if part.word else place.words))
             notes.extend(place.notes)
     if not sets:
-        return _left_out(field, "describes no pods here", gpu_names(field))
+        return _left_out(field, notes[0] if notes else "describes no pods here", gpu_names(field))
     unread = gpu_names(field, _read_of(sets)) if row.group not in {"", "apps", "batch"} else ()
     missed = (LeftOut(object=field.label, reason="Tessera reads no pod where it names these", resources=unread),)
     told = [f"{field.label}: {note}" for note in dict.fromkeys((*notes, *((row.note,) if row.note else ())))]

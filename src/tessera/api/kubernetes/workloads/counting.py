@@ -4,7 +4,7 @@ A path is keys with dots between them. `[]` after a key goes to each element of 
 a second path with the same wildcards goes where the first one went.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 class Place:
     """One part of an object: where it is, and what its factors need to know."""
 
-    __slots__ = ("field", "keys", "notes", "root", "scale", "words")
+    __slots__ = ("field", "keys", "notes", "others", "root", "scale", "words")
 
     def __init__(
         self, root: Field, field: Field, keys: tuple[str | int, ...] = (), words: tuple[str, ...] = ()
@@ -71,6 +71,8 @@ class Place:
         self.words = words
         """What names those elements."""
         self.scale: Scale | None = None
+        self.others: Mapping[tuple[str, str], Field] = {}
+        """Templates that the object may refer to, by kind and name."""
         self.notes: list[str] = []
         """What is worth knowing of the numbers; filled by the factors."""
 

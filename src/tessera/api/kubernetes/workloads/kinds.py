@@ -17,6 +17,7 @@ from tessera.api.kubernetes.workloads.shapes import (
     spark,
     template,
     trainer,
+    trainer_nodes,
     vllm_runtime,
     workflow_step,
 )
@@ -280,10 +281,10 @@ KINDS = (
             Part(
                 at="spec.trainer",
                 shape=trainer,
-                times=(Unless(path="spec.suspend"), Replicas(path="spec.trainer.numNodes")),
+                times=(Unless(path="spec.suspend"), trainer_nodes),
             ),
         ),
-        counted="`trainer.numNodes` with `resourcesPerNode`",
+        counted="`trainer.numNodes` with `resourcesPerNode`, or as the runtime among the manifests says",
     ),
     Kind(
         group="batch.volcano.sh",

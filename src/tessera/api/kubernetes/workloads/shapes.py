@@ -20,6 +20,7 @@ __all__ = [
     "spark",
     "template",
     "trainer",
+    "trainer_nodes",
     "vllm_runtime",
     "workflow_step",
 ]
@@ -59,10 +60,23 @@ def predictor(place: Place, annotations: Field) -> Field | None:
     for name in _FRAMEWORKS:
         if field.get(name).given:
             resources = field.get(name, "resources")
+            resources = resources if resources.given else _runtime_resources(place, field.get(name))
             if field.get("workerSpec").given:
                 resources = _with_gpus(resources, field.get("workerSpec"))
             containers.append(_container(field.get(name), resources, name))
     return _of_containers(field, containers, field, annotations) if containers else None
+
+
+def _runtime_resources(place: Place, model: Field) -> Field:
+    """Return the resources of the ServingRuntime that a model names; a note says where it is not at hand."""
+    runtime = model.get("runtime").text("")
+    for kind in ("ServingRuntime", "ClusterServingRuntime"):
+        if (kind, runtime) in place.others:
+            containers = place.others[kind, runtime].get("spec", "containers").elements()
+            return next((each.get("resources") for each in containers), model.get("resources"))
+    which = f"the runtime {runtime}, which is not among the manifests" if runtime else "the runtime that KServe chooses"
+    place.notes.append(f"its resources are those of {which}, so GPUs of it are not counted")
+    return model.get("resources")
 
 
 def engine_worker(place: Place, annotations: Field) -> Field | None:
@@ -101,11 +115,32 @@ def nim(place: Place, annotations: Field) -> Field | None:
 
 
 def trainer(place: Place, annotations: Field) -> Field | None:
-    """Read the trainer of a TrainJob: one container a node."""
+    """Read the trainer of a TrainJob: one container a node, as it says or else as its runtime does."""
     field = place.field
-    if not field.get("resourcesPerNode").given:
+    if field.get("resourcesPerNode").given:
+        return _of_containers(field, [_container(field, field.get("resourcesPerNode"), "node")], field, annotations)
+    runtime = _training_runtime(place)
+    if runtime is None:
+        name = place.root.get("spec", "runtimeRef", "name").text("")
+        place.notes.append(f"its pods are those of the runtime {name}, which is not among the manifests")
         return None
-    return _of_containers(field, [_container(field, field.get("resourcesPerNode"), "node")], field, annotations)
+    jobs = [*runtime.get("spec", "template", "spec", "replicatedJobs").elements()]
+    node = next((each for each in jobs if each.get("name").value == "node"), None)
+    return node.get("template", "spec", "template") if node else None
+
+
+def trainer_nodes(place: Place) -> int:
+    """Return the nodes of a TrainJob, its own number or else its runtime's."""
+    number, runtime = place.at("spec.trainer.numNodes"), _training_runtime(place)
+    if runtime is not None and not number.given:
+        number = runtime.get("spec", "mlPolicy", "numNodes")
+    return number.integer(1)
+
+
+def _training_runtime(place: Place) -> Field | None:
+    """Source: kubeflow/trainer `pkg/apis/trainer/v1alpha1/trainjob_types.go` (`RuntimeRef`)."""
+    reference = place.root.get("spec", "runtimeRef")
+    return place.others.get((reference.get("kind").text("ClusterTrainingRuntime"), reference.get("name").text("")))
 
 
 def vllm_runtime(place: Place, annotations: Field) -> Field | None:

@@ -22,7 +22,10 @@ _OURS = frozenset({GPU_MEMORY, GPU_COMPUTE, GPU_COUNT, SHARE_MEMORY})
 _AMOUNTS = ("limits", "requests")
 _QUOTA = re.compile(r"(requests|limits)\.")
 _TEXTS = ("manifest", "podSpecPatch")
-"""Texts of an Argo Workflow that are manifests themselves. Source: argoproj/argo-workflows `docs/fields.md`."""
+"""Texts of an Argo Workflow that are manifests themselves.
+
+Source: argoproj/argo-workflows `pkg/apis/workflow/v1alpha1/workflow_types.go`.
+"""
 _NAME = re.compile(r"[a-z0-9.-]+\.[a-z]+/[A-Za-z0-9_.-]+")
 
 
