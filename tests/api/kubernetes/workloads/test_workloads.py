@@ -122,6 +122,27 @@ def test_what_runs_no_pods_is_left_out() -> None:
     ]
 
 
+def test_what_another_object_has_made_is_counted_once() -> None:
+    """As in `kubectl get deployments,replicasets,pods`; the maker that is elsewhere takes nothing away."""
+
+    def owned(kind: str, name: str) -> str:
+        return f"ownerReferences: [{{kind: {kind}, name: {name}, controller: true}}]"
+
+    deployment = workload("Deployment", spec="replicas: 2")
+    replica_set = workload("ReplicaSet", "web-1").replace("name: web-1", f"name: web-1, {owned('Deployment', 'web')}")
+    pod = (
+        f"kind: Pod\nmetadata: {{name: web-1-x, {owned('ReplicaSet', 'web-1')}}}\nspec: {{containers: [{{name: m}}]}}\n"
+    )
+    got = pods_of(f"{pod}---\n{replica_set}---\n{deployment}")
+    assert [each.key for each in got.pods] == ["default/web-0", "default/web-1"]
+    assert [(each.object, each.reason) for each in got.left_out] == [
+        ("Pod web-1-x", "made by ReplicaSet web-1, which is counted"),
+        ("ReplicaSet web-1", "made by Deployment web, which is counted"),
+    ]
+    assert [each.key for each in pods_of(f"{pod}---\n{replica_set}").pods] == ["default/web-1-0"]
+    assert [each.key for each in pods_of(pod).pods] == ["default/web-1-x"]
+
+
 def test_a_kind_of_another_group_is_another_kind() -> None:
     text = workload("Deployment").replace("kind", "apiVersion: example.com/v1\nkind", 1)
     assert "Tessera does not know this kind; 1 pod counted" in pods_of(text).notes[0]

@@ -96,6 +96,8 @@ def read(documents: Iterable[Document], *, share_unit_mib: int = 1024, nodes: Se
     }
     maker = _Maker(_priorities(fields), share_unit_mib, nodes)
     found = [_read(field, scaled, others) for field in fields]
+    makers = {"/".join((each.field.get("kind").text(), *_target(each.field))) for each in found if each.sets}
+    found = [_unless_made(each, makers) for each in found]
     for each in found:
         maker.make(each)
     return Workloads(
@@ -156,6 +158,15 @@ def _target(field: Field) -> tuple[str, str]:
 
 def _left_out(field: Field, reason: str, resources: tuple[str, ...]) -> _Object:
     return _Object(field, left_out=(LeftOut(object=field.label or field.place, reason=reason, resources=resources),))
+
+
+def _unless_made(read: _Object, makers: set[str]) -> _Object:
+    """Leave out an object that another of the objects has made, as in a saved cluster, so that no pod counts twice."""
+    owner = controller(read.field, _target(read.field)[0]) if read.sets else ""
+    if owner not in makers:
+        return read
+    kind, _, name = owner.split("/", 2)
+    return _left_out(read.field, f"made by {kind} {name}, which is counted", ())
 
 
 def _known(field: Field, row: Kind, scale: Scale | None, others: dict[tuple[str, str], Field]) -> _Object:
