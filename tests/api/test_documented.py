@@ -27,7 +27,7 @@ def blocks(page: str) -> list[str]:
 def test_requests_that_are_shown_are_read(text: str) -> None:
     got = workloads.read(documents.read("requests.md", text))
     assert got.pods
-    assert (got.skipped, got.notes) == ((), ())
+    assert (got.left_out, got.notes) == ((), ())
     assert all(pod.need.asks for pod in got.pods)
 
 

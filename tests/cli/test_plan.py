@@ -206,10 +206,34 @@ def test_folders_are_read_and_other_kinds_noted(tmp_path: Path) -> None:
     assert run("plan", "--gpus", "T4", "-f", str(empty)).exit_code == 2
 
 
+def test_what_was_left_out_stands_in_the_json() -> None:
+    text = "apiVersion: example.com/v1\nkind: New\nmetadata: {name: a}\nspec: {nvidia.com/gpu: 1}\n"
+    result = run("plan", "--gpus", "T4", "-f", "-", "-o", "json", given=text)
+    assert json.loads(result.stdout)["left_out"] == [
+        {
+            "object": "New a",
+            "reason": "Tessera does not know this kind and reads no pod where it names these",
+            "resources": ["nvidia.com/gpu"],
+        }
+    ]
+
+
+def test_a_daemon_set_is_planned_on_the_nodes_there_are() -> None:
+    text = (
+        "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\n"
+        "spec: {template: {spec: {containers: [{name: m, resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n"
+    )
+    result = run("plan", "--gpus", "2xT4", "--gpus", "1xT4", "-f", "-", "-o", "json", given=text)
+    assert [(each["pod"], each["node"]) for each in json.loads(result.stdout)["assignments"]] == [
+        ("default/d-node-0", "node-0"),
+        ("default/d-node-1", "node-1"),
+    ]
+
+
 def test_many_objects_without_pods_are_one_note_and_none_at_all_is_noted() -> None:
     services = "\n---\n".join(f"{{kind: Service, apiVersion: v1, metadata: {{name: s{i}}}}}" for i in range(5))
     result = run("plan", "--gpus", "T4", "-f", "-", given=services)
-    want = "note: Service s0, Service s1, Service s2 and 2 more: skipped, Tessera reads no pods from these kinds"
+    want = "note: Service s0, Service s1, Service s2 and 2 more: not counted, runs no pods"
     assert result.stderr.splitlines() == [want]
     assert run("plan", "--gpus", "T4", "-f", "-", given="").stderr == "note: no workload in -\n"
 

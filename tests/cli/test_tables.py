@@ -9,7 +9,7 @@ from builders.scenes import SCENES, Scene
 from tessera.cli.drawing.lettering import clean
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.tables import letter, plan_tables
-from tessera.core.cluster.snapshot import Snapshot
+from tessera.core.cluster.snapshot import LeftOut, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
 
@@ -79,6 +79,30 @@ def test_warnings_and_proofs_are_printed() -> None:
     assert f"Warning: {scene.warnings[0]}" in squeezed(printed(scene))
     words = squeezed(printed(SCENES["replicas on halves, proved optimal"]()))
     assert "proved optimal: no plan places more than 16" in words
+
+
+LEFT_OUT = {
+    "nothing": ((), "policy tessera"),
+    "what runs no pods is counted": (
+        (LeftOut(object="Service a", reason="x"),),
+        "tessera; 1 object without pods left out",
+    ),
+    "what names GPUs is named": (
+        (LeftOut(object="Service a", reason="x"), LeftOut(object="New b", reason="y", resources=("nvidia.com/gpu",))),
+        "tessera; not counted: New b, and 1 object without pods",
+    ),
+    "many are cut": (
+        tuple(LeftOut(object=f"New {index}", reason="y", resources=("nvidia.com/gpu",)) for index in range(8)),
+        "tessera; not counted: New 0, New 1, New 2, New 3, New 4, New 5 and 2 more",
+    ),
+}
+
+
+@pytest.mark.parametrize(("left_out", "want"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_what_was_left_out_stands_in_the_last_line(left_out: tuple[LeftOut, ...], want: str) -> None:
+    file = io.StringIO()
+    Console(file=file, width=300).print(plan_tables(Plan(policy="tessera", left_out=left_out), Snapshot(nodes=())))
+    assert file.getvalue().strip().endswith(want)
 
 
 def test_strips_are_to_scale() -> None:

@@ -35,6 +35,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVE: Callable[[type, str, tuple[bool, bool]], str] = lru_cache(1 << 14)(yaml.resolver.Resolver().resolve)
 """Return the tag of a scalar that has none; the same few thousand texts make up most manifests."""
 _TAG = "tag:yaml.org,2002:"
+_FILLED_IN = "a template with its {{ }} filled in: for a Helm chart what `helm template CHART` prints"
 _UNPAIRED = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
@@ -285,7 +286,10 @@ def _read_yaml(source: str, text: str) -> Iterator[Document]:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         found = " ".join(part for part in (error.problem, error.context) if part)
         raise InvalidInput(
-            f"{reader.subject}{place}", found=f"broken syntax ({found})", expected="valid YAML"
+            f"{reader.subject}{place}",
+            found=f"broken syntax ({found})",
+            expected="valid YAML",
+            hint=_FILLED_IN if "{{" in text else "",
         ) from error
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
@@ -361,7 +365,7 @@ class _Yaml:
 
     def _begin(self, value: "_Mapping | _Sequence", event: yaml.CollectionStartEvent, line: int) -> None:
         if self._awaits_key():
-            raise self._refuse(line, "a collection as a key", "a text", "a Helm chart after `helm template`")
+            raise self._refuse(line, "a collection as a key", "a text", _FILLED_IN)
         if event.tag not in {None, "!", f"{_TAG}map", f"{_TAG}seq"}:
             raise self._refuse(line, f"tag {shown(event.tag)}", "plain YAML")
         if len(self.open) >= _MAX_DEPTH:

@@ -1,7 +1,7 @@
 """A value in a document together with its place, so that whatever is wrong with it can be named exactly."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import TypeVar
@@ -10,7 +10,7 @@ from tessera.api.documents import Document, Path, Plain
 from tessera.core.gpu.gpumodels import GpuModel, model
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Field", "checked_name", "identity", "in_place", "objects", "read_model"]
+__all__ = ["Field", "checked_name", "composed", "identity", "in_place", "objects", "read_model"]
 
 Word = TypeVar("Word", bound=str)
 Number = TypeVar("Number")
@@ -21,6 +21,10 @@ _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """Source: kubernetes/apimachinery `pkg/util/validation` (`IsDNS1123Subdomain`)."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLACEHOLDER = re.compile(r"\{\{|\$\{?[A-Za-z_]")
+_FILL_IN = (
+    "a value; what stands there is a template's, so pass what `helm template`, `kustomize build` or `envsubst` prints"
+)
 
 
 class Field:
@@ -64,6 +68,8 @@ class Field:
 
     def refuse(self, expected: str, hint: str = "", *, found: str = "") -> InvalidInput:
         """Return the error that this value is not what was expected; `found` stands in for the value itself."""
+        if isinstance(self.value, str) and _PLACEHOLDER.search(self.value):
+            hint = _FILL_IN
         return InvalidInput(self.subject, found=found or _shown(self.value), expected=expected, hint=hint)
 
     def _child(self, step: str | int, value: Plain) -> "Field":
@@ -156,6 +162,28 @@ class Field:
         if not isinstance(self.value, bool):
             raise self.refuse("true or false")
         return self.value
+
+
+class _Composed(Field):
+    """A mapping or list made of fields from elsewhere in the document, which keep their places."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, base: Field, value: Plain, parts: Mapping[str | int, Field]) -> None:
+        super().__init__(base.document, value, base.path, root=base.root, label=base.label)
+        self.parts = parts
+
+    def _child(self, step: str | int, value: Plain) -> Field:
+        part = self.parts.get(step)
+        return super()._child(step, value) if part is None else part
+
+
+def composed(base: Field, parts: Mapping[str, Field] | list[Field]) -> Field:
+    """Return a mapping or list of fields as if it stood at `base`; each part is named by its own place in errors."""
+    if isinstance(parts, list):
+        return _Composed(base, [part.value for part in parts], dict(enumerate(parts)))
+    given: dict[str | int, Field] = {key: part for key, part in parts.items() if part.given}
+    return _Composed(base, {str(key): part.value for key, part in given.items()}, given)
 
 
 def _shown(value: Plain) -> str:

@@ -16,7 +16,7 @@ from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.kubernetes.nodemodels import ModelRule, model_rules
 from tessera.api.tessera import fleets
 from tessera.cli.options import with_options
-from tessera.core.cluster.snapshot import Node, Snapshot
+from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
 from tessera.core.workload.need import Form, Pod
 from tessera.errors import InvalidInput
 
@@ -93,11 +93,11 @@ def read_snapshot(
             hint="--fleet FILE or --gpus 8xH100-80GB",
         )
     read = workloads.read(
-        tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib
+        tuple(document for path in manifests for document in read_documents(path)), share_unit_mib=unit_mib, nodes=nodes
     )
-    for note in (*observed.notes, *read.notes, *_skipped(read.skipped)):
+    for note in (*observed.notes, *read.notes, *_left_out(read.left_out)):
         click.echo(f"note: {note}", err=True)
-    if manifests and not read.pods and not read.skipped:
+    if manifests and not read.pods and not read.left_out:
         click.echo(f"note: no workload in {', '.join(manifests)}", err=True)
     if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
         click.echo(f"note: {SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB", err=True)
@@ -108,7 +108,8 @@ def read_snapshot(
     for key in (pod.key for pod in read.pods if pod.key in there):
         click.echo(f"note: pod {key} is already in the fleet; the manifest is ignored", err=True)
     pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
-    return Snapshot(nodes=nodes, running=observed.running, pending=pending, notes=observed.notes)
+    notes = (*observed.notes, *read.notes)
+    return Snapshot(nodes=nodes, running=observed.running, pending=pending, notes=notes, left_out=read.left_out)
 
 
 def note_skipped(nodes: Iterable[Node]) -> None:
@@ -134,15 +135,16 @@ def _observed(fleet: str | None, unit_mib: int | None, gpu_models: Sequence[Mode
     return fleets.read(documents, share_unit_mib=unit_mib, gpu_models=gpu_models), unit_mib
 
 
-def _skipped(objects: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each kind of object that was left out, with the first of it as examples."""
-    by_kind: dict[str, list[str]] = {}
-    for each in objects:
-        by_kind.setdefault(each.partition(" ")[0], []).append(each)
-    for alike in by_kind.values():
+def _left_out(parts: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield a sentence for each kind of object that was left out and each reason, with the first of it as examples."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in parts:
+        groups.setdefault((each.object.partition(" ")[0], each.reason, each.resources), []).append(each.object)
+    for (_, reason, resources), alike in groups.items():
         more = len(alike) - _EXAMPLES
         rest = f" and {more} more" if more > 0 else ""
-        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: skipped, Tessera reads no pods from these kinds"
+        names = f" ({', '.join(resources)})" if resources else ""
+        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: not counted, {reason}{names}"
 
 
 def read_documents(path: str) -> tuple[Document, ...]:

@@ -21,7 +21,7 @@ from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_nam
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
 from tessera.cli.printing import ruled_table
-from tessera.core.cluster.snapshot import Assignment, Share, Snapshot
+from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
 
@@ -65,7 +65,7 @@ def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
         parts.append(_waiting(seen))
     if seen.warnings:
         parts.append(_warnings(seen.warnings))
-    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), _sum(seen))
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), _sum(seen, plan.left_out))
 
 
 def _warnings(warnings: Sequence[str]) -> Group:
@@ -296,7 +296,7 @@ def _waiting(seen: Fleet) -> Table:
     return table
 
 
-def _sum(seen: Fleet) -> Text:
+def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
     sums = totals(seen)
     asked = sums.placed + sums.waiting
     line = Text()
@@ -312,5 +312,16 @@ def _sum(seen: Fleet) -> Text:
         f"{counted(seen.skipped, 'node')} left out: GPUs not known" if seen.skipped else "",
         f"policy {clean(seen.policy)}",
         seen.proof,
+        _left_out(left_out),
     )
     return line.append("".join(f"; {part}" for part in parts if part))
+
+
+def _left_out(parts: Sequence[LeftOut]) -> str:
+    """Name what was left out although it names GPUs, and count what else was."""
+    named = list(dict.fromkeys(clean(each.object) for each in parts if each.resources))
+    others = sum(not each.resources for each in parts)
+    if not named:
+        return f"{counted(others, 'object')} without pods left out" if others else ""
+    listed = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+    return f"not counted: {listed}" + (f", and {counted(others, 'object')} without pods" if others else "")

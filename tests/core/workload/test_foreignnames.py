@@ -5,7 +5,7 @@ import pytest
 from builders.fleets import gpu, node
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.reasons import Reasons
-from tessera.core.workload.foreignnames import foreign_names
+from tessera.core.workload.foreignnames import foreign_names, names_foreign
 from tessera.core.workload.need import Ask, Form, Need
 
 MIB = "with the annotation tessera.dev/gpu-memory-unit: MiB"
@@ -47,6 +47,28 @@ def test_tesseras_own_names_and_those_of_other_devices_are_not_told() -> None:
     own = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "rdma/hca", "nvidia.com/gpumemory")
     assert foreign_names(Ask(resource=name) for name in own) == ()
     assert foreign_names([Ask(resource="gpu-memory", form=Form.NEED)]) == ()
+
+
+OTHERS = {
+    "amd.com/gpu": "AMD",
+    "gpu.intel.com/i915": "Intel",
+    "habana.ai/gaudi": "Intel",
+    "google.com/tpu": "Google's TPUs",
+    "aws.amazon.com/neuroncore": "AWS Neuron",
+    "huawei.com/Ascend910": "Huawei",
+}
+
+
+@pytest.mark.parametrize(("name", "owner"), OTHERS.items())
+def test_devices_that_are_not_nvidias_are_named_as_such(name: str, owner: str) -> None:
+    assert names_foreign(name)
+    want = f"{name} is a device of {owner}, and Tessera shares NVIDIA GPUs alone"
+    assert foreign_names([Ask(resource=name)]) == (want,)
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpus", "nvidia/gpu", "nvidia.com/GPU", "nvdia.com/gpu"])
+def test_a_name_near_a_known_one_is_asked_about(name: str) -> None:
+    assert foreign_names([Ask(resource=name)]) == (f"did you mean nvidia.com/gpu instead of {name}?",)
 
 
 def test_the_reason_for_waiting_says_so() -> None:

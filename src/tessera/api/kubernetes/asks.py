@@ -68,7 +68,10 @@ def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) 
         InvalidInput: a quantity that is none, a request above its limit, forms that exclude each other.
 
     """
-    resources = container.get("resources")
+    for misplaced in ("limits", "requests", "resource"):
+        if container.get(misplaced).given:
+            raise container.get(misplaced).refuse("it under resources", found=misplaced)
+    resources = container.get("resources").only("limits", "requests", "claims")
     amounts = quantities(resources)
     name = container.get("name").text()
     limits, counts = resources.get("limits"), _extended(resources)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.core.cluster.snapshot import Share
+from tessera.core.cluster.snapshot import LeftOut, Share
 from tessera.core.packing.exact import Bound
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 
@@ -79,6 +79,15 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     optimal: bool | None = None
 
 
+class LeftOutDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of the manifests, or a part of it, that no pod was read from."""
+
+    object: str
+    reason: str
+    resources: tuple[str, ...]
+    """GPU resources that it names."""
+
+
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The whole plan; keys are stable, new ones may be added."""
 
@@ -92,6 +101,8 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be seen of the cluster, or was left out."""
     skipped: tuple[str, ...] = ()
     """Nodes whose GPUs are not known; the warnings say why."""
+    left_out: tuple[LeftOutDocument, ...] = ()
+    """Manifests, or parts of them, whose pods are not in this plan."""
 
 
 def document(plan: Plan) -> PlanDocument:
@@ -113,6 +124,7 @@ def document(plan: Plan) -> PlanDocument:
         warnings=plan.warnings,
         notes=plan.notes,
         skipped=plan.skipped,
+        left_out=tuple(map(_left_out, plan.left_out)),
     )
 
 
@@ -150,6 +162,10 @@ def _device(share: Share, *, guessed: bool) -> DeviceDocument:
         start=share.start,
         guessed=guessed,
     )
+
+
+def _left_out(part: LeftOut) -> LeftOutDocument:
+    return LeftOutDocument(object=part.object, reason=part.reason, resources=part.resources)
 
 
 def _layout(layout: GpuLayout) -> LayoutDocument:

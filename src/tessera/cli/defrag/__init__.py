@@ -157,7 +157,7 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     if given["for"]:
         unit = min((each.unit_mib for each in cluster.nodes), default=1024)
         documents = [document for path in given["for"] for document in read_documents(path)]
-        found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit).pods
+        found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit, nodes=cluster.snapshot.nodes).pods
     elif given["resource"]:
         found = _described(cluster, given)
     else:

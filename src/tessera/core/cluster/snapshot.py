@@ -8,7 +8,7 @@ from tessera.core.gpu.gpumodels import GpuModel
 from tessera.core.gpu.sharing import AUTO, Device, Mode, Option, Sharing, devices, options
 from tessera.core.workload.need import Ask, Isolation, Pod, PodKey
 
-__all__ = ["Assignment", "Gpu", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
+__all__ = ["Assignment", "Gpu", "LeftOut", "Node", "NodeName", "Running", "Share", "Snapshot", "Taint"]
 
 NodeName = NewType("NodeName", str)
 
@@ -126,6 +126,16 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nobody recorded its devices: some of its node that fit are taken for them."""
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of a manifest, or a part of it, that no pod was read from."""
+
+    object: str
+    """`Kind name` or `Kind namespace/name`, or its place where it has no name."""
+    reason: str
+    resources: tuple[str, ...] = ()
+    """GPU resources that it names, which may be asked for all the same."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan is made from. Saved to a file it is a bug report, a regression test and a demo."""
 
@@ -135,3 +145,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """In order of arrival."""
     notes: tuple[str, ...] = ()
     """What the observer could not see and how it filled that in, or what it left out; one sentence each."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Objects of manifests, or parts of them, whose pods are not among these."""

@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.core.cluster.guesses import Guess, GuessCause, guesses
 from tessera.core.cluster.occupancy import Holding, Occupancy, occupancy
-from tessera.core.cluster.snapshot import Assignment, Gpu, NodeName, Running, Snapshot
+from tessera.core.cluster.snapshot import Assignment, Gpu, LeftOut, NodeName, Running, Snapshot
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.exact import Bound, assign
@@ -98,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the observer of the snapshot could not see, or left out."""
     skipped: tuple[NodeName, ...] = ()
     """Nodes whose GPUs are not known, so that nothing is planned on them; the warnings say why."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Objects of the manifests, or parts of them, that no pod was read from."""
     bound: Bound | None = None
     """Set by the exact solver."""
 
@@ -149,6 +151,7 @@ def plan(
         ),
         notes=snapshot.notes,
         skipped=tuple(node.name for node in skipped),
+        left_out=snapshot.left_out,
         bound=bound,
     )
 

@@ -1,5 +1,6 @@
 """Names by which pods ask other systems for parts of GPUs: whose they are, and how Tessera is asked for the same."""
 
+import difflib
 import re
 from collections.abc import Iterable
 
@@ -7,7 +8,7 @@ import msgspec
 
 from tessera.core.workload.need import Ask, Form
 
-__all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names"]
+__all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names", "names_foreign"]
 
 CLAIM = "resource.k8s.io/"
 """Prefix under which a claim for dynamically allocated devices is kept as an ask."""
@@ -22,7 +23,8 @@ class _Foreign(msgspec.Struct, frozen=True):
     pattern: str
     owner: str
     instead: str
-    """Tessera's form for the same; `{count}` is the number asked for, where the unit is the same."""
+    """Tessera's form for the same, empty where it shares no such device; `{count}` is the number asked for, where the
+    unit is the same."""
 
 
 _MIB = "tessera.dev/gpu-memory: {count} with the annotation tessera.dev/gpu-memory-unit: MiB"
@@ -50,19 +52,41 @@ _FOREIGN = (
     _Foreign(r"tencent\.com/vcuda-.*", "gpu-manager", _PART),
     _Foreign(r"mig\.das\.com/.*", "InstaSlice", "nvidia.com/mig-PROFILE"),
     *(_Foreign(re.escape(name), "KAI", _PART) for name in FRACTION_ANNOTATIONS),
+    _Foreign(r"amd\.com/.*", "AMD", ""),
+    _Foreign(r"(gpu\.intel\.com|habana\.ai)/.*", "Intel", ""),
+    _Foreign(r"google\.com/tpu", "Google's TPUs", ""),
+    _Foreign(r"aws\.amazon\.com/neuron.*", "AWS Neuron", ""),
+    _Foreign(r"huawei\.com/[Aa]scend.*", "Huawei", ""),
     _Foreign(re.escape(CLAIM) + ".*", "dynamic resource allocation", "one of the forms of docs/requests.md"),
 )
 
 
+_KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
+_ALIKE = 0.83
+"""How alike a name is to one that Tessera knows, where it is told: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
+
+
+def names_foreign(resource: str) -> bool:
+    """Return whether a resource name belongs to another system that gives GPUs or other accelerators."""
+    return _owner(resource) is not None
+
+
 def foreign_names(asks: Iterable[Ask]) -> tuple[str, ...]:
-    """Return a sentence, without full stop, for each name among the asks that belongs to another system."""
+    """Return a sentence, without full stop, for each name asked for that is another system's or looks misspelled."""
     sentences = (_replacement(ask) for ask in asks if ask.form is Form.EXACT)
     return tuple(dict.fromkeys(text for text in sentences if text))
 
 
+def _owner(resource: str) -> _Foreign | None:
+    return next((each for each in _FOREIGN if re.fullmatch(each.pattern, resource)), None)
+
+
 def _replacement(ask: Ask) -> str:
-    found = next((each for each in _FOREIGN if re.fullmatch(each.pattern, ask.resource)), None)
+    found = _owner(ask.resource)
     if found is None:
-        return ""
+        near = () if ask.resource in _KNOWN else difflib.get_close_matches(ask.resource.lower(), _KNOWN, 1, _ALIKE)
+        return f"did you mean {near[0]} instead of {ask.resource}?" if near else ""
+    if not found.instead:
+        return f"{ask.resource} is a device of {found.owner}, and Tessera shares NVIDIA GPUs alone"
     instead = found.instead.format(count=ask.count)
     return f"{ask.resource} is a name of {found.owner}, which Tessera does not read: ask for {instead}"

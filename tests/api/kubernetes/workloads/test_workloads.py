@@ -2,13 +2,17 @@
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.fleets import node
 from builders.manifests import pods_of
 from tessera.api import documents
 from tessera.api.kubernetes import workloads
+from tessera.core.cluster.snapshot import Taint
+from tessera.core.packing.fit.admission import refusal
 from tessera.errors import InvalidInput
 
 
@@ -104,11 +108,68 @@ def test_the_controller_of_a_pod_is_its_owner() -> None:
     assert pods_of(text).pods[0].owner == "ReplicaSet/default/web"
 
 
-def test_other_kinds_are_named_as_skipped() -> None:
+def test_what_runs_no_pods_is_left_out() -> None:
     got = pods_of(
-        "kind: Service\nmetadata: {name: web}\n---\nkind: Job2\nmetadata: {name: c, namespace: n}\n---\nkind: '?'\n"
+        "kind: Service\nmetadata: {name: web}\n---\napiVersion: example.com/v1\nkind: Job2\n"
+        "metadata: {name: c, namespace: n}\n---\napiVersion: example.com/v1\nkind: '?'\n"
     )
-    assert (got.pods, got.skipped) == ((), ("Service web", "Job2 n/c", "pods.yaml, document 3, line 7"))
+    unknown = "Tessera does not know this kind, and there is no pod in it"
+    assert got.pods == ()
+    assert [(each.object, each.reason) for each in got.left_out] == [
+        ("Service web", "runs no pods"),
+        ("Job2 n/c", unknown),
+        ("pods.yaml, document 3, line 8", unknown),
+    ]
+
+
+def test_what_another_object_has_made_is_counted_once() -> None:
+    """As in `kubectl get deployments,replicasets,pods`; the maker that is elsewhere takes nothing away."""
+
+    def owned(kind: str, name: str) -> str:
+        return f"ownerReferences: [{{kind: {kind}, name: {name}, controller: true}}]"
+
+    deployment = workload("Deployment", spec="replicas: 2")
+    replica_set = workload("ReplicaSet", "web-1").replace("name: web-1", f"name: web-1, {owned('Deployment', 'web')}")
+    pod = (
+        f"kind: Pod\nmetadata: {{name: web-1-x, {owned('ReplicaSet', 'web-1')}}}\nspec: {{containers: [{{name: m}}]}}\n"
+    )
+    got = pods_of(f"{pod}---\n{replica_set}---\n{deployment}")
+    assert [each.key for each in got.pods] == ["default/web-0", "default/web-1"]
+    assert [(each.object, each.reason) for each in got.left_out] == [
+        ("Pod web-1-x", "made by ReplicaSet web-1, which is counted"),
+        ("ReplicaSet web-1", "made by Deployment web, which is counted"),
+    ]
+    assert [each.key for each in pods_of(f"{pod}---\n{replica_set}").pods] == ["default/web-1-0"]
+    assert [each.key for each in pods_of(pod).pods] == ["default/web-1-x"]
+
+
+def test_a_kind_of_another_group_is_another_kind() -> None:
+    text = workload("Deployment").replace("kind", "apiVersion: example.com/v1\nkind", 1)
+    assert "Tessera does not know this kind; 1 pod counted" in pods_of(text).notes[0]
+
+
+def test_workloads_of_one_name_and_two_kinds_are_told_apart() -> None:
+    text = f"{workload('Job')}---\n{workload('Deployment')}"
+    assert [pod.key for pod in pods_of(text).pods] == ["default/web-0", "default/web-deployment-0"]
+
+
+def test_names_to_be_generated_are_numbered() -> None:
+    text = workload("Job").replace("name: web", "generateName: web-")
+    assert [pod.key for pod in pods_of(f"{text}---\n{text}").pods] == ["default/web-0-0", "default/web-1-0"]
+
+
+def test_a_daemon_runs_on_each_node_that_admits_it() -> None:
+    """A cordon does not keep it off, a taint does."""
+    text = workload("DaemonSet")
+    plain, tainted = node("a"), msgspec.structs.replace(node("b"), taints=(Taint(key="t", effect="NoSchedule"),))
+    cordoned = msgspec.structs.replace(node("c"), unschedulable=True)
+    got = workloads.read(documents.read("pods.yaml", text), nodes=(plain, tainted, cordoned))
+    assert [pod.key for pod in got.pods] == ["default/web-a", "default/web-c"]
+    for pod, own, other in zip(got.pods, (plain, cordoned), (cordoned, plain), strict=True):
+        assert refusal(pod.need, own) is None
+        assert refusal(pod.need, other) is not None
+    got = workloads.read(documents.read("pods.yaml", text), nodes=(tainted,))
+    assert (got.pods, got.notes) == ((), ("DaemonSet web: no node admits its pods, so none is planned",))
 
 
 def test_constraints_that_are_not_considered_are_noted() -> None:
@@ -159,7 +220,18 @@ def test_the_global_default_priority_is_for_pods_without_a_class() -> None:
 
 BAD_DOCUMENTS = {
     "a document that is a list": ("- a\n", "pods.yaml, document 1, line 1: a list; expected an object with"),
-    "an object without kind": ("a: 1\n", "pods.yaml, document 1, line 1: kind: nothing; expected a text"),
+    "limits outside of resources": (
+        "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, limits: {nvidia.com/gpu: 1}}]}\n",
+        "spec.containers[0].limits: limits; expected it under resources",
+    ),
+    "a misspelled field of resources": (
+        "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, resources: {limit: {nvidia.com/gpu: 1}}}]}\n",
+        "resources.limit: an unknown field; expected a known one; hint: limits, requests, claims",
+    ),
+    "a placeholder of a template": (
+        workload("Deployment", spec="replicas: '{{ .Values.replicas }}'"),
+        "hint: a value; what stands there is a template's, so pass what `helm template`",
+    ),
     "a list in a list": ("kind: List\nitems:\n- {kind: List, items: []}\n", "line 3: items[0]: a list in a list"),
     "no name": ("kind: Pod\n", "document 1, line 1: Pod: metadata.name: nothing; expected a text"),
     "a name Kubernetes refuses": (

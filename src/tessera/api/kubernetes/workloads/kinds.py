@@ -1,0 +1,478 @@
+"""The kinds that Tessera reads pods from: where in an object its pods are described, and how many they are.
+
+A row says which API group and kind, its parts, and in words what docs/workloads.md shows. Versions of one kind agree in
+these fields. Sources: the API types of the projects named at each row.
+"""
+
+import msgspec
+
+from tessera.api.kubernetes.workloads.counting import Enabled, Factor, Group, KnativeScale, Parallel, Replicas, Unless
+from tessera.api.kubernetes.workloads.shapes import (
+    Shape,
+    bare_spec,
+    dynamo_service,
+    engine_worker,
+    nim,
+    predictor,
+    spark,
+    template,
+    trainer,
+    trainer_nodes,
+    vllm_runtime,
+    workflow_step,
+)
+
+__all__ = ["KINDS", "NO_PODS", "TEMPLATES", "Kind", "Part", "runs_no_pods"]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal pods of an object."""
+
+    at: str
+    """The path to what describes them."""
+    shape: Shape = template
+    times: tuple[Factor, ...] = ()
+    word: str = ""
+    """What stands in their names beside the object's, and what wildcards of the path add."""
+    annotations: str = ""
+    """The path to the annotations that the pods get, where the part has none of its own."""
+    required: bool = False
+    """Whether an object without this part is refused."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of workload."""
+
+    group: str
+    names: tuple[str, ...]
+    parts: tuple[Part, ...]
+    counted: str
+    """How many pods it stands for, in words."""
+    first: str = ""
+    """The path to the number of the first pod."""
+    daemon: bool = False
+    """Whether a pod runs on each node that admits it."""
+    note: str = ""
+    """What is always worth knowing about its count."""
+
+
+def _one(at: str, *times: Factor, word: str = "") -> Part:
+    return Part(at=at, times=times, word=word, required=not word)
+
+
+def _group(at: str, replicas: str, *times: Factor, leader: str = "leaderTemplate", word: str = "") -> tuple[Part, ...]:
+    """Return the parts of groups of a leader and workers. Source: kubernetes-sigs/lws `api/leaderworkerset/v1`."""
+    number = Replicas(path=replicas)
+    return (
+        Part(at=f"{at}.{leader}", times=(number, *times), word=f"{word}leader"),
+        Part(
+            at=f"{at}.workerTemplate",
+            times=(number, *times, Group(path=f"{at}.size", leader=f"{at}.{leader}")),
+            word=f"{word}worker",
+        ),
+    )
+
+
+def _ray(at: str, *times: Factor) -> tuple[Part, ...]:
+    """Return the parts of a Ray cluster. Source: ray-project/kuberay `GetWorkerGroupDesiredReplicas`."""
+    each = f"{at}.workerGroupSpecs[]"
+    replicas = Replicas(
+        path=f"{each}.replicas",
+        default=0,
+        least=f"{each}.minReplicas",
+        most=f"{each}.maxReplicas",
+        scaled=f"{at}.enableInTreeAutoscaling",
+    )
+    running: tuple[Factor, ...] = (*times, Unless(path=f"{at}.suspend"))
+    return (
+        Part(at=f"{at}.headGroupSpec.template", times=running, word="head"),
+        Part(
+            at=f"{each}.template",
+            times=(*running, Unless(path=f"{each}.suspend"), replicas, Group(path=f"{each}.numOfHosts")),
+        ),
+    )
+
+
+def _replica_specs(kind: str, field: str) -> Kind:
+    """Return a kind of Kubeflow's training operator. Source: kubeflow/training-operator `pkg/apis/kubeflow.org/v1`."""
+    each = f"spec.{field}{{}}"
+    times = (
+        Unless(path="spec.runPolicy.suspend"),
+        Replicas(
+            path=f"{each}.replicas",
+        ),
+    )
+    return Kind(
+        group="kubeflow.org",
+        names=(kind,),
+        parts=(Part(at=f"{each}.template", times=times),),
+        counted=f"`{field}.*.replicas`",
+    )
+
+
+def _component(at: str, *, word: str) -> tuple[Part, ...]:
+    """Return the parts of a component of a KServe InferenceService."""
+    number = Replicas(path=f"{at}.minReplicas", most=f"{at}.maxReplicas", from_zero=True)
+    return (
+        Part(at=at, shape=predictor, times=(number,), word=word, annotations="metadata.annotations"),
+        Part(
+            at=f"{at}.workerSpec",
+            shape=engine_worker,
+            times=(number, Group(path=f"{at}.workerSpec.pipelineParallelSize", leader=at)),
+            word=f"{word}-worker",
+            annotations="metadata.annotations",
+        ),
+    )
+
+
+def _llm(at: str, word: str) -> tuple[Part, ...]:
+    """Return the parts of a workload of an LLMInferenceService.
+
+    Source: kserve/kserve `pkg/apis/serving/v1alpha2/llm_inference_service_types_func.go` (`GetSize`).
+    """
+    number = Replicas(
+        path=f"{at}.replicas", least=f"{at}.scaling.minReplicas", most=f"{at}.scaling.maxReplicas", lowest=1
+    )
+    size = Group(
+        path=f"{at}.parallelism.data",
+        over=f"{at}.parallelism.dataLocal",
+        otherwise=f"{at}.parallelism.pipeline",
+        leader=f"{at}.template",
+    )
+    annotations = f"{at}.annotations"
+    return (
+        Part(at=f"{at}.template", shape=bare_spec, times=(number,), word=word, annotations=annotations),
+        Part(at=f"{at}.worker", shape=bare_spec, times=(number, size), word=f"{word}-worker", annotations=annotations),
+    )
+
+
+def _nim(at: str, *times: Factor) -> Part:
+    """Return the pods of a NIMService. Source: NVIDIA/k8s-nim-operator `api/apps/v1alpha1/nimservice_types.go`."""
+    number = Replicas(
+        path=f"{at}.replicas",
+        least=f"{at}.scale.hpa.minReplicas",
+        most=f"{at}.scale.hpa.maxReplicas",
+        lowest=1,
+        bounded=f"{at}.scale.enabled",
+    )
+    size = Group(path=f"{at}.multiNode.parallelism.pipeline")
+    return Part(at=at, shape=nim, times=(*times, number, size), annotations=f"{at}.annotations")
+
+
+_SPEC_REPLICAS = Replicas(path="spec.replicas")
+_TEMPLATE = _one("spec.template", _SPEC_REPLICAS)
+
+KINDS = (
+    Kind(group="apps", names=("Deployment", "ReplicaSet"), parts=(_TEMPLATE,), counted="`replicas`"),
+    Kind(group="", names=("ReplicationController",), parts=(_TEMPLATE,), counted="`replicas`"),
+    Kind(
+        group="apps",
+        names=("StatefulSet",),
+        parts=(_TEMPLATE,),
+        counted="`replicas`, numbered from `ordinals.start`",
+        first="spec.ordinals.start",
+    ),
+    Kind(
+        group="apps",
+        names=("DaemonSet",),
+        parts=(_one("spec.template"),),
+        counted="one on each node of the fleet that admits it",
+        daemon=True,
+    ),
+    Kind(
+        group="batch",
+        names=("Job",),
+        parts=(_one("spec.template", Parallel(path="spec")),),
+        counted="`parallelism`, at most `completions`",
+    ),
+    Kind(
+        group="batch",
+        names=("CronJob",),
+        parts=(
+            _one("spec.jobTemplate.spec.template", Unless(path="spec.suspend"), Parallel(path="spec.jobTemplate.spec")),
+        ),
+        counted="those of one run",
+    ),
+    Kind(
+        group="jobset.x-k8s.io",
+        names=("JobSet",),
+        parts=(
+            Part(
+                at="spec.replicatedJobs[].template.spec.template",
+                times=(
+                    Unless(path="spec.suspend"),
+                    Replicas(path="spec.replicatedJobs[].replicas"),
+                    Parallel(path="spec.replicatedJobs[].template.spec"),
+                ),
+            ),
+        ),
+        counted="of each of `replicatedJobs`, `replicas` times the pods of its Job",
+    ),
+    Kind(
+        group="leaderworkerset.x-k8s.io",
+        names=("LeaderWorkerSet",),
+        parts=_group("spec.leaderWorkerTemplate", "spec.replicas"),
+        counted="`replicas` groups of `size`, one of them the leader",
+    ),
+    Kind(
+        group="ray.io",
+        names=("RayCluster",),
+        parts=_ray("spec"),
+        counted="the head, and of each worker group "
+        "`replicas` (from `minReplicas` to `maxReplicas`) times `numOfHosts`",
+    ),
+    Kind(
+        group="ray.io",
+        names=("RayJob",),
+        parts=(
+            *_ray("spec.rayClusterSpec", Unless(path="spec.suspend")),
+            Part(at="spec.submitterPodTemplate", times=(Unless(path="spec.suspend"),), word="submitter"),
+        ),
+        counted="those of `rayClusterSpec`, and the submitter that it describes",
+    ),
+    Kind(
+        group="ray.io",
+        names=("RayService",),
+        parts=_ray("spec.rayClusterConfig", Unless(path="spec.suspend")),
+        counted="those of `rayClusterConfig`; an upgrade needs them twice",
+    ),
+    Kind(
+        group="ray.io",
+        names=("RayCronJob",),
+        parts=_ray("spec.jobTemplate.rayClusterSpec", Unless(path="spec.suspend")),
+        counted="those of one run",
+    ),
+    Kind(
+        group="serving.kserve.io",
+        names=("InferenceService",),
+        parts=(
+            *_component("spec.predictor", word="predictor"),
+            *_component("spec.transformer", word="transformer"),
+            *_component("spec.explainer", word="explainer"),
+        ),
+        counted="`minReplicas` of predictor, transformer and explainer, at least one; with `workerSpec` "
+        "`pipelineParallelSize` nodes each",
+    ),
+    Kind(
+        group="serving.kserve.io",
+        names=("LLMInferenceService",),
+        parts=(*_llm("spec", "main"), *_llm("spec.prefill", "prefill")),
+        counted="`replicas` of the main workload and of `prefill`; with `worker` groups of `data` / `dataLocal` "
+        "or `pipeline`",
+    ),
+    Kind(
+        group="serving.knative.dev",
+        names=("Service", "Configuration"),
+        parts=(_one("spec.template", KnativeScale(path="spec.template")),),
+        counted="`min-scale` or `initial-scale`, at least one",
+    ),
+    _replica_specs("PyTorchJob", "pytorchReplicaSpecs"),
+    _replica_specs("TFJob", "tfReplicaSpecs"),
+    _replica_specs("MPIJob", "mpiReplicaSpecs"),
+    _replica_specs("XGBoostJob", "xgbReplicaSpecs"),
+    _replica_specs("PaddleJob", "paddleReplicaSpecs"),
+    _replica_specs("JAXJob", "jaxReplicaSpecs"),
+    _replica_specs("MXJob", "mxReplicaSpecs"),
+    Kind(group="kubeflow.org", names=("Notebook",), parts=(_one("spec.template"),), counted="one"),
+    Kind(
+        group="trainer.kubeflow.org",
+        names=("TrainJob",),
+        parts=(
+            Part(
+                at="spec.trainer",
+                shape=trainer,
+                times=(Unless(path="spec.suspend"), trainer_nodes),
+            ),
+        ),
+        counted="`trainer.numNodes` with `resourcesPerNode`, or as the runtime among the manifests says",
+    ),
+    Kind(
+        group="batch.volcano.sh",
+        names=("Job",),
+        parts=(Part(at="spec.tasks[].template", times=(Replicas(path="spec.tasks[].replicas"),)),),
+        counted="`tasks[].replicas`",
+    ),
+    Kind(
+        group="apps.nvidia.com",
+        names=("NIMService",),
+        parts=(_nim("spec"),),
+        counted="`replicas`, or `scale.hpa.minReplicas`, times `multiNode.parallelism.pipeline`",
+    ),
+    Kind(
+        group="apps.nvidia.com",
+        names=("NIMPipeline",),
+        parts=(_nim("spec.services[].spec", Enabled(path="spec.services[].enabled")),),
+        counted="those of each NIMService in `services` that is `enabled`",
+    ),
+    Kind(
+        group="nvidia.com",
+        names=("DynamoGraphDeployment",),
+        parts=(
+            Part(
+                at="spec.services{}",
+                shape=dynamo_service,
+                times=(
+                    Replicas(path="spec.services{}.replicas"),
+                    Group(path="spec.services{}.multinode.nodeCount"),
+                ),
+                annotations="spec.services{}.annotations",
+            ),
+            Part(
+                at="spec.components[].podTemplate",
+                times=(
+                    Replicas(path="spec.components[].replicas"),
+                    Group(path="spec.components[].multinode.nodeCount"),
+                ),
+            ),
+        ),
+        counted="of each service or component `replicas` times `multinode.nodeCount`",
+    ),
+    Kind(
+        group="production-stack.vllm.ai",
+        names=("VLLMRuntime",),
+        parts=(
+            Part(
+                at="spec.deploymentConfig",
+                shape=vllm_runtime,
+                times=(
+                    Replicas(
+                        path="spec.deploymentConfig.replicas",
+                        least="spec.autoscalingConfig.minReplicas",
+                        most="spec.autoscalingConfig.maxReplicas",
+                        lowest=1,
+                        bounded="spec.autoscalingConfig.enabled",
+                        from_zero=True,
+                    ),
+                ),
+                annotations="spec.deploymentConfig.podAnnotations",
+            ),
+        ),
+        counted="`deploymentConfig.replicas`, between the bounds of `autoscalingConfig`",
+    ),
+    Kind(
+        group="argoproj.io",
+        names=("Rollout",),
+        parts=(Part(at="spec.template", times=(_SPEC_REPLICAS,)),),
+        counted="`replicas`; a rollout in progress may run more",
+    ),
+    Kind(
+        group="argoproj.io",
+        names=("Workflow",),
+        parts=(Part(at="spec.templates[]", shape=workflow_step, times=(Unless(path="spec.suspend"),)),),
+        counted="one for each template that is a container or script",
+        note="each template is one pod; steps that run at once or several times are not told apart",
+    ),
+    Kind(
+        group="keda.sh",
+        names=("ScaledJob",),
+        parts=(_one("spec.jobTargetRef.template", Parallel(path="spec.jobTargetRef")),),
+        counted="those of one Job",
+        note="one Job is planned; KEDA starts up to `maxReplicaCount`",
+    ),
+    Kind(
+        group="orchestration.aibrix.ai",
+        names=("StormService",),
+        parts=(
+            Part(
+                at="spec.template.spec.roles[].template",
+                times=(
+                    _SPEC_REPLICAS,
+                    Replicas(path="spec.template.spec.roles[].replicas"),
+                    Group(path="spec.template.spec.roles[].podGroupSize"),
+                ),
+            ),
+        ),
+        counted="`replicas` times `roles[].replicas` times `podGroupSize`",
+    ),
+    Kind(
+        group="orchestration.aibrix.ai",
+        names=("RayClusterFleet",),
+        parts=_ray("spec.template.spec", _SPEC_REPLICAS),
+        counted="`replicas` times the pods of a RayCluster",
+    ),
+    Kind(
+        group="inference.llmaz.io",
+        names=("Service",),
+        parts=_group("spec.workloadTemplate", "spec.replicas"),
+        counted="`replicas` groups of `workloadTemplate.size`",
+    ),
+    Kind(
+        group="sagemaker.amazonaws.com",
+        names=("HyperPodPyTorchJob",),
+        parts=(Part(at="spec.replicaSpecs[].template", times=(Replicas(path="spec.replicaSpecs[].replicas"),)),),
+        counted="`replicaSpecs[].replicas`",
+    ),
+    Kind(
+        group="sparkoperator.k8s.io",
+        names=("SparkApplication",),
+        parts=(
+            Part(at="spec.driver", shape=spark, word="driver", annotations="spec.driver.annotations"),
+            Part(
+                at="spec.executor",
+                shape=spark,
+                times=(
+                    Replicas(
+                        path="spec.executor.instances",
+                        least="spec.dynamicAllocation.minExecutors",
+                        most="spec.dynamicAllocation.maxExecutors",
+                        bounded="spec.dynamicAllocation.enabled",
+                    ),
+                ),
+                word="executor",
+                annotations="spec.executor.annotations",
+            ),
+        ),
+        counted="the driver and `executor.instances`, between the bounds of `dynamicAllocation`; memory is not read",
+    ),
+    Kind(
+        group="kaito.sh",
+        names=("Workspace",),
+        parts=(Part(at="inference.template", times=(Replicas(path="resource.count"),)),),
+        counted="`resource.count` with `inference.template`; a preset names no GPUs",
+    ),
+)
+"""One row for each kind, in the order in which docs/workloads.md shows them."""
+
+TEMPLATES = {
+    ("", "PodTemplate"): "ProvisioningRequests and others that name it",
+    ("serving.kserve.io", "ServingRuntime"): "InferenceServices",
+    ("serving.kserve.io", "ClusterServingRuntime"): "InferenceServices",
+    ("serving.kserve.io", "LLMInferenceServiceConfig"): "LLMInferenceServices",
+    ("ome.io", "ServingRuntime"): "InferenceServices",
+    ("ome.io", "ClusterServingRuntime"): "InferenceServices",
+    ("trainer.kubeflow.org", "TrainingRuntime"): "TrainJobs",
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): "TrainJobs",
+    ("inference.llmaz.io", "BackendRuntime"): "Playgrounds",
+    ("llmaz.io", "OpenModel"): "Playgrounds",
+    ("argoproj.io", "WorkflowTemplate"): "Workflows",
+    ("argoproj.io", "ClusterWorkflowTemplate"): "Workflows",
+    ("flow.volcano.sh", "JobTemplate"): "JobFlows",
+    ("operators.coreos.com", "ClusterServiceVersion"): "the Operator Lifecycle Manager",
+    ("template.openshift.io", "Template"): "what `oc process` prints",
+    ("apps.nvidia.com", "NIMCache"): "NIMServices",
+}
+"""Kinds that describe pods which only others run, and who runs them."""
+
+NO_PODS = frozenset(
+    {
+        *("", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io"),
+        *("scheduling.k8s.io", "storage.k8s.io", "apiextensions.k8s.io", "admissionregistration.k8s.io"),
+        *("resource.k8s.io", "node.k8s.io", "coordination.k8s.io", "kueue.x-k8s.io", "karpenter.sh"),
+        *("karpenter.k8s.aws", "karpenter.azure.com", "cloud.google.com", "gateway.networking.k8s.io"),
+        *("monitoring.coreos.com", "tessera.dev", "resource.nvidia.com", "kind.x-k8s.io", "autoscaling.x-k8s.io"),
+        *(
+            "scheduling.volcano.sh",
+            "scheduling.run.ai",
+            "kustomize.config.k8s.io",
+            "keda.sh",
+            "inference.networking.x-k8s.io",
+        ),
+        "inference.networking.k8s.io",
+    }
+)
+"""API groups whose other kinds run no pods."""
+
+
+def runs_no_pods(group: str, kind: str) -> bool:
+    """Return whether objects of a kind are known to run no pods."""
+    return group in NO_PODS and (group, kind) != ("", "")

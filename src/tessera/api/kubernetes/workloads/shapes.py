@@ -1,0 +1,227 @@
+"""A part of an object as a Pod: what a pod template, a bare pod spec, a container or mere `resources` say of one.
+
+A shape returns None where the part makes no pod. What it returns is composed of the document's own fields, so that
+errors name their places.
+"""
+
+from collections.abc import Callable, Iterable
+
+from tessera.api.fields import Field, composed
+from tessera.api.kubernetes.workloads.counting import Place
+from tessera.core.gpu.sharing import GPU_RESOURCE
+
+__all__ = [
+    "Shape",
+    "bare_spec",
+    "dynamo_service",
+    "engine_worker",
+    "nim",
+    "predictor",
+    "spark",
+    "template",
+    "trainer",
+    "trainer_nodes",
+    "vllm_runtime",
+    "workflow_step",
+]
+
+Shape = Callable[[Place, Field], Field | None]
+"""Takes a part and the annotations its pods get, which are missing where the part has its own."""
+
+_FRAMEWORKS = (
+    *("model", "sklearn", "xgboost", "tensorflow", "pytorch", "triton", "onnx", "huggingface", "pmml", "lightgbm"),
+    *("paddle", "art", "alibi"),
+)
+"""Source: kserve/kserve `pkg/apis/serving/v1beta1/predictor.go`, `explainer.go`."""
+_SELECTION = ("nodeSelector", "affinity", "tolerations", "nodeName", "priorityClassName", "topologySpreadConstraints")
+
+
+def template(place: Place, annotations: Field) -> Field | None:
+    """Read a pod template."""
+    del annotations
+    return place.field if place.field.given else None
+
+
+def bare_spec(place: Place, annotations: Field) -> Field | None:
+    """Read a pod spec that stands without metadata."""
+    return _pod(place.field, annotations) if place.field.given else None
+
+
+def predictor(place: Place, annotations: Field) -> Field | None:
+    """Read a component of a KServe InferenceService: its containers, and one for the framework it names.
+
+    In a service of several nodes the GPUs that a container leaves out are those of `tensorParallelSize`. Source:
+    kserve/kserve `pkg/controller/v1beta1/inferenceservice/components/predictor.go` (`computeRayNodeAndGPUs`).
+    """
+    field = place.field
+    if not field.given:
+        return None
+    containers = [*field.get("containers").elements()]
+    for name in _FRAMEWORKS:
+        if field.get(name).given:
+            resources = field.get(name, "resources")
+            resources = resources if resources.given else _runtime_resources(place, field.get(name))
+            if field.get("workerSpec").given:
+                resources = _with_gpus(resources, field.get("workerSpec"))
+            containers.append(_container(field.get(name), resources, name))
+    return _of_containers(field, containers, field, annotations) if containers else None
+
+
+def _runtime_resources(place: Place, model: Field) -> Field:
+    """Return the resources of the ServingRuntime that a model names; a note says where it is not at hand."""
+    runtime = model.get("runtime").text("")
+    for kind in ("ServingRuntime", "ClusterServingRuntime"):
+        if (kind, runtime) in place.others:
+            containers = place.others[kind, runtime].get("spec", "containers").elements()
+            return next((each.get("resources") for each in containers), model.get("resources"))
+    which = f"the runtime {runtime}, which is not among the manifests" if runtime else "the runtime that KServe chooses"
+    place.notes.append(f"its resources are those of {which}, so GPUs of it are not counted")
+    return model.get("resources")
+
+
+def engine_worker(place: Place, annotations: Field) -> Field | None:
+    """Read the `workerSpec` of a KServe InferenceService."""
+    field = place.field
+    if not field.given:
+        return None
+    containers = [
+        composed(each, {**dict(each.members()), "resources": _with_gpus(each.get("resources"), field)})
+        for each in field.get("containers").elements()
+    ]
+    return _of_containers(
+        field,
+        containers or [_container(field, _with_gpus(field.get("resources"), field), "worker")],
+        field,
+        annotations,
+    )
+
+
+def _with_gpus(resources: Field, sizes: Field) -> Field:
+    """Return resources with the GPUs of tensor parallelism, where they name none."""
+    if any("/" in name for name, _ in resources.get("limits").members()):
+        return resources
+    size = sizes.get("tensorParallelSize")
+    gpus = size if size.given else Field(sizes.document, 1, sizes.path, root=sizes.root, label=sizes.label)
+    limits = composed(resources, {**dict(resources.get("limits").members()), GPU_RESOURCE: gpus})
+    return composed(resources, {"requests": resources.get("requests"), "limits": limits})
+
+
+def nim(place: Place, annotations: Field) -> Field | None:
+    """Read the spec of a NIMService: one container, and sidecars."""
+    spec = place.field
+    claims = [_named(each, each, "nim") for each in spec.get("draResources").elements()]
+    containers = [_container(spec, spec.get("resources"), "main"), *spec.get("sidecarContainers").elements()]
+    return _of_containers(spec, containers, spec, annotations, {"resourceClaims": composed(spec, claims)})
+
+
+def trainer(place: Place, annotations: Field) -> Field | None:
+    """Read the trainer of a TrainJob: one container a node, as it says or else as its runtime does."""
+    field = place.field
+    if field.get("resourcesPerNode").given:
+        return _of_containers(field, [_container(field, field.get("resourcesPerNode"), "node")], field, annotations)
+    runtime = _training_runtime(place)
+    if runtime is None:
+        name = place.root.get("spec", "runtimeRef", "name").text("")
+        place.notes.append(f"its pods are those of the runtime {name}, which is not among the manifests")
+        return None
+    jobs = [*runtime.get("spec", "template", "spec", "replicatedJobs").elements()]
+    node = next((each for each in jobs if each.get("name").value == "node"), None)
+    return node.get("template", "spec", "template") if node else None
+
+
+def trainer_nodes(place: Place) -> int:
+    """Return the nodes of a TrainJob, its own number or else its runtime's."""
+    number, runtime = place.at("spec.trainer.numNodes"), _training_runtime(place)
+    if runtime is not None and not number.given:
+        number = runtime.get("spec", "mlPolicy", "numNodes")
+    return number.integer(1)
+
+
+def _training_runtime(place: Place) -> Field | None:
+    """Source: kubeflow/trainer `pkg/apis/trainer/v1alpha1/trainjob_types.go` (`RuntimeRef`)."""
+    reference = place.root.get("spec", "runtimeRef")
+    return place.others.get((reference.get("kind").text("ClusterTrainingRuntime"), reference.get("name").text("")))
+
+
+def vllm_runtime(place: Place, annotations: Field) -> Field | None:
+    """Read `deploymentConfig` of a VLLMRuntime.
+
+    Source: vllm-project/production-stack `operator/internal/controller/vllmruntime_controller.go`.
+    """
+    field = place.field
+    resources = field.get("resources")
+    container = _container(field, _limits(resources, resources.get("gpuType").text(GPU_RESOURCE)), "vllm")
+    return _of_containers(field, [container], field, annotations, {"tolerations": field.get("toleration")})
+
+
+def dynamo_service(place: Place, annotations: Field) -> Field | None:
+    """Read a service of a DynamoGraphDeployment: `resources` with `gpu`, and pod fields in `extraPodSpec`."""
+    field, extra = place.field, place.field.get("extraPodSpec")
+    resources = field.get("resources")
+    limits = _limits(resources.get("limits"), resources.get("limits", "gpuType").text(GPU_RESOURCE))
+    own = (
+        composed(resources, {"limits": limits.get("limits")})
+        if resources.given
+        else extra.get("mainContainer", "resources")
+    )
+    containers = [_container(field, own, "main"), *extra.get("containers").elements()]
+    return _of_containers(field, containers, extra, annotations)
+
+
+def spark(place: Place, annotations: Field) -> Field | None:
+    """Read the driver or executor of a SparkApplication: `gpu` with `name` and `quantity`, and `cores`.
+
+    Memory is in Spark's words, with an overhead of Spark's, and is not read.
+    """
+    field = place.field
+    if not field.given:
+        return None
+    limits = {"cpu": field.get("cores")}
+    if field.get("gpu").given:
+        limits[field.get("gpu", "name").text()] = field.get("gpu", "quantity")
+    resources = composed(field, {"limits": composed(field, limits)})
+    return _of_containers(field, [_container(field, resources, "main")], field, annotations)
+
+
+def workflow_step(place: Place, annotations: Field) -> Field | None:
+    """Read a template of an Argo Workflow, where it is a pod and not a list of steps."""
+    field, spec = place.field, place.root.get("spec")
+    main = [field.get(name) for name in ("container", "script") if field.get(name).given]
+    main = [composed(each, {**dict(each.members()), "name": _text(each, "main")}) for each in main]
+    containers = [*main, *field.get("containerSet", "containers").elements()]
+    if not containers:
+        return None
+    selection = {name: field.get(name) if field.get(name).given else spec.get(name) for name in _SELECTION}
+    more = {"initContainers": field.get("initContainers")}
+    return _of_containers(field, containers, composed(field, selection), annotations, more)
+
+
+def _limits(amounts: Field, gpu_name: str) -> Field:
+    """Return `resources` from amounts by the short names `cpu`, `memory` and `gpu`."""
+    limits = {"cpu": amounts.get("cpu"), "memory": amounts.get("memory"), gpu_name: amounts.get("gpu")}
+    limits |= {name: amount for name, amount in amounts.members() if "/" in name}
+    return composed(amounts, {"limits": composed(amounts, limits)})
+
+
+def _pod(spec: Field, annotations: Field) -> Field:
+    return composed(spec, {"metadata": composed(spec, {"annotations": annotations}), "spec": spec})
+
+
+def _of_containers(
+    base: Field, containers: list[Field], selection: Field, annotations: Field, more: dict[str, Field] | None = None
+) -> Field:
+    kept: Iterable[str] = (*_SELECTION, "initContainers", "resourceClaims", "overhead")
+    spec = {name: selection.get(name) for name in kept} | (more or {})
+    return _pod(composed(base, {**spec, "containers": composed(base, containers)}), annotations)
+
+
+def _container(base: Field, resources: Field, name: str) -> Field:
+    return _named(base, composed(base, {"resources": resources}), name)
+
+
+def _named(base: Field, field: Field, name: str) -> Field:
+    return composed(base, {**dict(field.members()), "name": _text(base, name)})
+
+
+def _text(base: Field, text: str) -> Field:
+    return Field(base.document, text, base.path, root=base.root, label=base.label)
