@@ -1,5 +1,6 @@
 """Facts about GPU models: memory, slices, MIG profiles and where their instances may start; each with its source."""
 
+from tessera.core.gpu.gpumodels.drivernames import DRIVER_NAMES, DriverName
 from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile
 from tessera.core.gpu.gpumodels.observed import SeenGpu, SeenProfile, architecture, observed
 from tessera.core.gpu.gpumodels.records import GpuModel, Profile
@@ -7,7 +8,9 @@ from tessera.core.gpu.gpumodels.sources import SOURCES
 
 __all__ = [
     "CATALOGUE",
+    "DRIVER_NAMES",
     "SOURCES",
+    "DriverName",
     "GpuModel",
     "Profile",
     "SeenGpu",
