@@ -1,5 +1,60 @@
-"""Tessera shares a Kubernetes cluster's GPUs. The command is `tessera`; the decisions are in `tessera.core`."""
+"""Tessera shares a Kubernetes cluster's GPUs. The command is `tessera`; `plan` is `tessera plan` for Python programs.
 
-__all__ = ["__version__"]
+What `__all__` names is public and described in docs/python.md; all other modules are private and may change.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tessera._planning import (
+        AssignmentDocument,
+        Conflict,
+        CostDocument,
+        DeviceDocument,
+        FleetInput,
+        InvalidInput,
+        LayoutDocument,
+        ManifestInput,
+        PlanDocument,
+        ShareUnit,
+        SliceDocument,
+        SummaryDocument,
+        TesseraError,
+        Unavailable,
+        Unsupported,
+        WaitingDocument,
+        plan,
+    )
+
+__all__ = [
+    "AssignmentDocument",
+    "Conflict",
+    "CostDocument",
+    "DeviceDocument",
+    "FleetInput",
+    "InvalidInput",
+    "LayoutDocument",
+    "ManifestInput",
+    "PlanDocument",
+    "ShareUnit",
+    "SliceDocument",
+    "SummaryDocument",
+    "TesseraError",
+    "Unavailable",
+    "Unsupported",
+    "WaitingDocument",
+    "__version__",
+    "plan",
+]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, importing what it needs when it is first used: the command starts without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module("tessera._planning"), name)
+    globals()[name] = found
+    return found

@@ -47,7 +47,7 @@ def test_56_of_60_pods_run_on_slices_of_eight_h100(exact: tuple[str, ...]) -> No
 
 def test_the_same_on_a_gke_node_that_names_its_slices_gpus() -> None:
     folder = EXAMPLES / "1-job-of-60-slices"
-    got = planned("--fleet", str(folder / "gke-node.yaml"), "-f", str(folder / "gke-job.yaml"))
+    got = planned("--cluster", str(folder / "gke-node.yaml"), "-f", str(folder / "gke-job.yaml"))
     assert got["summary"]["placed"] == 56
     assert profiles(got) == {"1g.10gb": 56}
     assert {device["resource"] for a in got["assignments"] for device in a["devices"]} == {"nvidia.com/gpu"}
@@ -56,7 +56,7 @@ def test_the_same_on_a_gke_node_that_names_its_slices_gpus() -> None:
 
 def test_a_gke_pod_without_the_toleration_waits_for_the_taint() -> None:
     folder = EXAMPLES / "1-job-of-60-slices"
-    got = planned("--fleet", str(folder / "gke-node.yaml"), "-f", str(folder / "job.yaml"))
+    got = planned("--cluster", str(folder / "gke-node.yaml"), "-f", str(folder / "job.yaml"))
     assert got["summary"]["placed"] == 0
     assert "taint nvidia.com/gpu=present:NoSchedule" in got["waiting"][0]["reason"]
 
@@ -72,14 +72,14 @@ def test_sixteen_vllm_replicas_get_3g_40gb_each() -> None:
 
 def test_the_eighth_triton_waits_on_seven_slices() -> None:
     folder = EXAMPLES / "3-triton-on-one-a100"
-    got = planned("--fleet", str(folder / "all-1g.yaml"), "-f", str(folder / "triton.yaml"))
+    got = planned("--cluster", str(folder / "all-1g.yaml"), "-f", str(folder / "triton.yaml"))
     assert profiles(got) == {"1g.5gb": 7}
     assert [each["pod"] for each in got["waiting"]] == ["default/triton-7"]
 
 
 def test_balanced_and_time_sliced_serves_8_3_and_4() -> None:
     folder = EXAMPLES / "3-triton-on-one-a100"
-    got = planned("--fleet", str(folder / "balanced-time-sliced.yaml"), "-f", str(folder / "triton-sizes.yaml"))
+    got = planned("--cluster", str(folder / "balanced-time-sliced.yaml"), "-f", str(folder / "triton-sizes.yaml"))
     assert got["waiting"] == []
     assert profiles(got) == {"1g.5gb": 8, "2g.10gb": 3, "3g.20gb": 4}
     assert {device["mode"] for a in got["assignments"] for device in a["devices"]} == {"mig-time-slicing"}
@@ -87,7 +87,7 @@ def test_balanced_and_time_sliced_serves_8_3_and_4() -> None:
 
 def test_fourteen_notebooks_share_a_t4_and_the_plan_warns() -> None:
     folder = EXAMPLES / "4-t4-time-slicing"
-    got = planned("--fleet", str(folder / "fleet.yaml"), "-f", str(folder / "notebooks.yaml"))
+    got = planned("--cluster", str(folder / "fleet.yaml"), "-f", str(folder / "notebooks.yaml"))
     assert got["summary"]["placed"] == 14
     assert [each["pod"] for each in got["waiting"]] == ["default/notebook-14"]
     assert len(got["warnings"]) == 1
@@ -98,8 +98,8 @@ def test_fourteen_notebooks_share_a_t4_and_the_plan_warns() -> None:
 def test_memory_shares_leave_whole_gpus_for_those_who_need_them() -> None:
     folder = EXAMPLES / "5-memory-shares"
     fleet, shares = str(folder / "fleet.yaml"), str(folder / "shares.yaml")
-    got = planned("--fleet", fleet, "-f", shares)
-    best = planned("--fleet", fleet, "-f", shares, "--exact")
+    got = planned("--cluster", fleet, "-f", shares)
+    best = planned("--cluster", fleet, "-f", shares, "--exact")
     assert got["waiting"] == best["waiting"] == []
     whole = [device for a in got["assignments"] if "train" in a["pod"] for device in a["devices"]]
     assert [device["mode"] for device in whole] == ["whole"] * 4
@@ -109,7 +109,7 @@ def test_memory_shares_leave_whole_gpus_for_those_who_need_them() -> None:
 @pytest.mark.parametrize("exact", [(), ("--exact",)])
 def test_31_of_32_pods_run_on_the_mixed_fleet_and_no_plan_places_more(exact: tuple[str, ...]) -> None:
     folder = EXAMPLES / "6-mixed-fleet"
-    got = planned("--fleet", str(folder / "fleet.yaml"), "-f", str(folder / "workloads.yaml"), *exact)
+    got = planned("--cluster", str(folder / "fleet.yaml"), "-f", str(folder / "workloads.yaml"), *exact)
     assert got["summary"]["placed"] == 31
     assert [each["pod"] for each in got["waiting"]] == ["default/tune-0"]
 

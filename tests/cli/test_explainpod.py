@@ -54,7 +54,7 @@ def words(result: Result) -> str:
 
 
 def test_a_pod_that_waits() -> None:
-    got = words(run("pod", "large", "-n", "ns", "-f", "-"))
+    got = words(run("pod", "large", "-n", "ns", "--cluster", "-"))
     for want in (
         "ns/large needs 36 GiB with driver isolation pending",
         "What would make it fit - if 4096 MiB were freed on GPU 0 of gpu-a - once ns/vllm-0 ends on gpu-a: 36864 MiB",
@@ -67,7 +67,7 @@ def test_a_pod_that_waits() -> None:
 
 
 def test_a_pod_that_runs() -> None:
-    got = words(run("pod", "-n", "ns", "vllm-0", "-f", "-"))
+    got = words(run("pod", "-n", "ns", "vllm-0", "--cluster", "-"))
     for want in (
         "running on gpu-a",
         "8192 MiB of GPU 0 (mps), A100-40GB, 20 % compute, isolation in force: driver-mps, alone on the GPU",
@@ -80,19 +80,19 @@ def test_a_pod_that_runs() -> None:
 def test_a_pod_on_a_gpu_that_is_not_there() -> None:
     objects = [node(), gpunode("a", gpu(0)), pod("p", NEED, share(3, 8192))]
     assert "8192 MiB of GPU 3 (memory-share), the node has no such GPU" in words(
-        run("pod", "p", "-n", "ns", "-f", "-", objects=objects)
+        run("pod", "p", "-n", "ns", "--cluster", "-", objects=objects)
     )
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_lines_are_no_longer_than_the_terminal(columns: int) -> None:
     for name in ("large", "vllm-0"):
-        result = run("pod", name, "-n", "ns", "-f", "-", columns=columns)
+        result = run("pod", name, "-n", "ns", "--cluster", "-", columns=columns)
         assert max(map(len, result.stdout.splitlines())) <= columns
 
 
 def test_json_has_every_value() -> None:
-    got = json.loads(run("pod", "vllm-0", "-n", "ns", "-f", "-", "-o", "json").stdout)
+    got = json.loads(run("pod", "vllm-0", "-n", "ns", "--cluster", "-", "-o", "json").stdout)
     assert list(got) == ["explanation", "events"]
     assert " ".join(got["explanation"]) == (
         "pod need phase node scheduler devices record sentences remedies nodes ways"
@@ -104,11 +104,11 @@ def test_json_has_every_value() -> None:
 
 # Keyed by a sentence: arguments; wanted are words of the one error line.
 BAD: dict[str, tuple[list[str], list[str]]] = {
-    "a pod of another namespace": (["pod", "other", "-n", "ns", "-f", "-"], ["pod ns/other", "-n team"]),
-    "a pod that is not there": (["pod", "gone", "-n", "ns", "-f", "-"], ["pod ns/gone", "vllm-0, large"]),
-    "a pod of an empty namespace": (["pod", "gone", "-f", "-"], ["pod default/gone", "another -n"]),
-    "no name": (["pod", "-n", "ns", "-f", "-"], ["Missing argument 'NAME'"]),
-    "a file beside a cluster": (["pod", "large", "-f", "-", "--context", "x"], ["--context", "--filename"]),
+    "a pod of another namespace": (["pod", "other", "-n", "ns", "--cluster", "-"], ["pod ns/other", "-n team"]),
+    "a pod that is not there": (["pod", "gone", "-n", "ns", "--cluster", "-"], ["pod ns/gone", "vllm-0, large"]),
+    "a pod of an empty namespace": (["pod", "gone", "--cluster", "-"], ["pod default/gone", "another -n"]),
+    "no name": (["pod", "-n", "ns", "--cluster", "-"], ["Missing argument 'NAME'"]),
+    "a file beside a cluster": (["pod", "large", "--cluster", "-", "--context", "x"], ["--context", "--cluster"]),
     "a kubeconfig that is not there": (["pod", "large", "--kubeconfig", "missing"], ["kubeconfig missing"]),
     "a workload called pod": (["pod", "--gpus", "T4"], ["workload pod", "manifests, with -f"]),
 }
@@ -134,7 +134,7 @@ def test_help_is_that_of_the_pod() -> None:
 def test_options_have_names_in_the_environment() -> None:
     result = CliRunner().invoke(
         main,
-        ["explain", "pod", "large", "-f", "-"],
+        ["explain", "pod", "large", "--cluster", "-"],
         input=kubectl(*CLUSTER),
         env={"TESSERA_EXPLAIN_POD_NAMESPACE": "ns", "COLUMNS": "100"},
     )

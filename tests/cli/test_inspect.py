@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from click.testing import CliRunner, Result
@@ -76,7 +75,7 @@ BROKEN: list[Object] = [
 def run(*arguments: str, objects: list[Object] | None = None, columns: int | None = 120) -> Result:
     given_text = kubectl(*CLUSTER if objects is None else objects)
     env = {"COLUMNS": str(columns)} if columns else {"COLUMNS": None}
-    return CliRunner().invoke(main, ["inspect", "-f", "-", *arguments], input=given_text, env=env)
+    return CliRunner().invoke(main, ["inspect", "--cluster", "-", *arguments], input=given_text, env=env)
 
 
 def found(objects: list[Object]) -> Inspection:
@@ -110,7 +109,7 @@ pending: team/w1 needs nvidia.com/mig-3g.20gb; see tessera explain pod
 
 
 def test_every_gpu_drawn_on_80_columns() -> None:
-    got = lines(run("-o", "wide", columns=80))
+    got = lines(run(columns=80))
     assert got[: len(NARROW.splitlines())] == NARROW.splitlines()
     assert " ".join(got[len(NARROW.splitlines()) :]).startswith(
         "5 of 6 GPUs in use; 89.9 GiB of 190 GiB allocated (47 %)"
@@ -155,11 +154,11 @@ def test_colours_are_for_terminals_alone() -> None:
     with console.capture() as capture:
         console.print(devices(found(CLUSTER), 120))
     assert "\x1b[" in capture.get()
-    assert "\x1b[" not in run("-o", "wide").stdout
+    assert "\x1b[" not in run().stdout
 
 
 def test_what_is_wrong_is_shown_below() -> None:
-    text = " ".join(" ".join(lines(run("-o", "wide", objects=BROKEN))).split())
+    text = " ".join(" ".join(lines(run(objects=BROKEN))).split())
     for words in (
         "!!!!!",
         "! allocated twice",
@@ -177,7 +176,7 @@ def test_what_is_wrong_is_shown_below() -> None:
 def test_many_that_wait_and_many_conflicts_are_counted() -> None:
     waiting = [pod(f"w{n}", NEED, node=None) for n in range(15)]
     wrong = [pod(f"x{n}", NEED, share(9, 4096)) for n in range(25)]
-    text = run("-o", "wide", objects=[node(), gpunode("a", gpu(0)), *waiting, *wrong]).stdout
+    text = run(objects=[node(), gpunode("a", gpu(0)), *waiting, *wrong]).stdout
     assert "and 3 more pods pending" in text
     assert "and 5 more; -o json has all" in text
 
@@ -207,13 +206,13 @@ TWO += [each for each in CLUSTER if each["metadata"]["name"].startswith("nb-")]
 
 
 def test_the_gpushare_table() -> None:
-    assert run(objects=TWO, columns=None).stdout == TABLE
+    assert run("-o", "gpushare", objects=TWO, columns=None).stdout == TABLE
     assert summary(found(TWO), 119) == TABLE
     assert summary(found(TWO), 80) == SHORT
 
 
 def test_details_are_each_pod_of_each_node() -> None:
-    got = lines(run("-d", "gpu-a"))
+    got = lines(run("-o", "gpushare", "-d", "gpu-a"))
     assert got[:6] == [
         "NAME:       gpu-a",
         "IPADDRESS:  10.0.0.5",
@@ -227,11 +226,11 @@ def test_details_are_each_pod_of_each_node() -> None:
 
 def test_pods_whose_gpu_nobody_knows_are_pending() -> None:
     objects = [node(), gpunode("a", gpu(0, "T4")), pod("p", {MEMORY: 5})]
-    assert [line.split() for line in lines(run(objects=objects))[:2]] == [
+    assert [line.split() for line in lines(run("-o", "gpushare", objects=objects))[:2]] == [
         ["NAME", "IPADDRESS", "GPU0(Allocated/Total)", "PENDING(Allocated)", "GPU", "Memory(GiB)"],
         ["a", "10.0.0.1", "0/15", "5", "5/15"],
     ]
-    assert "p     ns         0                5" in run("-d", objects=objects).stdout
+    assert "p     ns         0                5" in run("-o", "gpushare", "-d", objects=objects).stdout
 
 
 @st.composite
@@ -264,7 +263,7 @@ def test_the_table_shows_what_the_published_program_shows(objects: list[Object])
 
 def test_units_of_another_size_are_shown_in_mib() -> None:
     objects = [node(), gpunode("a", gpu(0, "T4"), unit_mib=256), pod("p", {MEMORY: 4}, share(0, 1024))]
-    assert lines(run(objects=objects))[1].split()[2:] == ["1024/15360", "1024/15360"]
+    assert lines(run("-o", "gpushare", objects=objects))[1].split()[2:] == ["1024/15360", "1024/15360"]
 
 
 # What programs may rely on: the fields of each record in the JSON.
@@ -314,15 +313,15 @@ def test_nodes_are_chosen(sentence: str) -> None:
 
 # Keyed by a sentence: arguments, standard input; wanted are words of the one error line.
 BAD: dict[str, tuple[list[str], str, list[str]]] = {
-    "a node that is not there": (["-f", "-", "gone"], kubectl(*CLUSTER), ["node gone", "gpu-a"]),
-    "a file that is not there": (["-f", "missing.json"], "", ["missing.json", "No such file"]),
-    "a file without nodes": (["-f", "-"], kubectl(), ["no Node object", "kubectl get nodes,pods,gpunodes"]),
-    "a file of nonsense": (["-f", "-"], "{", ["standard input"]),
-    "a node without a name alone": (["-f", "-"], kubectl({"kind": "Node", "metadata": {}}), ["metadata.name"]),
-    "a selector without a value": (["-f", "-", "-l", "zone"], kubectl(*CLUSTER), ["--selector", "zone=a"]),
-    "a file beside a cluster": (["-f", "-", "--context", "x"], kubectl(*CLUSTER), ["--context", "--filename"]),
-    "a file to watch": (["-f", "-", "--watch"], kubectl(*CLUSTER), ["--watch", "--filename"]),
-    "details of a drawing": (["-f", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o wide"]),
+    "a node that is not there": (["--cluster", "-", "gone"], kubectl(*CLUSTER), ["node gone", "gpu-a"]),
+    "a file that is not there": (["--cluster", "missing.json"], "", ["missing.json", "No such file"]),
+    "a file without nodes": (["--cluster", "-"], kubectl(), ["no Node object", "kubectl get nodes,pods,gpunodes"]),
+    "a file of nonsense": (["--cluster", "-"], "{", ["standard input"]),
+    "a node without a name alone": (["--cluster", "-"], kubectl({"kind": "Node", "metadata": {}}), ["metadata.name"]),
+    "a selector without a value": (["--cluster", "-", "-l", "zone"], kubectl(*CLUSTER), ["--selector", "zone=a"]),
+    "a file beside a cluster": (["--cluster", "-", "--context", "x"], kubectl(*CLUSTER), ["--context", "--cluster"]),
+    "a file to watch": (["--cluster", "-", "--watch"], kubectl(*CLUSTER), ["--watch", "--cluster"]),
+    "details of a drawing": (["--cluster", "-", "-d", "-o", "wide"], kubectl(*CLUSTER), ["--details", "-o wide"]),
     "a kubeconfig that is not there": (["--kubeconfig", "missing"], "", ["kubeconfig missing"]),
 }
 
@@ -458,10 +457,10 @@ def test_a_node_that_was_there_once_may_go() -> None:
     assert '"nodes":[]' in str(drawn(without))
 
 
-@pytest.mark.parametrize("output", ["table", "wide"])
-def test_frames_are_what_is_printed_once(output: Literal["table", "wide"]) -> None:
+@pytest.mark.parametrize("output", ["table", "gpushare"])
+def test_frames_are_what_is_printed_once(output: str) -> None:
     console = Console(width=120, color_system=None)
     drawn = _frames(_Choice((), (), "", details=False, output=output), console)
     with console.capture() as capture:
-        console.print(drawn(read_cluster(as_fields(CLUSTER))), soft_wrap=output == "table")
+        console.print(drawn(read_cluster(as_fields(CLUSTER))), soft_wrap=output == "gpushare")
     assert capture.get().split() == run("-o", output).stdout.split()

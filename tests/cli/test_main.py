@@ -129,6 +129,16 @@ def test_every_option_has_an_environment_name(arguments: list[str], environment:
     ("arguments", "want"),
     [
         pytest.param(["nope"], "error: No such command 'nope'; try `tessera --help`\n", id="unknown command"),
+        pytest.param(
+            ["plam"],
+            "error: No such command 'plam'. Did you mean 'plan'?; try `tessera --help`\n",
+            id="a command mistyped",
+        ),
+        pytest.param(
+            ["plan", "--polcy", "x"],
+            "error: No such option '--polcy'. Did you mean '--policy'?; try `tessera plan --help`\n",
+            id="an option mistyped",
+        ),
         pytest.param(["--nope"], "error: No such option '--nope'; try `tessera --help`\n", id="unknown option"),
         pytest.param(
             ["fail", "--cards", "x"],
@@ -152,7 +162,7 @@ def test_without_a_command_help_is_printed() -> None:
 def test_help_names_commands_exit_codes_environment_and_completion() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for want in (*COMMANDS, "Exit codes:", "130  interrupted", "TESSERA_PLAN_POLICY", "_TESSERA_COMPLETE=bash_source"):
+    for want in (*COMMANDS, "Exit codes:", "130  interrupted", "TESSERA_PLAN_POLICY", "tessera completion bash"):
         assert want in result.stdout
 
 

@@ -42,21 +42,21 @@ def pod(limits: str, name: str = "a") -> str:
 BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "an unknown GPU": (["--gpus", "8xH100-81GB"], "", ["H100-81GB", "H100-80GB"]),
     "an absurd number of GPUs": (["--gpus", "99999999xT4"], "", ["99999999xT4"]),
-    "no GPUs at all": (["-f", JOB], "", ["--fleet", "--gpus"]),
-    "an empty fleet": (["--fleet", "-"], "nodes: []", ["standard input", "no node"]),
-    "an empty file as fleet": (["--fleet", "-"], "", ["no node"]),
+    "no GPUs at all": (["-f", JOB], "", ["--cluster", "--gpus"]),
+    "an empty fleet": (["--cluster", "-"], "nodes: []", ["standard input", "no node"]),
+    "an empty file as fleet": (["--cluster", "-"], "", ["no node"]),
     "a profile that the model does not offer": (
-        ["--fleet", "-"],
+        ["--cluster", "-"],
         "nodes:\n- {name: a, gpus: [{model: A100-40GB, sharing: {mig: {1g.10gb: 1, 9g.90gb: 1}}}]}",
         ["line 2", "9g.90gb", "1g.5gb"],
     ),
     "instances that do not fit together": (
-        ["--fleet", "-"],
+        ["--cluster", "-"],
         "nodes:\n- {name: a, gpus: [{model: A100-40GB, sharing: {mig: {3g.20gb: 3}}}]}",
         ["line 2", "3g.20gb"],
     ),
-    "two nodes of one name": (["--fleet", "-"], "nodes:\n- {name: a}\n- {name: a}", ["standard input", "node a"]),
-    "an unknown field of a fleet": (["--fleet", "-"], "nodes:\n- {name: a, gpu: 8xT4}", ["line 2", "gpu"]),
+    "two nodes of one name": (["--cluster", "-"], "nodes:\n- {name: a}\n- {name: a}", ["standard input", "node a"]),
+    "an unknown field of a fleet": (["--cluster", "-"], "nodes:\n- {name: a, gpu: 8xT4}", ["line 2", "gpu"]),
     "broken YAML": (["--gpus", "T4", "-f", "-"], "kind: Pod\nmetadata: {name: a", ["standard input", "line"]),
     "broken YAML in the second document": (
         ["--gpus", "T4", "-f", "-"],
@@ -81,11 +81,23 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
         "",
         ["--policy", "--exact as well"],
     ),
-    "no number of GPUs": (["--fleet", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
-    "cores without end": (["--fleet", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
+    "a price without a model": (["--gpus", "T4", "--price", "2.50"], "", ["--price", "H100-80GB=2.50"]),
+    "a price without money": (["--gpus", "T4", "--price", "T4=cheap"], "", ["--price", "T4=cheap"]),
+    "a price below nothing": (["--gpus", "T4", "--price", "T4=-1"], "", ["--price", "T4=-1"]),
+    "a price of an unknown model": (["--gpus", "T4", "--price", "T5=1"], "", ["T5"]),
+    "two prices of one model": (["--gpus", "T4", "--price", "T4=1", "--price", "t4=2"], "", ["another price of T4"]),
+    "a type without a price": (["--fit", "--gpus", "T4", "--gpus", "L4", "--price", "T4=1"], "", ["no price of L4"]),
+    "types without GPUs": (["--fit", "--cluster", "-"], "nodes: [{name: a}]", ["--fit", "no node with GPUs"]),
+    "a cluster with running pods as types": (
+        ["--fit", "--cluster", str(EXAMPLES / "7-gpu-usage/cluster.yaml")],
+        "",
+        ["--fit", "running pods"],
+    ),
+    "no number of GPUs": (["--cluster", "-"], "nodes:\n- {name: a, count: .nan}", ["line 2", "count", "NaN"]),
+    "cores without end": (["--cluster", "-"], "nodes:\n- {name: a, cpu: .inf}", ["line 2", "cpu", "Infinity"]),
     "memory that is no number": (["--gpus", "T4", "-f", "-"], pod("memory: .nan"), ["line 8", "memory", "NaN"]),
     "a file without a name": (["--gpus", "T4", "-f", ""], "", ["a file to read", "an empty name"]),
-    "a fleet without a name": (["--fleet", ""], "", ["a file to read", "an empty name"]),
+    "a fleet without a name": (["--cluster", ""], "", ["a file to read", "an empty name"]),
     "a picture without a name": (["--gpus", "T4", "--draw", ""], "", ["output file"]),
     "a picture of another kind": (["--gpus", "T4", "--draw", "a.png"], "", ["--draw a.png", ".svg"]),
     "a picture in a folder that is not there": (["--gpus", "T4", "--draw", "missing/a.svg"], "", ["missing/a.svg"]),
@@ -155,7 +167,7 @@ GPUSHARE = {
     "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "aliyun.com/gpu-mem": "15109"}},
 }
 
-# Keyed by a sentence: options, --fleet, the ask; wanted are the MiB granted (none where the pod waits) and the notes.
+# Keyed by a sentence: options, --cluster, the ask; wanted are the MiB granted (none where the pod waits) and the notes.
 UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
     "GiB by default": ([], "", 4, 4096, ""),
     "MiB when the user says so": (["--share-unit", "MiB"], "", 4096, 4096, ""),
@@ -169,7 +181,7 @@ UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
 def test_the_unit_of_a_memory_share(sentence: str, tmp_path: Path) -> None:
     options, fleet, ask, want, note = UNITS[sentence]
     (tmp_path / "fleet.json").write_text(fleet)
-    where = ["--fleet", str(tmp_path / "fleet.json")] if fleet else ["--gpus", "T4"]
+    where = ["--cluster", str(tmp_path / "fleet.json")] if fleet else ["--gpus", "T4"]
     for command in (["plan"], ["explain", "a"]):
         result = run(*command, *where, *options, "-f", "-", "-o", "json", given=pod(f"aliyun.com/gpu-mem: {ask}"))
         assert result.exit_code == 0, result.output
@@ -187,7 +199,7 @@ def test_the_unit_holds_for_the_pods_of_the_fleet_too() -> None:
     pending = yaml.safe_load(pod("aliyun.com/gpu-mem: 4"))
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [GPUSHARE, pending]})
     for options, want in (([], 4), (["--share-unit", "GiB"], 4096)):
-        got = json.loads(run("plan", "--fleet", "-", *options, "-o", "json", given=cluster).stdout)
+        got = json.loads(run("plan", "--cluster", "-", *options, "-o", "json", given=cluster).stdout)
         assert got["assignments"][0]["devices"][0]["memory_mib"] == want
 
 
@@ -246,7 +258,7 @@ def test_a_plan_of_nothing_says_how_manifests_are_given() -> None:
 def test_explain_breaks_no_word_and_cuts_nothing_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     folder = EXAMPLES / "3-triton-on-one-a100"
-    fleet = ("--fleet", str(folder / "balanced-time-sliced.yaml"), "-f", str(folder / "triton-sizes.yaml"))
+    fleet = ("--cluster", str(folder / "balanced-time-sliced.yaml"), "-f", str(folder / "triton-sizes.yaml"))
     words = run("explain", "triton-large", *fleet).stdout.split()
     assert {"A100-40GB", "mig-time-slicing", "3g.20gb", "4992", "none", "exists"} <= set(words)
 
@@ -262,7 +274,7 @@ def test_running_pods_stay_where_they_are() -> None:
     running["status"] = {"phase": "Running"}
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
     result = run(
-        "plan", "--fleet", "-", "-f", str(EXAMPLES / "5-memory-shares/shares.yaml"), "-o", "json", given=cluster
+        "plan", "--cluster", "-", "-f", str(EXAMPLES / "5-memory-shares/shares.yaml"), "-o", "json", given=cluster
     )
     got = json.loads(result.stdout)
     holders = [pod for layout in got["layouts"] for piece in layout["slices"] for pod in piece["pods"]]
@@ -276,13 +288,13 @@ def test_a_pod_that_runs_already_is_not_planned_again(tmp_path: Path) -> None:
     running["spec"]["nodeName"] = "n"
     node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}}
     cluster = json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, running]})
-    result = run("plan", "--fleet", "-", "-f", str(tmp_path / "a.yaml"), "-o", "json", given=cluster)
+    result = run("plan", "--cluster", "-", "-f", str(tmp_path / "a.yaml"), "-o", "json", given=cluster)
     assert json.loads(result.stdout)["summary"]["placed"] == 0
     assert "default/a is already in the fleet" in result.stderr
 
 
 def test_a_node_both_in_the_fleet_and_in_short_form() -> None:
-    result = run("plan", "--fleet", "-", "--gpus", "T4", given="nodes: [{name: node-0}]")
+    result = run("plan", "--cluster", "-", "--gpus", "T4", given="nodes: [{name: node-0}]")
     assert result.exit_code == 2
     assert "node node-0" in result.stderr
 
@@ -294,7 +306,7 @@ def test_explain_tells_alike_nodes_once_and_no_more_than_a_screen_of_kinds() -> 
     assert "a free GPU" in alike
     nodes = "\n".join(f"- {{name: n{i}, gpus: 2xT4, taints: ['k{i}:NoSchedule']}}" for i in range(25))
     fleet = f"kind: Fleet\nnodes:\n{nodes}\n---\n{pod('nvidia.com/gpu: 1')}"
-    many = run("explain", "a", "--fleet", "-", given=fleet).stdout
+    many = run("explain", "a", "--cluster", "-", given=fleet).stdout
     assert "and 5 more nodes; -o json has all" in many
 
 
@@ -318,7 +330,7 @@ def test_a_limit_that_is_over_soon_keeps_the_plan_and_claims_nothing(tmp_path: P
     (tmp_path / "fleet.yaml").write_text(
         "nodes:" + "".join(f"\n- {{name: n{n}, cpu: 11, gpus: [{{model: A100-40GB, count: 3}}]}}" for n in range(9))
     )
-    arguments = ("plan", "--fleet", str(tmp_path / "fleet.yaml"), "-f", "-")
+    arguments = ("plan", "--cluster", str(tmp_path / "fleet.yaml"), "-f", "-")
     packed = json.loads(run(*arguments, "-o", "json", given=documents).stdout)["summary"]["placed"]
     late = (*arguments, "--exact", "--limit", "0.000001")
     summary = json.loads(run(*late, "-o", "json", given=documents).stdout)["summary"]
@@ -347,13 +359,81 @@ def on_a_terminal(*arguments: str) -> tuple[str, str]:
     return output, seen.decode()
 
 
-def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
-    """Neither to programs, which read JSON, nor in files; and the tables are the same."""
+def test_a_table_on_a_terminal_is_that_of_a_pipe() -> None:
     arguments = ("plan", "--gpus", "8xH100-80GB", "-f", JOB)
-    output, seen = on_a_terminal(*arguments)
-    assert "finding reasons" in seen, "the last step; the others are shown if they take long"
-    assert "\x1b[2K" in seen, "the bar is taken away"
-    assert on_a_terminal(*arguments, "-o", "json")[1] == ""
+    output, _ = on_a_terminal(*arguments)
     piped = run(*arguments)
     assert piped.stderr == ""
     assert "56 of 60" in " ".join(output.split())
+
+
+def test_what_sharing_saves_is_a_line_and_in_the_summary() -> None:
+    common = ("plan", "--gpus", "8xH100-80GB", "-f", JOB)
+    assert "8 GPUs instead of 56 without sharing (86 % fewer)\n" in run(*common).stdout
+    assert json.loads(run(*common, "-o", "json").stdout)["summary"]["gpus_without_sharing"] == 56
+    alone = run("plan", "--gpus", "T4", "-f", "-", given=pod("nvidia.com/gpu: 1")).stdout
+    assert "1 GPU, as many as without sharing\n" in alone
+    assert "sharing" not in run("plan", "--gpus", "T4").stdout
+
+
+def test_prices_are_money_per_hour() -> None:
+    common = ("plan", "--gpus", "9xH100-80GB", "--gpus", "T4", "-f", JOB, "--price", "h100-80gb=2.50")
+    line = "22.50 per hour instead of 150.00 without sharing; all GPUs 22.50; no price given for T4"
+    assert line in " ".join(run(*common).stdout.split())
+    got = json.loads(run(*common, "-o", "json").stdout)
+    assert got["cost"] == {"fleet": 22.5, "used": 22.5, "without_sharing": 150.0, "unpriced": ["T4"]}
+
+
+@pytest.mark.parametrize(("gpus", "want"), [("8xH100-80GB", 6), ("9xH100-80GB", 0)])
+def test_pending_pods_may_be_a_failure(gpus: str, want: int) -> None:
+    arguments = ("plan", "--gpus", gpus, "-f", JOB)
+    failing = run(*arguments, "--fail-pending", "-o", "yaml")
+    assert (failing.exit_code, failing.stderr) == (want, "")
+    assert len(yaml.safe_load(failing.stdout)["waiting"]) == (4 if want else 0)
+    assert run(*arguments).exit_code == 0
+
+
+def test_the_smallest_fleet_is_found_and_planned() -> None:
+    common = ("plan", "--fit", "--gpus", "8xH100-80GB", "--gpus", "H100-80GB", "-f", JOB)
+    text = " ".join(run(*common).stdout.split())
+    assert "Smallest fleet: 1 \u00d7 (8xH100-80GB) + 1 \u00d7 (1xH100-80GB), 9 GPUs; proved smallest" in text
+    assert "60 of 60 pods placed" in text
+    got = json.loads(run(*common, "-o", "json").stdout)
+    nodes = [{"gpus": "8xH100-80GB", "count": 1}, {"gpus": "1xH100-80GB", "count": 1}]
+    assert got["fit"] == {"nodes": nodes, "cost": 9.0, "at_least": 9.0, "optimal": True}
+    dear = run(*common, "--price", "H100-80GB=2").stdout
+    assert "18.00 per hour; proved cheapest" in " ".join(dear.split())
+
+
+def test_a_fleet_that_is_not_proved_says_what_is() -> None:
+    triples = "---".join(pod("nvidia.com/gpu: 3", f"p{n}") for n in range(4))
+    mixed = f"{triples}---{pod('nvidia.com/gpu: 1', 'one')}"
+    text = " ".join(
+        run(
+            "plan", "--fit", "--gpus", "5xT4", "-f", "-", given=f"{mixed}---{pod('nvidia.com/gpu: 2', 'two')}"
+        ).stdout.split()
+    )
+    assert "4 \u00d7 (5xT4), 20 GPUs" in text
+    none = run("plan", "--fit", "--gpus", "T4", "-f", "-", given=triples).stdout
+    assert "No fleet: no pod fits on a node of these types" in none
+
+
+def test_nodes_that_differ_only_by_name_are_one_type(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("nodes: [{name: a, count: 3, cpu: 2, gpus: 2xT4}, {name: plain}]")
+    pods = "---".join(pod("nvidia.com/gpu: 1, cpu: 2", f"p{n}") for n in range(3))
+    got = json.loads(run("plan", "--fit", "--cluster", str(fleet), "-f", "-", "-o", "json", given=pods).stdout)
+    assert got["fit"]["nodes"] == [{"gpus": "2xT4", "count": 3}]
+    assert {each["node"] for each in got["assignments"]} == {"a-0", "a-1", "a-2"}
+
+
+def test_old_spellings_and_addresses() -> None:
+    assert run("plan", "--fleet", "-", given="nodes: [{name: a, gpus: T4}]").exit_code == 0
+    told = run("plan", "--gpus", "T4", "-f", "https://example.com/a.yaml").stderr
+    assert "curl -fsSL https://example.com/a.yaml | tessera" in told
+
+
+def test_wide_lines_are_not_folded() -> None:
+    text = run("plan", "--gpus", "8xH100-80GB", "-f", JOB, "-o", "wide").stdout
+    assert "embed-58" in next(line for line in text.splitlines() if "embed-56" in line)
+    assert max(map(len, text.splitlines())) < 400

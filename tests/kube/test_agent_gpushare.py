@@ -74,7 +74,7 @@ def test_the_published_program_shows_what_tessera_shows(gpu_node: GpuNode) -> No
     want = gpusharecli.shown(objects)
     assert [row.gpus for row in want.rows] == [((3, 39), (9, 39))]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    table = CliRunner().invoke(main, ["inspect", "-f", "-"], input=text).stdout
+    table = CliRunner().invoke(main, ["inspect", "-o", "gpushare", "--cluster", "-"], input=text).stdout
     assert re.search(r" 3/39 +9/39 +12/78\n", table), table
     # The kubelet keeps what it does not manage itself.
     gpu_node.node.restart_kubelet()

@@ -80,7 +80,7 @@ async def test_the_table_of_a_live_cluster_is_what_the_published_program_shows(c
         for each in objects:
             each["status"].setdefault("addresses", [])
         want = gpusharecli.shown(objects)
-        table = (await told(control_plane, "kubectl", "tessera", "inspect")).splitlines()
+        table = (await told(control_plane, "kubectl", "tessera", "inspect", "-o", "gpushare")).splitlines()
         rows = [row for row in (line.split() for line in table[1:]) if row[0].startswith("gpu-")]
         assert [[row[0], *row[2:]] for row in rows] == [
             [
@@ -100,13 +100,13 @@ async def test_a_saved_cluster_shows_the_same(control_plane: Cluster, tmp_path: 
         saved.write_text(await told(control_plane, "kubectl", "get", "nodes,pods,gpunodes", "-A", "-o", "json"))
         for output in ("table", "wide", "json"):
             live = await told(control_plane, "tessera", "inspect", "-o", output)
-            assert await told(control_plane, "tessera", "inspect", "-o", output, "-f", str(saved)) == live
+            assert await told(control_plane, "tessera", "inspect", "-o", output, "--cluster", str(saved)) == live
 
 
 async def test_a_watch_shows_changes_and_ends_by_an_interrupt(control_plane: Cluster) -> None:
     async with cluster_with(control_plane) as kube:
         process = await asyncio.create_subprocess_exec(
-            "tessera", "inspect", "-o", "wide", "--watch",
+            "tessera", "inspect", "--watch",
             env=environment(control_plane), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
@@ -129,7 +129,7 @@ async def test_a_watch_in_a_terminal_gives_the_terminal_back(control_plane: Clus
     async with cluster_with(control_plane):
         near, far = os.openpty()
         process = await asyncio.create_subprocess_exec(
-            "tessera", "inspect", "-o", "wide", "--watch",
+            "tessera", "inspect", "--watch",
             env={**environment(control_plane), "TERM": "xterm"}, stdin=far, stdout=far, stderr=far,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(far, termios.TIOCSCTTY, 0),
         )  # fmt: skip

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -28,11 +28,17 @@ COMMANDS: dict[str, str] = {
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",
+    "completion": "Print a script that completes commands, options and names in bash, zsh or fish.",
 }
 """Commands and what each does in one line. `x-y` is `x_y` in module `tessera.cli.x_y`, imported when it is called."""
 
 EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Unavailable: 4, Conflict: 5}
 """What a shell sees of each branch of the error tree; wrong use of the command line is invalid input."""
+
+_OF_CLUSTER = frozenset(
+    {"aiohttp", "cryptography", "google", "grpc", "httpx2", "lightkube", "pynvml", "starlette", "structlog", "uvicorn"}
+)
+"""Packages that only the extra `cluster` brings; without it there is the planner."""
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -48,13 +54,14 @@ Exit codes:
   3  this GPU, node or build cannot do it: choose another
   4  the API server, kubelet or driver did not answer: try again later
   5  the cluster or node changed meanwhile: run it again
+  6  a pod stays pending, with `plan --fail-pending`
   130  interrupted
   141  the reader closed the pipe, as in `... | head`
 
 Every option can be set by an environment variable: TESSERA_PLAN_POLICY for `tessera plan --policy`.
 The command line wins.
 
-Shell completion: eval "$(_TESSERA_COMPLETE=bash_source tessera)", or zsh_source, fish_source.
+Shell completion: eval "$(tessera completion bash)", or zsh, fish.
 """
 
 
@@ -80,9 +87,19 @@ class _Root(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"tessera.cli.{name}"), name)
+        with _needing_cluster(f"tessera {cmd_name}"):
+            command = getattr(importlib.import_module(f"tessera.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called; one that does not exist is refused with those of similar names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their lines, importing none, so that help is quick."""
@@ -124,7 +141,8 @@ class _Root(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an unexpected error becomes one line, with the traceback under `--debug`."""
         try:
-            return super().invoke(ctx)
+            with _needing_cluster(f"tessera {ctx.invoked_subcommand or ''}".rstrip()):
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, TesseraError, EOFError):
             raise
         except BrokenPipeError as error:
@@ -141,6 +159,19 @@ class _Root(click.Group):
                 traceback.print_exc()
             text = f"unexpected {type(error).__name__}: {error}; run `tessera --debug ...` and report what it prints"
             raise _Defect(text) from error
+
+
+@contextlib.contextmanager
+def _needing_cluster(command: str) -> Iterator[None]:
+    """Refuse a command that needs a library of the extra `cluster` which is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _OF_CLUSTER:
+            raise
+        extra = "the extra `cluster`: pip install 'tessera-gpu[cluster]'"
+        raise Unsupported(command, found=f"no Python package {library}", expected=extra) from error
 
 
 def _usage(error: click.ClickException) -> str:

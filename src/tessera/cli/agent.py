@@ -14,8 +14,9 @@ from tessera.agent.configuration import Sources
 from tessera.agent.run import Agent
 from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
+from tessera.cli.logoptions import log_options
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import Seconds, kubeconfig_option, log_options
+from tessera.cli.options import Seconds, kubeconfig_option
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.core.node.health import HealthPolicy, Xids

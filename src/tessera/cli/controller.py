@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import Seconds, kubeconfig_option, log_options
+from tessera.cli.logoptions import log_options
+from tessera.cli.options import Seconds, kubeconfig_option
 from tessera.clients.kube import Election, HttpKube, LeaseLock
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 import msgspec
+from rich.console import Console
 from rich.text import Text
 
 from tessera.agent.configuration import Sources
@@ -15,7 +16,7 @@ from tessera.agent.doctor import Places, observe
 from tessera.agent.sharing import MpsDaemons, MpsSettings
 from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import HttpKube, Kube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
@@ -86,7 +87,7 @@ Exit codes: 1 if a check failed, else 0; warnings and skipped checks are not fai
     metavar="DIR",
     help="Where the node's file system is mounted.",
 )
-@output_option("table", "json")
+@output_option()
 @click.pass_context
 def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     """Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.
@@ -95,10 +96,8 @@ def doctor(context: click.Context, /, **given: Unpack[_Given]) -> None:
     how to fix each failure, and changes nothing.
     """
     found = checks(asyncio.run(_observed(given)))
-    if given["output"] == "json":
-        print_json(found)
-    else:
-        _print(found)
+    if not print_document(found, given["output"]):
+        _print(found, wide_console(output=given["output"]))
     context.exit(_FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0)
 
 
@@ -140,8 +139,7 @@ async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
     return await stack.enter_async_context(HttpKube.connect(given["kubeconfig"]))
 
 
-def _print(found: tuple[Check, ...]) -> None:
-    console = wide_console()
+def _print(found: tuple[Check, ...], console: Console) -> None:
     broad = console.width >= _BROAD
     table = ruled_table("CHECK", "", *(("FOUND", "FIX") if broad else ("FOUND, FIX",)))
     table.columns[0].no_wrap = table.columns[1].no_wrap = True

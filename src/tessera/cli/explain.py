@@ -11,11 +11,11 @@ from rich.console import RenderableType
 from rich.markup import escape
 
 from tessera.cli.drawing.lettering import clean
-from tessera.cli.explainpod import pod
 from tessera.cli.explanations import listed, node_table, ways_tables
 from tessera.cli.inputs import ShareUnit, input_options, note_skipped, read_snapshot
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.progress import progress_bar
 from tessera.cli.tables import where
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.explain import explain as core
@@ -26,7 +26,7 @@ from tessera.errors import InvalidInput
 __all__ = ["explain"]
 
 _MOST_NODES = 20
-_OF_FILES = {"--fleet", "--gpus", "--policy", "--share-unit"}
+_OF_FILES = ("-f", "--filename", "--fleet", "--gpus", "--policy", "--share-unit")
 """Options that show that `pod` is the name of a workload."""
 
 
@@ -34,7 +34,7 @@ class _Given(TypedDict):
     """The options as click passes them."""
 
     workload: str
-    fleet: str | None
+    cluster: str | None
     gpus: tuple[str, ...]
     gpu_model: tuple[str, ...]
     filename: tuple[str, ...]
@@ -50,8 +50,10 @@ class _Explain(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Read the command line of the one or the other."""
-        if args[:1] == ["pod"] and not any(each.partition("=")[0] in _OF_FILES for each in args):
+        if args[:1] == ["pod"] and not any(each.startswith(_OF_FILES) for each in args):
             prefix = f"{parent.auto_envvar_prefix}_EXPLAIN_POD" if parent and parent.auto_envvar_prefix else None
+            from tessera.cli.explainpod import pod  # noqa: PLC0415 - it needs the extra `cluster`
+
             return pod.make_context(f"{info_name} pod", args[1:], parent, auto_envvar_prefix=prefix, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -63,7 +65,7 @@ class _Explain(click.Command):
 Examples:
   tessera explain vllm --gpus 8xH100-80GB -f examples/2-vllm-replicas/vllm.yaml
   tessera explain Job/default/embed --gpus 8xH100-80GB -f examples/1-job-of-60-slices/job.yaml
-  kubectl get nodes,pods,gpunodes -A -o json | tessera explain default/notebook-3 --fleet -
+  kubectl get nodes,pods,gpunodes -A -o json | tessera explain default/notebook-3 --cluster -
   tessera explain pod notebook-3 -n default     # a pod of a live cluster
 """,
 )
@@ -72,20 +74,22 @@ Examples:
 @click.option(
     "--policy", type=click.Choice(PLAN_POLICIES), default="tessera", show_default=True, help="Packing policy."
 )
-@output_option("table", "json")
+@output_option()
 def explain(**given: Unpack[_Given]) -> None:
     """Explain WORKLOAD: what it needs, which GPUs could serve it, where it goes, or why it stays pending.
 
     WORKLOAD is a pod (namespace/name), a workload (Kind/namespace/name) or just a name. It is planned together with
     all pending pods, as in `tessera plan`. For a pod of a live cluster: `tessera explain pod NAME`.
     """
-    snapshot = read_snapshot(given["fleet"], given["gpus"], given["filename"], given["share_unit"], given["gpu_model"])
+    snapshot = read_snapshot(
+        given["cluster"], given["gpus"], given["filename"], given["share_unit"], given["gpu_model"]
+    )
     note_skipped(snapshot.nodes)
-    found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
-    if given["output"] == "json":
-        print_json(found)
-    else:
-        wide_console().print(trimmed(*(part for each in found for part in _tables(each))))
+    with progress_bar("planning"):
+        found = core.explain(snapshot, _named(snapshot, given["workload"]), policy=given["policy"])
+    if not print_document(found, given["output"]):
+        console = wide_console(output=given["output"])
+        console.print(trimmed(*(part for each in found for part in _tables(each))))
 
 
 def _named(snapshot: Snapshot, workload: str) -> tuple[Pod, ...]:

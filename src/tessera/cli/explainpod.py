@@ -16,7 +16,7 @@ from tessera.cli.drawing.lettering import clean
 from tessera.cli.explanations import node_table, ways_tables
 from tessera.cli.livecluster import Place, cluster_options, connected, events_of, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.clients.kube import PODS
 from tessera.core.cluster.cluster import Cluster, Phase
 from tessera.core.explain.podexplanation import HeldDevice, PodExplanation, explain_pod, share_words
@@ -34,7 +34,7 @@ class _Given(TypedDict):
 
     name: str
     namespace: str
-    filename: str | None
+    cluster: str | None
     kubeconfig: object
     context: str | None
     output: str
@@ -53,13 +53,13 @@ class _Answer(msgspec.Struct, frozen=True):
 Examples:
   tessera explain pod vllm-0 -n ml
   kubectl tessera explain pod vllm-0 -n ml
-  kubectl get nodes,pods,gpunodes,events -A -o json | tessera explain pod vllm-0 -n ml -f -
+  kubectl get nodes,pods,gpunodes,events -A -o json | tessera explain pod vllm-0 -n ml --cluster -
 """
 )
 @click.argument("name")
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The pod's namespace.")
 @cluster_options
-@output_option("table", "json")
+@output_option()
 def pod(**given: Unpack[_Given]) -> None:
     """Explain where pod NAME of a live cluster runs and why, or why it is pending.
 
@@ -67,21 +67,19 @@ def pod(**given: Unpack[_Given]) -> None:
     would make it fit, and the events of schedulers and kubelets.
     """
     for other in ("--kubeconfig", "--context"):
-        refuse_beside(other, "--filename")
+        refuse_beside(other, "--cluster")
     place = place_of(given)
     namespace, name = given["namespace"], given["name"]
-    if place.filename is not None:
-        cluster, events = read_file(place.filename)
+    if place.file is not None:
+        cluster, events = read_file(place.file)
     else:
         cluster, events = asyncio.run(_observed(place, name, namespace))
     found = explain_pod(cluster, PodKey(f"{namespace}/{name}"))
     if found is None:
         raise _absent(cluster, namespace, name)
     answer = _Answer(found, read_events(events, kind=PODS.name, namespace=namespace, name=name))
-    if given["output"] == "json":
-        print_json(answer)
-    else:
-        wide_console().print(trimmed(*_parts(answer)))
+    if not print_document(answer, given["output"]):
+        wide_console(output=given["output"]).print(trimmed(*_parts(answer)))
 
 
 async def _observed(place: Place, name: str, namespace: str) -> tuple[Cluster, tuple[dict[str, object], ...]]:

@@ -8,10 +8,10 @@ from typing import Any
 import click
 import msgspec
 
+from tessera._planning import read_documents
 from tessera.api.fields import objects
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
-from tessera.cli.inputs import read_documents
 from tessera.cli.options import with_options
 from tessera.clients.kube import (
     CONFIG_MAPS,
@@ -50,18 +50,17 @@ _SETTLE_S = 0.5
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a cluster is found."""
 
-    filename: str | None = None
-    """A file of objects; None for the API."""
+    file: str | None = None
+    """A saved cluster; None for the API."""
     kubeconfig: Path | None = None
     context: str | None = None
 
 
 cluster_options = with_options(
     click.option(
-        "-f",
-        "--filename",
+        "--cluster",
         metavar="FILE",
-        help="Output of `kubectl get nodes,pods,gpunodes -A -o json` instead of a live cluster; - is stdin.",
+        help="A saved cluster instead of a live one: `kubectl get nodes,pods,gpunodes -A -o json`; - is stdin.",
     ),
     click.option("--kubeconfig", type=_FILE, help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]"),
     click.option("--context", metavar="NAME", help="Kubeconfig context.  [default: the current one]"),
@@ -71,7 +70,7 @@ cluster_options = with_options(
 
 def place_of(given: Any) -> Place:
     """Return where the options of `cluster_options` point."""
-    return Place(filename=given["filename"], kubeconfig=given["kubeconfig"], context=given["context"])
+    return Place(file=given["cluster"], kubeconfig=given["kubeconfig"], context=given["context"])
 
 
 def read_file(filename: str) -> tuple[Cluster, tuple[Object, ...]]:

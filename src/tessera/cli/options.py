@@ -6,15 +6,14 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tessera.errors import InvalidInput
-from tessera.log import Format, Level
 
 __all__ = [
     "Number",
@@ -22,7 +21,6 @@ __all__ = [
     "check_output",
     "check_outputs",
     "kubeconfig_option",
-    "log_options",
     "output_option",
     "refuse_beside",
     "refuse_without",
@@ -112,30 +110,23 @@ kubeconfig_option = click.option(
 """Adds `--kubeconfig` to a command that runs in a pod or on a node."""
 
 
-log_options = with_options(
-    click.option(
-        "--log-level",
-        type=click.Choice(get_args(Level)),
-        default="info",
-        show_default=True,
-        help="Least severe level that is logged.",
-    ),
-    click.option(
-        "--log-format", type=click.Choice(get_args(Format)), default="auto", show_default=True, help="Log format."
-    ),
-)
-"""Adds `--log-level` and `--log-format`."""
+def output_option(
+    *more: str, formats: Sequence[str] = ("table", "wide", "json", "yaml")
+) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds `-o/--output`, passed as `output`; the first format is the default.
 
+    Args:
+        more: formats of this command alone.
+        formats: those that every command has whose output is a table: `wide` is the table as wide as it needs.
 
-def output_option(*formats: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `-o/--output`, passed as `output`; the first format is the default."""
+    """
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(formats),
+        type=click.Choice((*formats, *more)),
         default=formats[0],
         show_default=True,
-        help="Output format.",
+        help="Output format; wide does not fold lines." if "wide" in formats else "Output format.",
     )
 
 

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-import click
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,19 +12,35 @@ from rich.table import Table
 from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean
+from tessera.cli.options import write_output
 
-__all__ = ["print_json", "ruled_table", "titled", "trimmed", "wide_console"]
+__all__ = ["ENDLESS", "print_document", "ruled_table", "titled", "trimmed", "wide_console", "yaml_text"]
 
 
-def wide_console(columns: int = 160) -> Console:
-    """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters."""
+ENDLESS = 1000
+"""Characters of a line that is as long as it needs."""
+
+
+def wide_console(columns: int = 160, *, output: str = "table") -> Console:
+    """Return the terminal's console; where the output is none, and COLUMNS says nothing, one of so many characters.
+
+    With output `wide` lines are as long as they need.
+    """
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if known else columns, highlight=False)
+    return Console(width=ENDLESS if output == "wide" else None if known else columns, highlight=False)
 
 
-def print_json(value: object) -> None:
-    """Print a value as JSON, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value)))
+def print_document(value: object, output: str) -> bool:
+    """Print a value as indented JSON, or as YAML of the same keys; return whether either is the desired output."""
+    if output not in {"json", "yaml"}:
+        return False
+    write_output("-", yaml_text(value) if output == "yaml" else msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    return True
+
+
+def yaml_text(value: object) -> bytes:
+    """Return a value as a YAML document."""
+    return msgspec.yaml.encode(msgspec.to_builtins(value), order=None)
 
 
 def ruled_table(*headings: str, title: str | None = None) -> Table:

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tessera.cli.completion import complete_models
 from tessera.cli.options import output_option
-from tessera.cli.printing import print_json, ruled_table, trimmed, wide_console
+from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.core.gpu.gpumodels import CATALOGUE, SOURCES, GpuModel, Profile, model
 from tessera.core.gpu.mig import ALL_MEDIA, maximal_counts, maximal_layouts, named_layouts, placements, placements_of
 
@@ -40,19 +41,18 @@ Examples:
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("gpu", metavar="[MODEL]", required=False)
-@output_option("table", "json")
+@click.argument("gpu", metavar="[MODEL]", required=False, shell_complete=complete_models)
+@output_option()
 def profiles(gpu: str | None, output: str) -> None:
     """List the known GPU models, or one MODEL's MIG profiles and placements.
 
     MODEL is a name from the list, a product name (nvidia-smi, label nvidia.com/gpu.product), a GKE accelerator name, or
     a PCI device id as in mig-parted.
     """
-    if output == "json":
-        facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
-        print_json(facts)
+    facts = [_summary(each) for each in CATALOGUE] if gpu is None else _facts(model(gpu))
+    if print_document(facts, output):
         return
-    console = wide_console()
+    console = wide_console(output=output)
     if gpu is None:
         console.print(trimmed(_catalogue()))
         console.print("~ is a low estimate; `tessera profiles MODEL` shows the profiles")

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -13,22 +14,36 @@ __all__ = ["Report", "progress_bar"]
 Report: TypeAlias = Callable[[str, int, int], None]
 """Takes the step that is under way, how much of it is done, and of how much; 0 where that is not known."""
 
+_PATIENCE_S = 2.0
+"""What takes no longer shows no bar."""
+
 
 @contextlib.contextmanager
-def progress_bar(*, wanted: bool = True) -> Iterator[Report]:
-    """Give a function that shows progress; it shows nothing where standard error is no terminal, or none is wanted.
+def progress_bar(step: str = "reading", *, after_s: float = _PATIENCE_S) -> Iterator[Report]:
+    """Give a function that shows progress after two seconds; it shows nothing where standard error is no terminal.
 
     Each step has a bar of its own, in the place of the one before; it is gone afterwards.
     """
+    if not sys.stderr.isatty():
+        yield lambda _step, _done, _total: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    shown = wanted and sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
 
-        def report(step: str, done: int, total: int) -> None:
-            if not progress.tasks or progress.tasks[0].description != step:
-                for task in progress.task_ids:
-                    progress.remove_task(task)
-                progress.add_task(step, total=total or None)
-            progress.update(progress.task_ids[0], completed=done, total=total or None)
+    def report(step: str, done: int, total: int) -> None:
+        if not progress.tasks or progress.tasks[0].description != step:
+            for task in progress.task_ids:
+                progress.remove_task(task)
+            progress.add_task(step, total=total or None)
+        progress.update(progress.task_ids[0], completed=done, total=total or None)
 
+    report(step, 0, 0)
+    late = threading.Timer(after_s, progress.start)
+    late.daemon = True
+    late.start()
+    try:
         yield report
+    finally:
+        late.cancel()
+        late.join()
+        progress.stop()

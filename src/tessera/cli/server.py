@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from tessera.cli.options import Seconds, kubeconfig_option, log_options
+from tessera.cli.logoptions import log_options
+from tessera.cli.options import Seconds, kubeconfig_option
 from tessera.clients.kube import HttpKube
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput

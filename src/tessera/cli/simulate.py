@@ -1,6 +1,5 @@
 """`tessera simulate`: replay a workload under several packing policies and compare them."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +8,6 @@ import click
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tessera.cli.inputs import ShareUnit, fleet_options, input_options, note_skipped, read_snapshot
@@ -24,7 +22,8 @@ from tessera.cli.options import (
     write_output,
     write_outputs,
 )
-from tessera.cli.printing import print_json, trimmed
+from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.progress import Report, progress_bar
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -107,7 +106,7 @@ run_options = with_options(
         help="Write one JSON object for each arrival; with several policies, run.jsonl becomes run.fgd.jsonl etc.",
     ),
     click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
-    output_option("table", "json"),
+    output_option(),
 )
 """Adds the options that all workloads share; the command passes them on as `Wanted(**options)`."""
 
@@ -171,7 +170,7 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
 @input_options
 @run_options
 def simulate_manifests(
-    fleet: str | None,
+    cluster: str | None,
     gpus: tuple[str, ...],
     gpu_model: tuple[str, ...],
     filename: tuple[str, ...],
@@ -179,7 +178,7 @@ def simulate_manifests(
     **options: Any,
 ) -> None:
     """Replay the pods of Kubernetes manifests, one by one in file order; none departs."""
-    snapshot = read_snapshot(fleet, gpus, filename, share_unit, gpu_model)
+    snapshot = read_snapshot(cluster, gpus, filename, share_unit, gpu_model)
     note_skipped(snapshot.nodes)
     compare(in_order(snapshot, options["seed"]), Wanted(**options))
 
@@ -214,7 +213,7 @@ def simulate_manifests(
 @arrival_options
 @run_options
 def simulate_synthetic(
-    fleet: str | None,
+    cluster: str | None,
     gpus: tuple[str, ...],
     gpu_model: tuple[str, ...],
     nodes: int,
@@ -222,11 +221,11 @@ def simulate_synthetic(
     **options: Any,
 ) -> None:
     """Replay a synthetic workload, by default with the class mix of the openb trace, on nodes of your choice."""
-    for other in ("--fleet", "--gpus"):
+    for other in ("--cluster", "--gpus"):
         refuse_beside("--nodes", other)
     part, one, several = demand
     mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
-    given = read_snapshot(fleet, gpus, (), gpu_models=gpu_model).nodes if fleet or gpus else plain_nodes(nodes)
+    given = read_snapshot(cluster, gpus, (), gpu_models=gpu_model).nodes if cluster or gpus else plain_nodes(nodes)
     note_skipped(given)
     compare(arrivals(make(given, options["seed"], mix), options), Wanted(**options))
 
@@ -251,10 +250,8 @@ def compare(workload: Workload, wanted: Wanted) -> None:
             write_output(wanted.log_of(log.policy), "".join(log_lines(log)))
     if wanted.plots is not None:
         write_outputs(wanted.plots, dict(figures(runs)))
-    if wanted.output == "json":
-        print_json(_report(workload, wanted, runs))
-    else:
-        _print_table(runs)
+    if not print_document(_report(workload, wanted, runs), wanted.output):
+        _print_table(runs, wide_console(80, output=wanted.output))
 
 
 def _check_targets(wanted: Wanted) -> None:
@@ -270,16 +267,14 @@ def _check_targets(wanted: Wanted) -> None:
 
 
 def _run(workload: Workload, wanted: Wanted) -> tuple[Log, ...]:
-    """Return a log for each policy, with a progress bar where a person watches."""
-    columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
-        return tuple(_run_one(workload, policy, wanted.rules, progress) for policy in wanted.policies)
+    """Return a log for each policy."""
+    with progress_bar() as report:
+        return tuple(_run_one(workload, policy, wanted.rules, report) for policy in wanted.policies)
 
 
-def _run_one(workload: Workload, policy: str, rules: Rules, progress: Progress) -> Log:
-    task = progress.add_task(policy, total=len(workload.arrivals))
-    return simulate_policy(workload, policy, rules, progress=lambda done: progress.update(task, completed=done))
+def _run_one(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
+    count = len(workload.arrivals)
+    return simulate_policy(workload, policy, rules, progress=lambda done: report(policy, done, count))
 
 
 def _report(workload: Workload, wanted: Wanted, runs: Sequence[Metrics]) -> dict[str, Any]:
@@ -292,9 +287,8 @@ def _report(workload: Workload, wanted: Wanted, runs: Sequence[Metrics]) -> dict
     }
 
 
-def _print_table(runs: Sequence[Metrics]) -> None:
+def _print_table(runs: Sequence[Metrics], console: Console) -> None:
     """Print the policies side by side, as many as the terminal is wide, and the others below."""
-    console = Console()
     lines = table_lines(runs)
     first = max(len(line[0]) for line in lines) + 2
     widest = max(len(cell) for line in lines for cell in line[1:]) + 2

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -24,6 +24,8 @@ from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import Plan
+from tessera.core.packing.savings import cost, gpu_use
+from tessera.core.packing.sizing import NodeType, Sizing
 
 __all__ = ["letter", "plan_tables", "where"]
 
@@ -50,10 +52,22 @@ _MODES = {
 }
 
 
-def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
+def plan_tables(
+    plan: Plan,
+    snapshot: Snapshot,
+    prices: Mapping[str, float] | None = None,
+    fit: tuple[Sequence[NodeType], Sizing] | None = None,
+) -> RenderableType:
     """Return a plan for people in a terminal; workloads have the letter and colour that their parts of the GPUs have.
 
     Past `alike.EVERY_GPU` GPUs, those that look the same are one line.
+
+    Args:
+        plan: the plan.
+        snapshot: what it was made for.
+        prices: money per hour of one GPU, by model.
+        fit: the node types that there were, and the fleet of them that was found.
+
     """
     seen = fleet(plan, snapshot)
     parts: list[RenderableType] = []
@@ -65,7 +79,12 @@ def plan_tables(plan: Plan, snapshot: Snapshot) -> RenderableType:
         parts.append(_waiting(seen))
     if seen.warnings:
         parts.append(_warnings(seen.warnings))
-    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), _sum(seen, plan.left_out))
+    lines = [
+        *([_fleet(*fit, money=bool(prices))] if fit else []),
+        *_savings(plan, prices or {}),
+        _sum(seen, plan.left_out),
+    ]
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts), *lines)
 
 
 def _warnings(warnings: Sequence[str]) -> Group:
@@ -282,7 +301,6 @@ def _waiting(seen: Fleet) -> Table:
     table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
-    table.expand = True
     for queue in seen.waiting[:MOST_REASONS]:
         workload = seen.workloads[queue.workload]
         why = Text(clean(queue.reason))
@@ -325,3 +343,39 @@ def _left_out(parts: Sequence[LeftOut]) -> str:
         return f"{counted(others, 'object')} without pods left out" if others else ""
     listed = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
     return f"not counted: {listed}" + (f", and {counted(others, 'object')} without pods" if others else "")
+
+
+def _savings(plan: Plan, prices: Mapping[str, float]) -> Iterator[Text]:
+    """Give what sharing saves, in GPUs and in money; nothing where no GPU is in use."""
+    use = gpu_use(plan.layouts)
+    used, unshared = sum(each.used for each in use), sum(each.unshared for each in use)
+    if unshared > used:
+        fewer = percent(unshared - used, unshared)
+        yield Text(f"{counted(used, 'GPU')} instead of {unshared:,} without sharing ({fewer} fewer)", "bold")
+    elif used:
+        yield Text(f"{counted(used, 'GPU')}, as many as without sharing")
+    if prices:
+        money = cost(use, prices)
+        line = (
+            f"{money.used:,.2f} per hour instead of {money.unshared:,.2f} without sharing; all GPUs {money.fleet:,.2f}"
+        )
+        without = f"; no price given for {', '.join(money.unpriced)}" if money.unpriced else ""
+        yield Text(f"{line}{without}")
+
+
+def _fleet(types: Sequence[NodeType], found: Sizing, *, money: bool) -> Text:
+    """Return the fleet that was found, and what is proved about it."""
+    chosen = [f"{count} \u00d7 ({each.gpus})" for each, count in zip(types, found.counts, strict=True) if count]
+    if not chosen:
+        return Text("No fleet: no pod fits on a node of these types", "bold yellow")
+    amount = f"{found.cost:,.2f} per hour" if money else counted(round(found.cost), "GPU")
+    least = f"{found.at_least:,.2f} per hour" if money else f"{found.at_least:,.0f}"
+    if found.optimal:
+        proof = "proved cheapest" if money else "proved smallest"
+    else:
+        proof = f"no fleet of these node types {'costs less' if money else 'has fewer'} than {least}"
+    rest = len(found.plan.pending)
+    left = (
+        f"; {counted(rest, 'pod')} that no such node can hold {'is' if rest == 1 else 'are'} left out" if rest else ""
+    )
+    return Text(f"Smallest fleet: {' + '.join(chosen)}, {amount}; {proof}{left}", "bold")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders.cards import instance
 from builders.nodefacts import gpu, node
 from tessera.api import documents
-from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, gpu_labels, owns, stamped
+from tessera.api.nvidia.gpulabels import TIMESTAMP, Labelling, expected_labels, gpu_labels, owns, stamped
 from tessera.api.tessera import fleets
 from tessera.core.gpu.inventory import GpuFacts, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
@@ -366,6 +366,42 @@ def test_a_long_product_keeps_what_follows_its_name() -> None:
     assert len(value) <= 63
     assert value.startswith("NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation")
     assert value.endswith("-MIG-1g.24gb")
+
+
+EXPECTED: dict[str, tuple[str, str, dict[str, str]]] = {
+    "managed": (
+        "8xH100-80GB",
+        "auto",
+        {"gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.count": "8", "gpu.memory": "81559", "mig.capable": "true"},
+    ),
+    "without MIG": ("2xT4", "auto", {"gpu.product": "Tesla-T4", "gpu.family": "turing", "mig.capable": "false"}),
+    "replicas": ("T4", "{time-slicing: 4}", {"gpu.product": "Tesla-T4-SHARED", "gpu.replicas": "4"}),
+    "partitioned, mixed": (
+        "2xA100-40GB",
+        "{mig: all-balanced}",
+        {"mig-1g.5gb.count": "4", "mig-3g.20gb.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"},
+    ),
+    "partitioned, single": (
+        "2xA100-40GB",
+        "{mig: all-1g.5gb, strategy: single}",
+        {"gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "gpu.count": "14", "mig.strategy": "single"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_a_described_node_has_the_labels_that_discovery_would_set(case: str) -> None:
+    gpus, sharing, want = EXPECTED[case]
+    text = f"nodes: [{{name: a, gpus: {gpus}, sharing: {sharing}}}]"
+    (read,) = fleets.read(documents.read("fleet.yaml", text)).nodes
+    got = expected_labels(read.gpus)
+    assert {key: got[f"nvidia.com/{key}"] for key in want} == want
+    assert got.items() <= dict(read.labels).items()
+    assert not [key for key in got if "engines" in key or "cuda" in key or "machine" in key]
+
+
+def test_a_described_node_without_gpus_has_none() -> None:
+    assert expected_labels(()) == {}
 
 
 def test_labels_are_owned_and_others_are_not() -> None:

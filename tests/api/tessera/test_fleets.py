@@ -61,8 +61,18 @@ def test_a_node_with_everything() -> None:
             ("kubernetes.io/arch", "x"),
             ("kubernetes.io/hostname", "dgx-1"),
             ("kubernetes.io/os", "linux"),
-            ("nvidia.com/gpu.count", "4"),
+            ("nvidia.com/gpu.compute.major", "8"),
+            ("nvidia.com/gpu.compute.minor", "0"),
+            ("nvidia.com/gpu.count", "2"),
+            ("nvidia.com/gpu.family", "ampere"),
+            ("nvidia.com/gpu.memory", "40960"),
             ("nvidia.com/gpu.present", "true"),
+            ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-40GB"),
+            ("nvidia.com/gpu.replicas", "1"),
+            ("nvidia.com/gpu.sharing-strategy", "none"),
+            ("nvidia.com/mig.capable", "true"),
+            ("nvidia.com/mig.strategy", "mixed"),
+            ("nvidia.com/mps.capable", "false"),
             ("zone", "z"),
         ),
         taints=(
@@ -98,13 +108,34 @@ SHORT = {
 
 @pytest.mark.parametrize(("text", "want"), SHORT.values(), ids=SHORT)
 def test_the_short_form_is_one_node(text: str, want: tuple[int, str]) -> None:
-    got = fleets.short(text, 3)
-    assert (got.name, got.cpu_milli, got.max_pods) == ("node-3", 4_096_000, 12_288)
+    (got,) = fleets.short([text])
+    assert (got.name, got.cpu_milli, got.max_pods) == ("node-0", 4_096_000, 12_288)
     assert (len(got.gpus), got.gpus[0].model.name) == want
     assert [gpu.index for gpu in got.gpus] == list(range(len(got.gpus)))
 
 
+SEVERAL = {
+    "four nodes of eight": (["4x(8xH100-80GB)"], [8, 8, 8, 8]),
+    "spaces": ([" 2 x ( T4 ) "], [1, 1]),
+    "one in brackets": (["(8xT4)"], [8]),
+    "several kinds": (["2x(4xL4)", "T4", "2xT4"], [4, 4, 1, 2]),
+    "none": ([], []),
+}
+
+
+@pytest.mark.parametrize(("texts", "want"), SEVERAL.values(), ids=SEVERAL)
+def test_short_forms_are_nodes_numbered_through(texts: list[str], want: list[int]) -> None:
+    got = fleets.short(texts)
+    assert [len(each.gpus) for each in got] == want
+    assert [each.name for each in got] == [f"node-{n}" for n in range(len(want))]
+    assert [dict(each.labels)["kubernetes.io/hostname"] for each in got] == [each.name for each in got]
+
+
 SHORT_REFUSED = {
+    "no node": ("0x(8xT4)", "1 to 100000 nodes"),
+    "too many nodes": ("100001x(T4)", "1 to 100000 nodes"),
+    "brackets in brackets": ("2x(2x(T4))", "H100-80GB"),
+    "nothing in brackets": ("2x()", "1 to 256"),
     "no model": ("8x", "GPU model: '8x'; expected a GPU model"),
     "no GPU": ("0xT4", "--gpus '0xT4': '0xT4'; expected 1 to 256 GPUs of a model; hint: 8xH100-80GB"),
     "too many": ("257xT4", "expected 1 to 256 GPUs of a model"),
@@ -118,7 +149,7 @@ SHORT_REFUSED = {
 @pytest.mark.parametrize(("text", "want"), SHORT_REFUSED.values(), ids=SHORT_REFUSED)
 def test_a_bad_short_form_is_refused(text: str, want: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        fleets.short(text, 0)
+        fleets.short([text])
     assert want in str(caught.value)
 
 

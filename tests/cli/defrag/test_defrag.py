@@ -25,7 +25,9 @@ SLICES = [*NODES, owned("web-1", cut(0, "1g.5gb", 0)), owned("web-2", cut(1, "1g
 
 
 def run(objects: list[Object], *arguments: str, columns: int = 140) -> Result:
-    return CliRunner().invoke(main, ["defrag", "-f", "-", *arguments], kubectl(*objects), env={"COLUMNS": str(columns)})
+    return CliRunner().invoke(
+        main, ["defrag", "--cluster", "-", *arguments], kubectl(*objects), env={"COLUMNS": str(columns)}
+    )
 
 
 def words(result: Result) -> str:
@@ -80,7 +82,7 @@ def test_json_has_moves_places_and_what_was_asked() -> None:
 def test_a_manifest_that_is_not_applied_yet(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(BIG | {"metadata": {"name": "new", "annotations": WHOLE}}))
-    assert "default/new 40 GiB with hardware isolation a the whole GPU 0" in words(run(HALVES, "--for", str(file)))
+    assert "default/new 40 GiB with hardware isolation a the whole GPU 0" in words(run(HALVES, "-f", str(file)))
 
 
 def test_one_pod_of_those_that_wait() -> None:
@@ -103,14 +105,14 @@ def test_many_pods_without_a_place_are_told_in_short() -> None:
 
 # Keyed by a sentence: arguments; wanted are words of the error.
 REFUSED = {
-    "nothing is asked for": ([], "cluster: no pending pod that requests GPUs; expected --for, --pod or --resource"),
+    "nothing is asked for": ([], "cluster: no pending pod that requests GPUs; expected -f, --pod or --resource"),
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod of this namespace and name"),
     "a resource without amount": (["--resource", "nvidia.com/gpu="], "--resource: nvidia.com/gpu="),
     "an amount that is no number": (["--resource", "nvidia.com/gpu=x"], "nvidia.com/gpu"),
     "a resource that is no GPU": (["--resource", "memory=1Gi"], "cluster: no pending pod that requests GPUs"),
     "two ways to ask": (["--resource", "nvidia.com/gpu", "--pod", "a/b"], "--pod: --resource as well"),
     "isolation of nothing": (["--isolation", "none"], "--isolation: no --resource"),
-    "execution on a file": (["--execute"], "--execute: --filename as well"),
+    "execution on a file": (["--execute"], "--execute: --cluster as well"),
     "a deadline for nothing": (["--deadline-s", "5"], "--deadline-s: no --execute"),
     "a manifest that is not there": (["--for", "none.yaml"], "none.yaml: No such file"),
 }
@@ -126,7 +128,7 @@ def test_what_is_refused(arguments: list[str], want: str) -> None:
 def test_a_manifest_without_gpus(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(pod("plain", node=None)))
-    assert "expected a workload with GPU limits" in run(HALVES, "--for", str(file)).stderr
+    assert "expected a workload with GPU limits" in run(HALVES, "-f", str(file)).stderr
 
 
 def test_dry_run_and_execute_exclude_each_other() -> None:

@@ -270,7 +270,7 @@ async def carried_out(*names: str, output: str, most: int = 9, objects: tuple[Ob
     kube = await filled(*objects)
     task = asyncio.create_task(Controlled(kube, replaced).run())
     await asyncio.sleep(0)
-    given = {"for": (), "pod": names, "resource": (), "priority": None}
+    given = {"filename": (), "pod": names, "resource": (), "priority": None}
     try:
         await carry_out(kube, given | {"max_moves": most, "output": output, "deadline_s": 60.0})
     finally:

@@ -13,12 +13,13 @@ from typing import TypeAlias
 import msgspec
 
 from tessera.core.cluster.snapshot import Gpu
-from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory
+from tessera.core.gpu.gpumodels import DRIVER_NAMES
+from tessera.core.gpu.inventory import GpuFacts, Instance, Inventory, MigMode
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import GPU_RESOURCE, Device, Mode, mig_resource
 from tessera.core.node.nodesharing import Strategy
 
-__all__ = ["TIMESTAMP", "Labelling", "gpu_labels", "owns", "stamped"]
+__all__ = ["TIMESTAMP", "Labelling", "expected_labels", "gpu_labels", "owns", "stamped"]
 
 _LONGEST = 63
 """Of a label's value. Source: Kubernetes, Labels and Selectors."""
@@ -44,6 +45,8 @@ _FAMILIES = (
 )
 """By the least compute capability. Source: `internal/lm/resource.go`; Blackwell, which the version read lacks, by its
 naming."""
+_UNDESCRIBED = re.compile(r"nvidia\.com/(cuda\.|gpu\.(machine|mode)$|vgpu\.)|.*\.(multiprocessors|engines\.[a-z]+)$")
+"""Labels about what a description of a node leaves open: its driver, machine and engines."""
 _STRATEGIES = {
     Mode.TIME_SLICING: "time-slicing",
     Mode.MIG_TIME_SLICING: "time-slicing",
@@ -105,6 +108,40 @@ def gpu_labels(inventory: Inventory, gpus: Sequence[Gpu], labelling: Labelling) 
         labels["mig.strategy"] = labelling.strategy
         labels |= (_single if labelling.strategy == "single" else _mixed)(inventory.gpus, offered)
     return {f"nvidia.com/{key}": value for key, value in sorted(labels.items())}
+
+
+def expected_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the labels of a node with these GPUs, as far as their models say; none where it has no GPU."""
+    if not gpus:
+        return {}
+    named = [msgspec.structs.replace(gpu, uuid=f"{gpu.index}") for gpu in gpus]
+    strategy: Strategy = next((gpu.sharing.strategy for gpu in gpus if gpu.model.profiles), "mixed")
+    labels = gpu_labels(Inventory(gpus=tuple(map(_described, named))), named, Labelling(strategy=strategy))
+    return {key: value for key, value in labels.items() if not _UNDESCRIBED.match(key)}
+
+
+def _described(gpu: Gpu) -> GpuFacts:
+    """Return what the driver would show of a GPU whose fixed layout, if it has one, is there."""
+    product, compute = DRIVER_NAMES[gpu.model.name]
+    memory = {profile.name: profile.memory_mib for profile in gpu.model.profiles}
+    layout = gpu.sharing.layout
+    instances = tuple(
+        Instance(placement=place, uuid="", gpu_instance=number, compute_instance=0, memory_mib=memory[place.profile])
+        for number, place in enumerate(layout or ())
+    )
+    on = layout is not None
+    return GpuFacts(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        minor=gpu.index,
+        product=product,
+        model=gpu.model,
+        memory_total_mib=gpu.model.memory_mib,
+        memory_mib=gpu.memory_mib,
+        compute_capability=compute,
+        mig=MigMode(current=on, pending=on) if gpu.model.profiles else None,
+        instances=instances,
+    )
 
 
 def stamped(labels: Mapping[str, str], present: Mapping[str, str], *, now_s: int) -> dict[str, str]:

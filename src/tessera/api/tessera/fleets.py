@@ -24,6 +24,7 @@ from tessera.api.kubernetes.nodes import (
     with_gpus,
 )
 from tessera.api.kubernetes.nodes import share_unit_mib as unit_mib
+from tessera.api.nvidia.gpulabels import expected_labels
 from tessera.api.tessera.gpunodes import KIND, read_gpu_node
 from tessera.api.tessera.gpusharing import read_sharing
 from tessera.api.tessera.pods.runningpods import Observed, read_pods
@@ -41,6 +42,7 @@ _EXAMPLES = 5
 _MAX_GPUS = 256
 """Most GPUs of one node; no server has more than a few dozen."""
 _KINDS = ("Node", "Pod", KIND, "Fleet", None)
+_SEVERAL = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?\((?P<node>[^()]*)\)")
 _SHORT = re.compile(r"(?:(?P<count>[-+]?[0-9]{1,20})\s*[xX]\s*)?(?P<model>\S.{0,80})")
 
 
@@ -186,40 +188,58 @@ def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState
     return tuple(closed)
 
 
-def short(text: str, index: int) -> Node:
-    """Return the node `8xH100-80GB` stands for, of managed GPUs, with cpu and memory that never bind.
+def short(texts: Iterable[str]) -> tuple[Node, ...]:
+    """Return the nodes that short forms stand for: `node-0` and so on, managed GPUs, cpu and memory that never bind.
 
     Args:
-        text: a number of GPUs, `x`, and a GPU model; the number is 1 where it is left out.
-        index: which of several short forms it is, from 0; the node's name is `node-INDEX`.
+        texts: each a number of GPUs, `x`, and a GPU model: `8xH100-80GB`; or a number of such nodes: `4x(8xH100-80GB)`.
+            A number that is left out is 1.
 
     Raises:
-        InvalidInput: not such a form, or a GPU model Tessera does not know.
+        InvalidInput: not such a form, a GPU model Tessera does not know, or more nodes than a fleet may have.
 
     """
-    subject = f"--gpus {shown(text)}"
-    count, name = _counted(text, subject)
-    gpu_model = in_place(subject, partial(model, name))
-    gpus = tuple(
-        Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=managed_sharing(gpu_model))
-        for i in range(count)
-    )
-    node_name = f"node-{index}"
-    return Node(
-        name=NodeName(node_name),
-        cpu_milli=CPU_MILLI,
-        memory_mib=MEMORY_MIB,
-        gpus=gpus,
-        max_pods=_MAX_GPUS * 48,
-        labels=_labels(node_name, gpus, {}),
-    )
+    nodes: list[Node] = []
+    for text in texts:
+        subject = f"--gpus {shown(text)}"
+        several = _SEVERAL.fullmatch(text.strip())
+        count, name = _counted(several["node"] if several else text, subject)
+        times = int(several["count"] or 1) if several else 1
+        if not 1 <= times <= _MAX_NODES - len(nodes):
+            raise InvalidInput(
+                subject, found=shown(text), expected=f"1 to {_MAX_NODES} nodes in all", hint="4x(8xH100-80GB)"
+            )
+        gpu_model = in_place(subject, partial(model, name))
+        gpus = tuple(
+            Gpu(index=i, model=gpu_model, memory_mib=gpu_model.memory_mib, sharing=managed_sharing(gpu_model))
+            for i in range(count)
+        )
+        labels = expected_labels(gpus)
+        names = tuple(f"node-{index}" for index in range(len(nodes), len(nodes) + times))
+        nodes.extend(
+            Node(
+                name=NodeName(node_name),
+                cpu_milli=CPU_MILLI,
+                memory_mib=MEMORY_MIB,
+                gpus=gpus,
+                max_pods=_MAX_GPUS * 48,
+                labels=_labels(node_name, gpus, labels),
+            )
+            for node_name in names
+        )
+    return tuple(nodes)
 
 
 def _counted(text: str, subject: str) -> tuple[int, str]:
     match = _SHORT.fullmatch(text.strip())
     count = int(match["count"] or 1) if match else 0
     if match is None or not 1 <= count <= _MAX_GPUS:
-        raise InvalidInput(subject, found=shown(text), expected=f"1 to {_MAX_GPUS} GPUs of a model", hint="8xH100-80GB")
+        raise InvalidInput(
+            subject,
+            found=shown(text),
+            expected=f"1 to {_MAX_GPUS} GPUs of a model",
+            hint="8xH100-80GB or 4x(8xH100-80GB)",
+        )
     return count, match["model"]
 
 
@@ -254,7 +274,7 @@ def _entry_nodes(entry: Field, names: list[str]) -> Iterator[Node]:
     cpu_milli = entry.get("cpu").read(cpu_capacity, CPU_MILLI)
     memory_mib = entry.get("memory").read(memory_capacity, MEMORY_MIB)
     gpus = _gpus(entry)
-    labels = {key: value.text() for key, value in entry.get("labels").members()}
+    labels = expected_labels(gpus) | {key: value.text() for key, value in entry.get("labels").members()}
     taints = _taints(entry.get("taints"))
     max_pods = entry.get("pods").integer(110)
     for name in names:
@@ -278,7 +298,7 @@ def _labels(name: str, gpus: tuple[Gpu, ...], given: dict[str, str]) -> tuple[tu
         "kubernetes.io/os": "linux",
     }
     if gpus:
-        labels |= {"nvidia.com/gpu.count": str(len(gpus)), "nvidia.com/gpu.present": "true"}
+        labels |= {"nvidia.com/gpu.present": "true"}
     return tuple(sorted((labels | given).items()))
 
 

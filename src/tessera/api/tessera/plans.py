@@ -1,12 +1,28 @@
-"""A plan as JSON and YAML for programs: `assignments`, `waiting`, `layouts`, `warnings` and a summary."""
+"""A plan as JSON, YAML and Python records for programs: `assignments`, `waiting`, `layouts`, `warnings`, a summary."""
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from tessera.core.cluster.snapshot import LeftOut, Share
-from tessera.core.packing.exact import Bound
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
+from tessera.core.packing.savings import cost, gpu_use
+from tessera.core.packing.sizing import NodeType, Sizing
 
-__all__ = ["PlanDocument", "document", "to_json", "to_yaml"]
+__all__ = [
+    "AssignmentDocument",
+    "CostDocument",
+    "DeviceDocument",
+    "FitDocument",
+    "LayoutDocument",
+    "LeftOutDocument",
+    "NodesDocument",
+    "PlanDocument",
+    "SliceDocument",
+    "SummaryDocument",
+    "WaitingDocument",
+    "document",
+]
 
 
 class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,6 +91,8 @@ class SummaryDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     gpus: int
     gpus_used: int
     """GPUs that a pod holds a share of."""
+    gpus_without_sharing: int
+    """GPUs that the same containers would take if each had the GPUs to itself that it has a part of."""
     at_most: int | None = None
     optimal: bool | None = None
 
@@ -88,6 +106,35 @@ class LeftOutDocument(msgspec.Struct, frozen=True, kw_only=True):
     """GPU resources that it names."""
 
 
+class CostDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Money per hour, in the currency of the prices given."""
+
+    fleet: float
+    """All GPUs."""
+    used: float
+    without_sharing: float
+    unpriced: tuple[str, ...]
+    """GPU models of the fleet without a price, which the sums leave out."""
+
+
+class NodesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one type."""
+
+    gpus: str
+    """Of one node: `8xH100-80GB`."""
+    count: int
+
+
+class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest fleet that was found; cost and bound are GPUs, or money per hour where prices were given."""
+
+    nodes: tuple[NodesDocument, ...]
+    cost: float
+    at_least: float
+    """No fleet of these node types costs less."""
+    optimal: bool
+
+
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The whole plan; keys are stable, new ones may be added."""
 
@@ -98,19 +145,34 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     layouts: tuple[LayoutDocument, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What could not be seen of the cluster, or was left out."""
+    """What could not be seen of the cluster, was left out, or was assumed when the inputs were read."""
     skipped: tuple[str, ...] = ()
     """Nodes whose GPUs are not known; the warnings say why."""
     left_out: tuple[LeftOutDocument, ...] = ()
     """Manifests, or parts of them, whose pods are not in this plan."""
+    cost: CostDocument | None = None
+    """Only where prices were given."""
+    fit: FitDocument | None = None
+    """Only where a fleet was looked for."""
 
 
-def document(plan: Plan) -> PlanDocument:
-    """Return the wire record of a plan."""
+def document(
+    plan: Plan,
+    prices: Mapping[str, float] | None = None,
+    fit: tuple[Sequence[NodeType], Sizing] | None = None,
+) -> PlanDocument:
+    """Return the wire record of a plan.
+
+    Args:
+        plan: the plan.
+        prices: money per hour of one GPU, by model.
+        fit: the node types there were, and how many of each were found.
+
+    """
     guessed = {(layout.node, layout.gpu) for layout in plan.layouts if layout.guessed}
     return PlanDocument(
         policy=plan.policy,
-        summary=_summary(plan, plan.bound),
+        summary=_summary(plan),
         assignments=tuple(
             AssignmentDocument(
                 pod=each.pod,
@@ -125,25 +187,34 @@ def document(plan: Plan) -> PlanDocument:
         notes=plan.notes,
         skipped=plan.skipped,
         left_out=tuple(map(_left_out, plan.left_out)),
+        cost=_cost(plan, prices) if prices else None,
+        fit=_fit(*fit) if fit else None,
     )
 
 
-def to_json(plan: Plan) -> str:
-    """Return the plan as indented JSON, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(document(plan)), indent=2).decode() + "\n"
+def _cost(plan: Plan, prices: Mapping[str, float]) -> CostDocument:
+    money = cost(gpu_use(plan.layouts), prices)
+    return CostDocument(fleet=money.fleet, used=money.used, without_sharing=money.unshared, unpriced=money.unpriced)
 
 
-def to_yaml(plan: Plan) -> str:
-    """Return the plan as YAML, with the keys of the JSON."""
-    return msgspec.yaml.encode(document(plan), order=None).decode()
+def _fit(types: Sequence[NodeType], found: Sizing) -> FitDocument:
+    counted = zip(types, found.counts, strict=True)
+    return FitDocument(
+        nodes=tuple(NodesDocument(gpus=each.gpus, count=count) for each, count in counted),
+        cost=found.cost,
+        at_least=found.at_least,
+        optimal=found.optimal,
+    )
 
 
-def _summary(plan: Plan, bound: Bound | None) -> SummaryDocument:
+def _summary(plan: Plan) -> SummaryDocument:
+    use, bound = gpu_use(plan.layouts), plan.bound
     return SummaryDocument(
         placed=len(plan.assignments),
         waiting=len(plan.pending),
         gpus=len(plan.layouts),
-        gpus_used=sum(any(piece.pods for piece in layout.slices) for layout in plan.layouts),
+        gpus_used=sum(each.used for each in use),
+        gpus_without_sharing=sum(each.unshared for each in use),
         at_most=bound.at_most if bound else None,
         optimal=bound.optimal if bound else None,
     )

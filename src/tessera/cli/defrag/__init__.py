@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tessera._planning import read_documents
 from tessera.api.documents import Document
 from tessera.api.kubernetes import workloads
 from tessera.api.kubernetes.leaving import read_leaves
@@ -18,10 +19,10 @@ from tessera.api.kubernetes.podspecs import ISOLATION
 from tessera.api.tessera.clusters import as_fields
 from tessera.cli.defrag.moving import Mover, look
 from tessera.cli.defrag.tables import parts
-from tessera.cli.inputs import read_documents
 from tessera.cli.livecluster import Place, cluster_options, connected, place_of, read_file
 from tessera.cli.options import Seconds, output_option, refuse_beside, refuse_without
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console
+from tessera.cli.progress import progress_bar
 from tessera.clients.kube import Kube
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.packing.defrag import MOST_MOVES, Asker, Leave, Proposal, propose
@@ -37,11 +38,11 @@ _EPILOG = """
 \b
 Examples:
   tessera defrag                                 # for all pending pods
-  tessera defrag --for training.yaml             # before you apply it
+  tessera defrag -f training.yaml                # before you apply it
   tessera defrag --resource nvidia.com/mig-3g.20gb=1
   tessera defrag --resource tessera.dev/gpu-memory=30 --count 2
   tessera defrag --pod ml/training-0 --execute   # evicts one pod at a time
-  kubectl get nodes,pods,gpunodes,pdb -A -o json | tessera defrag -f -
+  kubectl get nodes,pods,gpunodes,pdb -A -o json | tessera defrag --cluster -
 
 RBAC: list nodes, pods, gpunodes.tessera.dev and poddisruptionbudgets; with --execute also create
 pods/eviction, and get and patch nodes.
@@ -60,6 +61,8 @@ class _Made(msgspec.Struct, frozen=True):
 @click.command(epilog=_EPILOG)
 @cluster_options
 @click.option(
+    "-f",
+    "--filename",
     "--for",
     multiple=True,
     metavar="PATH",
@@ -92,11 +95,11 @@ class _Made(msgspec.Struct, frozen=True):
     show_default=True,
     help="With --execute: deadline of each move, and of the pending pods' binding.",
 )
-@output_option("table", "json")
+@output_option()
 def defrag(**given: Any) -> None:
     """Find the fewest running pods to move so that pending pods fit; move them with --execute.
 
-    A move evicts a pod whose controller creates a replacement that fits elsewhere. Without --for, --pod or --resource
+    A move evicts a pod whose controller creates a replacement that fits elsewhere. Without -f, --pod or --resource
     it makes room for all pending pods. docs/defrag.md lists the pods that are never moved.
     """
     _check()
@@ -104,19 +107,21 @@ def defrag(**given: Any) -> None:
     if given["execute"]:
         asyncio.run(_on_cluster(place, lambda kube: carry_out(kube, given)))
         return
-    cluster, leaves = _saved(place.filename) if place.filename is not None else asyncio.run(_on_cluster(place, look))
-    asked = _asked(cluster, given)
-    _print(_Made(asked, propose(cluster, asked, leaves, most=given["max_moves"]), executed=False), given["output"])
+    with progress_bar("looking for moves"):
+        cluster, leaves = _saved(place.file) if place.file is not None else asyncio.run(_on_cluster(place, look))
+        asked = _asked(cluster, given)
+        proposal = propose(cluster, asked, leaves, most=given["max_moves"])
+    _print(_Made(asked, proposal, executed=False), given["output"])
 
 
 def _check() -> None:
     for option, other in (
-        ("--kubeconfig", "--filename"),
-        ("--context", "--filename"),
-        ("--execute", "--filename"),
+        ("--kubeconfig", "--cluster"),
+        ("--context", "--cluster"),
+        ("--execute", "--cluster"),
         ("--execute", "--dry-run"),
-        ("--resource", "--for"),
-        ("--pod", "--for"),
+        ("--resource", "--filename"),
+        ("--pod", "--filename"),
         ("--pod", "--resource"),
     ):
         refuse_beside(option, other)
@@ -138,10 +143,8 @@ async def _on_cluster(place: Place, work: Callable[[Kube], Awaitable[_Result]]) 
 
 
 def _print(made: _Made, output: str) -> None:
-    if output == "json":
-        print_json(made)
-    else:
-        wide_console().print(trimmed(*parts(made.asked, made.proposal)))
+    if not print_document(made, output):
+        wide_console(output=output).print(trimmed(*parts(made.asked, made.proposal)))
 
 
 # What is asked for
@@ -154,9 +157,9 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
         InvalidInput: none, or one that asks for no GPU.
 
     """
-    if given["for"]:
+    if given["filename"]:
         unit = min((each.unit_mib for each in cluster.nodes), default=1024)
-        documents = [document for path in given["for"] for document in read_documents(path)]
+        documents = [document for path in given["filename"] for document in read_documents(path)]
         found: Sequence[Pod] = workloads.read(documents, share_unit_mib=unit, nodes=cluster.snapshot.nodes).pods
     elif given["resource"]:
         found = _described(cluster, given)
@@ -164,8 +167,8 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
         found = _waiting(cluster, given["pod"])
     asking = [pod for pod in found if pod.need.asks]
     if not asking:
-        subject = "manifests" if given["for"] else "cluster"
-        wanted = "--for, --pod or --resource" if not given["for"] else "a workload with GPU limits"
+        subject = "manifests" if given["filename"] else "cluster"
+        wanted = "-f, --pod or --resource" if not given["filename"] else "a workload with GPU limits"
         raise InvalidInput(subject, found="no pending pod that requests GPUs", expected=wanted)
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
@@ -204,7 +207,7 @@ def _waiting(cluster: Cluster, names: Sequence[str]) -> tuple[Pod, ...]:
                 f"pod {name}",
                 found="no pending pod of this namespace and name",
                 expected="a pending pod",
-                hint=", ".join([*waiting][:_MOST_NAMED]) or "--for or --resource",
+                hint=", ".join([*waiting][:_MOST_NAMED]) or "-f or --resource",
             )
     return tuple(waiting[PodKey(name)] for name in names) if names else cluster.snapshot.pending
 
@@ -224,16 +227,15 @@ async def carry_out(kube: Kube, given: Mapping[str, Any]) -> None:
     cluster, leaves = await look(kube)
     asked = _asked(cluster, given)
     proposal = propose(cluster, asked, leaves, most=given["max_moves"])
-    if given["output"] != "json":
-        _print(_Made(asked, proposal, executed=True), "table")
+    if given["output"] not in {"json", "yaml"}:
+        _print(_Made(asked, proposal, executed=True), given["output"])
     placed = {each.pod for each in proposal.placed}
     mover = Mover(kube, [each for each in asked if each.pod in placed], given["deadline_s"])
     try:
         with _progress(len(proposal.moves)) as report:
             await mover.make(len(proposal.moves), report)
     finally:
-        if given["output"] == "json":
-            _print(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), "json")
+        print_document(_Made(asked, proposal, executed=True, evicted=tuple(mover.evicted)), given["output"])
         click.echo(f"{len(mover.evicted)} of {len(proposal.moves)} moves made", err=True)
     if proposal.stuck:
         names = ", ".join(each.pod for each in proposal.stuck[:_MOST_NAMED])

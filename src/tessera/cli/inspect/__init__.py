@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import click
 import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from tessera.cli.inspect.devices import ENDLESS, devices
+from tessera.cli.inspect.devices import devices
 from tessera.cli.inspect.summary import details, summary
 from tessera.cli.inspect.watching import watch
 from tessera.cli.livecluster import Place, cluster_options, connected, observe, place_of, read_file
 from tessera.cli.options import output_option, refuse_beside, write_output
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console, yaml_text
+from tessera.cli.progress import progress_bar
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.explain import inspection as core
 from tessera.core.explain.inspection import Inspection
@@ -30,14 +31,14 @@ class _Given(TypedDict):
     """The options as click passes them."""
 
     nodes: tuple[str, ...]
-    filename: str | None
+    cluster: str | None
     kubeconfig: object
     context: str | None
     namespace: str
     selector: str
     details: bool
     watch: bool
-    output: Literal["table", "wide", "json"]
+    output: str
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class _Choice(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...]
     namespace: str
     details: bool
-    output: Literal["table", "wide", "json"]
+    output: str
 
     def check(self, cluster: Cluster) -> None:
         """Refuse nodes that are not there."""
@@ -68,38 +69,41 @@ class _Choice(msgspec.Struct, frozen=True):
     epilog="""
 \b
 Examples:
-  tessera inspect                     # the table of kubectl inspect gpushare
-  tessera inspect -o wide node-a      # each GPU of a node, drawn to scale
-  tessera inspect -o wide --watch -n team-a
-  kubectl get nodes,pods,gpunodes -A -o json | tessera inspect -f - -o wide
+  tessera inspect                     # each GPU, drawn to scale
+  tessera inspect -o wide node-a      # one line for each GPU of a node, however long
+  tessera inspect --watch -n team-a
+  tessera inspect -o gpushare -d      # the tables of kubectl inspect gpushare
+  kubectl get nodes,pods,gpunodes -A -o json | tessera inspect --cluster -
 """
 )
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @cluster_options
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only nodes with pods of this namespace.")
 @click.option("-l", "--selector", default="", metavar="KEY=VALUE,...", help="Only nodes with these labels.")
-@click.option("-d", "--details", is_flag=True, help="With the table: list the pods of each node.")
+@click.option("-d", "--details", is_flag=True, help="With -o gpushare: list the pods of each node.")
 @click.option("-w", "--watch", is_flag=True, help="Update after each change until interrupted.")
-@output_option("table", "wide", "json")
+@output_option("gpushare")
 def inspect(**given: Unpack[_Given]) -> None:
     """Show GPU usage in a live cluster: pods, memory, layout, isolation, health, fragmentation. Changes nothing.
 
-    The table is that of `kubectl inspect gpushare`, with all pods counted. `-o wide` draws every GPU; docs/inspect.md
-    describes the columns.
+    Every GPU is drawn to scale; docs/inspect.md describes the columns. `-o gpushare` prints the table of
+    `kubectl inspect gpushare`, with all pods counted.
     """
     for other in ("--kubeconfig", "--context", "--watch"):
-        refuse_beside(other, "--filename")
+        refuse_beside(other, "--cluster")
     choice = _Choice(given["nodes"], _labels(given["selector"]), given["namespace"], given["details"], given["output"])
-    if choice.details and choice.output != "table":
-        raise InvalidInput("--details", found=f"-o {choice.output} as well", expected="-o table, which it adds to")
+    if choice.details and choice.output != "gpushare":
+        raise InvalidInput("--details", found=f"-o {choice.output}", expected="-o gpushare, which it adds to")
     place = place_of(given)
     if given["watch"]:
-        console = wide_console(ENDLESS)
+        console = wide_console(output=choice.output)
         asyncio.run(watch(place, console, _frames(choice, console)))
         return
-    cluster = read_file(place.filename)[0] if place.filename is not None else asyncio.run(_observed(place))
-    choice.check(cluster)
-    _show(choice.of(cluster), choice)
+    with progress_bar("reading the cluster"):
+        cluster = read_file(place.file)[0] if place.file is not None else asyncio.run(_observed(place))
+        choice.check(cluster)
+        found = choice.of(cluster)
+    _show(found, choice)
 
 
 def _labels(selector: str) -> tuple[tuple[str, str], ...]:
@@ -115,22 +119,20 @@ async def _observed(place: Place) -> Cluster:
 
 
 def _show(found: Inspection, choice: _Choice) -> None:
-    console = wide_console(ENDLESS)
+    console = wide_console(output=choice.output)
     problems = [f"node {node.name}: {node.problem}" for node in found.nodes if node.problem]
-    notes = [*found.notes, *(problems if choice.output == "table" else ())]
+    notes = [*found.notes, *(problems if choice.output == "gpushare" else ())]
     for note in notes[:_MOST_NOTES]:
         click.echo(f"note: {note}", err=True)
     if len(notes) > _MOST_NOTES:
         click.echo(f"note: and {len(notes) - _MOST_NOTES} more; -o json has all", err=True)
-    if choice.output == "json":
-        print_json(found)
-    elif choice.output == "wide":
+    if choice.output == "gpushare":
+        write_output("-", _gpushare(found, choice, console))
+    elif not print_document(found, choice.output):
         console.print(trimmed(devices(found, console.width)))
-    else:
-        write_output("-", _table(found, choice, console))
 
 
-def _table(found: Inspection, choice: _Choice, console: Console) -> str:
+def _gpushare(found: Inspection, choice: _Choice, console: Console) -> str:
     return details(found) if choice.details else summary(found, console.width if console.is_terminal else None)
 
 
@@ -143,10 +145,12 @@ def _frames(choice: _Choice, console: Console) -> Callable[[Cluster], Renderable
             choice.check(cluster)
             checked.append(cluster)
         found = choice.of(cluster)
-        if choice.output == "wide":
-            return trimmed(devices(found, console.width))
         if choice.output == "json":
             return Text(msgspec.json.encode(found).decode())
-        return Text(_table(found, choice, console))
+        if choice.output == "yaml":
+            return Text(f"---\n{yaml_text(found).decode().rstrip()}")
+        if choice.output == "gpushare":
+            return Text(_gpushare(found, choice, console))
+        return trimmed(devices(found, console.width))
 
     return drawn

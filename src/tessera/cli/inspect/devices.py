@@ -1,4 +1,4 @@
-"""`tessera inspect -o wide`: every GPU with its layout drawn, mode, isolation, pods, memory, health, fragmentation.
+"""`tessera inspect`: every GPU with its layout drawn, mode, isolation, pods, memory, health, fragmentation.
 
 From 170 characters on it is one line a GPU with the node in the first column. In narrower terminals nodes are headings,
 and what finds no column stands on a GPU's second line.
@@ -12,12 +12,13 @@ from rich.text import Text
 
 from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.inspect.bar import LEGEND, bar, signs
+from tessera.cli.printing import ENDLESS
 from tessera.core.cluster.cluster import Phase, Record
 from tessera.core.cluster.mps import Level
 from tessera.core.explain.inspection import GpuInspection, Health, Inspection, NodeInspection, Tenant
 from tessera.core.gpu.sharing import Mode
 
-__all__ = ["ENDLESS", "devices"]
+__all__ = ["devices"]
 
 _ONE_LINE = 170
 """Characters from which everything of a GPU finds room on one line."""
@@ -28,8 +29,6 @@ _BROAD = 190
 _BAR, _LONG_BAR = 34, 50
 _NAME = 24
 """Characters of a node's name on one line with everything else."""
-ENDLESS = 1000
-"""A width that is none: the output is no terminal, and each GPU stays on its line."""
 _MOST_PODS = 12
 """Pods named of one GPU, and pending pods; the others are counted."""
 _MOST_SENTENCES = 20

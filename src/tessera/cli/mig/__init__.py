@@ -11,10 +11,11 @@ from rich.console import RenderableType
 from tessera.agent.partition import Checkpoint, NodeGpus
 from tessera.api import documents
 from tessera.api.nvidia import migparted
+from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
 from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
 from tessera.cli.options import Seconds, output_option, with_options
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
 from tessera.core.node.layouts import (
     Group,
@@ -40,7 +41,11 @@ _DIFFERS = 1
 """Exit code of `assert` where the node is not as asserted. Source: NVIDIA/mig-parted."""
 
 _config_option = click.option(
-    "-c", "--config", metavar="NAME", help="Name of the configuration; optional if the file has only one."
+    "-c",
+    "--config",
+    metavar="NAME",
+    help="Name of the configuration; optional if the file has only one.",
+    shell_complete=complete_configurations,
 )
 _file_option = click.option(
     "-f",
@@ -117,7 +122,7 @@ def mig() -> None:
 @mig.command("list", epilog="\b\nExample:\n  tessera mig list -f mig-config.yaml -o json\n")
 @_file_option
 @_cluster_options
-@output_option("table", "json")
+@output_option()
 @click.pass_obj
 def list_(means: Means | None, /, **given: Any) -> None:
     """Show GPUs, MIG instances and what uses them. Also lists the configurations that this node supports."""
@@ -144,7 +149,7 @@ def list_(means: Means | None, /, **given: Any) -> None:
 )
 @_timeout_option
 @_state_option
-@output_option("table", "json")
+@output_option()
 @click.pass_obj
 def apply(means: Means | None, /, **given: Any) -> None:
     """Apply a configuration. Only what differs changes; a GPU whose instances in use would have to go is left alone.
@@ -163,7 +168,7 @@ def apply(means: Means | None, /, **given: Any) -> None:
 @click.option("--valid-config", is_flag=True, help="Only check that this node supports the configuration.")
 @_mode_only_option
 @_kubelet_option
-@output_option("table", "json")
+@output_option()
 @click.pass_context
 def assert_(ctx: click.Context, /, **given: Any) -> None:
     """Check whether a configuration is applied. Exits with 0 if it is, with 1 if not or if it is not supported here."""
@@ -176,7 +181,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
         click.echo(f"error: {error}", err=True)
         ctx.exit(_DIFFERS)
     found = () if given["valid_config"] else differences(seen.inventory, asked.targets, asked.unseen)
-    if given["output"] == "json" or found:
+    if given["output"] in {"json", "yaml"} or found:
         plain = {"configuration": name, "applied": not found, "differences": tables.differences_json(found)}
         _print(given["output"], tables.differences_table(found), plain)
     ctx.exit(_DIFFERS if found else 0)
@@ -185,7 +190,7 @@ def assert_(ctx: click.Context, /, **given: Any) -> None:
 @mig.command(epilog="\b\nExample:\n  tessera mig export -c mine > mig-config.yaml\n")
 @click.option("-c", "--config", default="current", show_default=True, metavar="NAME", help="Name of the configuration.")
 @_kubelet_option
-@output_option("yaml", "json")
+@output_option(formats=("yaml", "json"))
 @click.pass_obj
 def export(means: Means | None, config: str, kubelet_socket: Path, output: str) -> None:
     """Print the layouts as a mig-parted file."""
@@ -199,7 +204,7 @@ def export(means: Means | None, config: str, kubelet_socket: Path, output: str) 
 @mig.command(epilog="\b\nExample:\n  tessera mig checkpoint --checkpoint layouts.json\n")
 @click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), default=_CHECKPOINT, show_default=True)
 @_kubelet_option
-@output_option("table", "json")
+@output_option()
 @click.pass_obj
 def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, output: str) -> None:
     """Write the layouts to a file. It has the placement of every instance."""
@@ -217,7 +222,7 @@ def checkpoint(means: Means | None, checkpoint: Path, kubelet_socket: Path, outp
 @_timeout_option
 @_state_option
 @_cluster_options
-@output_option("table", "json")
+@output_option()
 @click.pass_obj
 def restore(means: Means | None, /, **given: Any) -> None:
     """Restore the layouts of a checkpoint. Each instance gets its placement, and a new UUID."""
@@ -297,10 +302,9 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:
-    if output == "json":
-        print_json(plain)
+    if print_document(plain, output):
         return
     if isinstance(table, str):
         click.echo(table)
         return
-    wide_console().print(trimmed(table))
+    wide_console(output=output).print(trimmed(table))

@@ -10,11 +10,11 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from tessera._planning import read_bytes
 from tessera.agent.partition import Checkpoint, Evict, Evictions, NodeGpus, NodeLocks, Partitioner
 from tessera.agent.settings import Paths
 from tessera.api import documents
 from tessera.api.nvidia import migparted
-from tessera.cli.inputs import read_bytes
 from tessera.cli.mig.holders import Cluster, Holders, Record
 from tessera.clients.gpu import GpuDriver, NvmlDriver
 from tessera.clients.kube import PODS, HttpKube, Kube

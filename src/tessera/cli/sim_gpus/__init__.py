@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 import click
 import msgspec
 
+from tessera.cli.completion import complete_gpus
 from tessera.cli.options import Number, output_option
-from tessera.cli.printing import print_json, trimmed, wide_console
+from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.sim_gpus.tables import machine_tables
 from tessera.errors import InvalidInput, shown
 from tessera.sim.nvmlsim import ANY, FOREVER, NO_INSTANCE, Machine, Process, create_state, environment
@@ -64,7 +65,13 @@ Examples:
 """
 )
 @click.option(
-    "--gpus", "gpus", multiple=True, required=True, metavar="[N x]MODEL", help="GPUs, such as 2xA100-40GB; repeatable."
+    "--gpus",
+    "gpus",
+    multiple=True,
+    required=True,
+    metavar="[N x]MODEL",
+    help="GPUs, such as 2xA100-40GB; repeatable.",
+    shell_complete=complete_gpus,
 )
 @_state_option
 @click.option("--seed", default="", help="Seed of the UUIDs.  [default: the state file's path]")
@@ -90,7 +97,7 @@ Examples:
 """
 )
 @_state_option
-@output_option("shell", "json")
+@output_option(formats=("shell", "json"))
 def env(state: Path, output: str) -> None:
     """Print environment variables for NVML clients. With these they use the machine."""
     Machine(state).close()
@@ -112,15 +119,14 @@ Examples:
 """,
 )
 @_state_option
-@output_option("table", "json")
+@output_option()
 def list_machine(state: Path, output: str) -> None:
     """Show GPUs, MIG instances and processes. Also shows memory limits and injected faults."""
     with Machine(state) as machine:
         described = machine.describe()
-    if output == "json":
-        print_json(described)
+    if print_document(described, output):
         return
-    console = wide_console(_WIDE)
+    console = wide_console(_WIDE, output=output)
     console.print(f"driver {described['driver_version']}, state file {state}", soft_wrap=True, markup=False)
     for table in machine_tables(described):
         console.print(trimmed(table))

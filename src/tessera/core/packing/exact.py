@@ -21,7 +21,7 @@ from tessera.core.packing.fit.admission import refusal
 from tessera.core.packing.linear import Program, Solution
 from tessera.core.workload.need import Ask, Form, Need
 
-__all__ = ["Bound", "assign"]
+__all__ = ["Bound", "assign", "free_devices", "made_modes", "ways"]
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,12 +124,12 @@ class _Model:
 
     def _served_as(self, k: int, a: int, n: int, ask: Ask, share: Share) -> list[_Key]:
         """Return the one way in which an ask got its share; empty where the program does not have it."""
-        ways = [
+        found = [
             key
             for key in self.on_gpu[n, share.gpu]
             if (key.kind, key.ask, key.option.mode, key.option.profile) == (k, a, share.mode, share.profile)
         ]
-        return sorted(ways, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
+        return sorted(found, key=lambda key: Share.of(share.gpu, ask, key.option, share.start) != share)[:1]
 
     def _made_for(self, key: _Key, share: Share) -> tuple[int, ...]:
         """Return the variables of what must be made for a share: the GPU's mode, and the instance."""
@@ -172,7 +172,7 @@ class _Model:
         for a, ask in enumerate(need.asks):
             total = {pods: -float(ask.count)}
             for gpu in node.gpus:
-                keys = [_Key(k, a, n, gpu.index, option) for option in _ways(need, ask, gpu)]
+                keys = [_Key(k, a, n, gpu.index, option) for option in ways(need, ask, gpu)]
                 self.serves |= {key: self.program.variable(integer=True) for key in keys}
                 self.on_gpu[n, gpu.index] += keys
                 here = {self.serves[key]: 1.0 for key in keys}
@@ -187,7 +187,7 @@ class _Model:
         for option, free in free_devices(gpu, shares).items():
             self.program.row({v: 1.0 for o, _, v in here if o == option}, high=free)
         in_use = {share.mode for share in shares}
-        modes = {m: self.program.variable(m in in_use, 1, integer=True) for m in _made(gpu)}
+        modes = {m: self.program.variable(m in in_use, 1, integer=True) for m in made_modes(gpu)}
         self.modes |= {(n, gpu.index, mode): v for mode, v in modes.items()}
         self.program.row(dict.fromkeys(modes.values(), 1.0), high=1)
         if not shares:
@@ -246,19 +246,19 @@ def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
     return free
 
 
-def _ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
+def ways(need: Need, ask: Ask, gpu: Gpu) -> tuple[Option, ...]:
     """Return the ways to serve an ask; where Tessera may repartition, instances are chosen anew."""
     if need.models and gpu.model.name not in need.models:
         return ()
-    ways = gpu.options(ask)
+    options = gpu.options(ask)
     if not gpu.sharing.can_repartition:
-        return ways
-    made = [way for way in ways if not way.exists]
-    kept = [msgspec.structs.replace(way, exists=False, resource="") for way in ways if way.exists]
+        return options
+    made = [way for way in options if not way.exists]
+    kept = [msgspec.structs.replace(way, exists=False, resource="") for way in options if way.exists]
     return tuple({(way.mode, way.profile): way for way in (*kept, *made)}.values())
 
 
-def _made(gpu: Gpu) -> tuple[Mode, ...]:
+def made_modes(gpu: Gpu) -> tuple[Mode, ...]:
     """Return the modes in which devices may be made on a GPU."""
     sharing = gpu.sharing
     if not sharing.creates_devices or sharing.modes == (Mode.WHOLE,):

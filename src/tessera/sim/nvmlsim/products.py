@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tessera.core.gpu.gpumodels import GpuModel, Profile, model
+from tessera.core.gpu.gpumodels import DRIVER_NAMES, GpuModel, Profile, model
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["Engines", "Product", "SimulatedGpu", "api_index", "engines", "gpus_of", "product"]
@@ -32,12 +32,9 @@ class SimulatedGpu(msgspec.Struct, frozen=True):
     """As the driver prints it: `NVIDIA A100-SXM4-40GB`."""
 
 
-class Product(NamedTuple):
-    """A product as its driver shows it. Source: NVIDIA's data sheets; the figures are rounded."""
+class _Figures(NamedTuple):
+    """What data sheets say of a product. Source: NVIDIA's; the figures are rounded."""
 
-    name: str
-    compute: tuple[int, int]
-    """CUDA compute capability."""
     multiprocessors: int
     power_w: tuple[int, int]
     """The least limit that can be set, and the limit as delivered, which is the most."""
@@ -48,52 +45,69 @@ class Product(NamedTuple):
     """PCI device and vendor id where the catalogue has none."""
 
 
-_PRODUCTS = {
-    "A30-24GB": Product("NVIDIA A30", (8, 0), 56, (100, 165), (1440, 1215), 3072, 0),
-    "A100-40GB": Product("NVIDIA A100-SXM4-40GB", (8, 0), 108, (100, 400), (1410, 1215), 5120, 0),
-    "A100-80GB": Product("NVIDIA A100-SXM4-80GB", (8, 0), 108, (100, 400), (1410, 1593), 5120, 0),
-    "H100-80GB": Product("NVIDIA H100 80GB HBM3", (9, 0), 132, (200, 700), (1980, 2619), 5120, 0),
-    "H100-94GB": Product("NVIDIA H100 NVL", (9, 0), 132, (200, 400), (1785, 2619), 6016, 0),
-    "H100-96GB": Product("NVIDIA GH200 480GB", (9, 0), 132, (100, 900), (1980, 2619), 6144, 0),
-    "GH200-144GB": Product("NVIDIA GH200 144G HBM3e", (9, 0), 132, (100, 900), (1980, 3201), 6144, 0),
-    "H200-141GB": Product("NVIDIA H200", (9, 0), 132, (200, 700), (1980, 3201), 6016, 0),
-    "B200-180GB": Product("NVIDIA B200", (10, 0), 148, (200, 1000), (1965, 3996), 8192, 0),
-    "GB200-186GB": Product("NVIDIA GB200", (10, 0), 152, (200, 1200), (2062, 3996), 8192, 0),
-    "B300": Product("NVIDIA B300 SXM6 AC", (10, 3), 148, (200, 1100), (2032, 3996), 8192, 0),
-    "GB300": Product("NVIDIA GB300", (10, 3), 152, (200, 1400), (2032, 3996), 8192, 0),
-    "RTX-PRO-6000-Blackwell-96GB": Product(
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 188, (150, 600), (2430, 12481), 512, 0
-    ),
-    "RTX-PRO-5000-Blackwell-48GB": Product(
-        "NVIDIA RTX PRO 5000 Blackwell", (12, 0), 110, (150, 300), (2610, 14001), 384, 0x2BB310DE
-    ),
-    "P4": Product("Tesla P4", (6, 1), 20, (60, 75), (1531, 3003), 256, 0x1BB310DE),
-    "P40": Product("Tesla P40", (6, 1), 30, (125, 250), (1531, 3615), 384, 0x1B3810DE),
-    "P100": Product("Tesla P100-PCIE-16GB", (6, 0), 56, (125, 250), (1328, 715), 4096, 0x15F810DE),
-    "V100-16GB": Product("Tesla V100-SXM2-16GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB110DE),
-    "V100-32GB": Product("Tesla V100-SXM2-32GB", (7, 0), 80, (150, 300), (1530, 877), 4096, 0x1DB510DE),
-    "T4": Product("Tesla T4", (7, 5), 40, (60, 70), (1590, 5001), 256, 0x1EB810DE),
-    "T4G": Product("NVIDIA T4G", (7, 5), 40, (60, 70), (1590, 5001), 256, 0x1EB410DE),
-    "A2": Product("NVIDIA A2", (8, 6), 10, (35, 60), (1770, 6251), 128, 0x25B610DE),
-    "A10": Product("NVIDIA A10", (8, 6), 72, (100, 150), (1695, 6251), 384, 0x223610DE),
-    "A10G": Product("NVIDIA A10G", (8, 6), 80, (100, 300), (1710, 6251), 384, 0x223710DE),
-    "A16": Product("NVIDIA A16", (8, 6), 10, (50, 62), (1755, 6251), 128, 0x25B610DE),
-    "A40": Product("NVIDIA A40", (8, 6), 84, (100, 300), (1740, 7251), 384, 0x223510DE),
-    "RTX-A5000": Product("NVIDIA RTX A5000", (8, 6), 64, (100, 230), (2100, 8001), 384, 0x223110DE),
-    "RTX-A6000": Product("NVIDIA RTX A6000", (8, 6), 84, (100, 300), (2100, 8001), 384, 0x223010DE),
-    "RTX-3090": Product("NVIDIA GeForce RTX 3090", (8, 6), 82, (100, 350), (2100, 9751), 384, 0x220410DE),
-    "L4": Product("NVIDIA L4", (8, 9), 58, (40, 72), (2040, 6251), 192, 0x27B810DE),
-    "L40": Product("NVIDIA L40", (8, 9), 142, (100, 300), (2490, 9001), 384, 0x26B510DE),
-    "L40S": Product("NVIDIA L40S", (8, 9), 142, (100, 350), (2520, 9001), 384, 0x26B910DE),
-    "RTX-6000-Ada": Product("NVIDIA RTX 6000 Ada Generation", (8, 9), 142, (100, 300), (3105, 10001), 384, 0x26B110DE),
-    "RTX-4090": Product("NVIDIA GeForce RTX 4090", (8, 9), 128, (150, 450), (3120, 10501), 384, 0x268410DE),
-    "RTX-5090": Product("NVIDIA GeForce RTX 5090", (12, 0), 170, (400, 575), (3090, 14001), 512, 0x2B8510DE),
+_FIGURES = {
+    "A30-24GB": _Figures(56, (100, 165), (1440, 1215), 3072, 0),
+    "A100-40GB": _Figures(108, (100, 400), (1410, 1215), 5120, 0),
+    "A100-80GB": _Figures(108, (100, 400), (1410, 1593), 5120, 0),
+    "H100-80GB": _Figures(132, (200, 700), (1980, 2619), 5120, 0),
+    "H100-94GB": _Figures(132, (200, 400), (1785, 2619), 6016, 0),
+    "H100-96GB": _Figures(132, (100, 900), (1980, 2619), 6144, 0),
+    "GH200-144GB": _Figures(132, (100, 900), (1980, 3201), 6144, 0),
+    "H200-141GB": _Figures(132, (200, 700), (1980, 3201), 6016, 0),
+    "B200-180GB": _Figures(148, (200, 1000), (1965, 3996), 8192, 0),
+    "GB200-186GB": _Figures(152, (200, 1200), (2062, 3996), 8192, 0),
+    "B300": _Figures(148, (200, 1100), (2032, 3996), 8192, 0),
+    "GB300": _Figures(152, (200, 1400), (2032, 3996), 8192, 0),
+    "RTX-PRO-6000-Blackwell-96GB": _Figures(188, (150, 600), (2430, 12481), 512, 0),
+    "RTX-PRO-5000-Blackwell-48GB": _Figures(110, (150, 300), (2610, 14001), 384, 0x2BB310DE),
+    "P4": _Figures(20, (60, 75), (1531, 3003), 256, 0x1BB310DE),
+    "P40": _Figures(30, (125, 250), (1531, 3615), 384, 0x1B3810DE),
+    "P100": _Figures(56, (125, 250), (1328, 715), 4096, 0x15F810DE),
+    "V100-16GB": _Figures(80, (150, 300), (1530, 877), 4096, 0x1DB110DE),
+    "V100-32GB": _Figures(80, (150, 300), (1530, 877), 4096, 0x1DB510DE),
+    "T4": _Figures(40, (60, 70), (1590, 5001), 256, 0x1EB810DE),
+    "T4G": _Figures(40, (60, 70), (1590, 5001), 256, 0x1EB410DE),
+    "A2": _Figures(10, (35, 60), (1770, 6251), 128, 0x25B610DE),
+    "A10": _Figures(72, (100, 150), (1695, 6251), 384, 0x223610DE),
+    "A10G": _Figures(80, (100, 300), (1710, 6251), 384, 0x223710DE),
+    "A16": _Figures(10, (50, 62), (1755, 6251), 128, 0x25B610DE),
+    "A40": _Figures(84, (100, 300), (1740, 7251), 384, 0x223510DE),
+    "RTX-A5000": _Figures(64, (100, 230), (2100, 8001), 384, 0x223110DE),
+    "RTX-A6000": _Figures(84, (100, 300), (2100, 8001), 384, 0x223010DE),
+    "RTX-3090": _Figures(82, (100, 350), (2100, 9751), 384, 0x220410DE),
+    "L4": _Figures(58, (40, 72), (2040, 6251), 192, 0x27B810DE),
+    "L40": _Figures(142, (100, 300), (2490, 9001), 384, 0x26B510DE),
+    "L40S": _Figures(142, (100, 350), (2520, 9001), 384, 0x26B910DE),
+    "RTX-6000-Ada": _Figures(142, (100, 300), (3105, 10001), 384, 0x26B110DE),
+    "RTX-4090": _Figures(128, (150, 450), (3120, 10501), 384, 0x268410DE),
+    "RTX-5090": _Figures(170, (400, 575), (3090, 14001), 512, 0x2B8510DE),
 }
+
+
+class Product(NamedTuple):
+    """A product as its driver shows it."""
+
+    name: str
+    compute: tuple[int, int]
+    """CUDA compute capability."""
+    multiprocessors: int
+    power_w: tuple[int, int]
+    clocks_mhz: tuple[int, int]
+    bus_bits: int
+    pci: int
 
 
 def product(gpu: GpuModel) -> Product:
     """Return what the driver reports of this model's best known product."""
-    return _PRODUCTS[gpu.name]
+    figures = _FIGURES[gpu.name]
+    return Product(
+        *DRIVER_NAMES[gpu.name],
+        figures.multiprocessors,
+        figures.power_w,
+        figures.clocks_mhz,
+        figures.bus_bits,
+        figures.pci,
+    )
 
 
 def gpus_of(texts: Iterable[str]) -> tuple[SimulatedGpu, ...]:

@@ -1,5 +1,6 @@
 """Facts about GPU models: memory, slices, MIG profiles and where their instances may start; each with its source."""
 
+from tessera.core.gpu.gpumodels.drivernames import DRIVER_NAMES, DriverName
 from tessera.core.gpu.gpumodels.instancetypes import INSTANCE_TYPES, InstanceGpus
 from tessera.core.gpu.gpumodels.names import CATALOGUE, is_profile, meant, model, profile, sized_model
 from tessera.core.gpu.gpumodels.observed import SeenGpu, SeenProfile, architecture, observed
@@ -8,8 +9,10 @@ from tessera.core.gpu.gpumodels.sources import SOURCES
 
 __all__ = [
     "CATALOGUE",
+    "DRIVER_NAMES",
     "INSTANCE_TYPES",
     "SOURCES",
+    "DriverName",
     "GpuModel",
     "InstanceGpus",
     "Profile",

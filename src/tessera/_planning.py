@@ -1,0 +1,239 @@
+"""What `tessera.plan` does, and the reading of files that commands share with it; `tessera` has the public names."""
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from tessera.api import documents
+from tessera.api.documents import Document
+from tessera.api.kubernetes import workloads
+from tessera.api.kubernetes.asks import SHARE_MEMORY
+from tessera.api.kubernetes.nodemodels import model_rules
+from tessera.api.tessera import fleets
+from tessera.api.tessera.plans import (
+    AssignmentDocument,
+    CostDocument,
+    DeviceDocument,
+    LayoutDocument,
+    LeftOutDocument,
+    PlanDocument,
+    SliceDocument,
+    SummaryDocument,
+    WaitingDocument,
+    document,
+)
+from tessera.core.cluster.snapshot import LeftOut, Node, Snapshot
+from tessera.core.packing import plan as core
+from tessera.core.workload.need import Form, Pod
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable, Unsupported
+
+__all__ = [
+    "AssignmentDocument",
+    "Conflict",
+    "CostDocument",
+    "DeviceDocument",
+    "FleetInput",
+    "InvalidInput",
+    "LayoutDocument",
+    "LeftOutDocument",
+    "ManifestInput",
+    "PlanDocument",
+    "ShareUnit",
+    "SliceDocument",
+    "SummaryDocument",
+    "TesseraError",
+    "Unavailable",
+    "Unsupported",
+    "WaitingDocument",
+    "plan",
+    "read_bytes",
+    "read_documents",
+    "snapshot_of",
+]
+
+FleetInput: TypeAlias = str | Path | Mapping[str, Any]
+"""Nodes: the short form `8xH100-80GB` as a text, a file as a Path, or an object: a fleet, a Node, or a List."""
+ManifestInput: TypeAlias = str | Path | Mapping[str, Any]
+"""Workloads: YAML as a text, a file or folder as a Path, or an object."""
+ShareUnit: TypeAlias = Literal["GiB", "MiB"]
+
+_MIB: dict[ShareUnit, int] = {"GiB": 1024, "MiB": 1}
+_ENDINGS = {".yaml", ".yml", ".json"}
+_EXAMPLES = 3
+"""Objects of one kind named in a note; the others are counted."""
+_MOST_BYTES = 256 << 20
+"""A file larger than this is not a manifest; the JSON of 10,000 nodes and 100,000 pods is about as large."""
+
+
+def plan(
+    fleet: FleetInput | Sequence[FleetInput],
+    manifests: ManifestInput | Sequence[ManifestInput] = (),
+    *,
+    policy: str = "tessera",
+    exact: bool = False,
+    limit_s: float = 60.0,
+    share_unit: ShareUnit | None = None,
+    gpu_models: Iterable[str] = (),
+) -> PlanDocument:
+    """Return where the pods of manifests go on a fleet, how each GPU is partitioned, and why the others stay pending.
+
+    The record is what `tessera plan -o json` prints. Nothing is printed, and no cluster is asked or changed.
+
+    Args:
+        fleet: the nodes, or several inputs that make them up: a text is the short form, `8xH100-80GB`; a Path is a
+            file; a mapping is an object. A saved cluster brings its pods: running ones stay where they are.
+        manifests: the workloads: a text is YAML, a Path is a file or a folder, a mapping is an object.
+        policy: the packing policy.
+        exact: improve on it by an integer program for at most `limit_s` seconds.
+        limit_s: see `exact`.
+        share_unit: unit of `aliyun.com/gpu-mem`; what the nodes advertise where it is left out, else GiB.
+        gpu_models: `NODE=MODEL` for Node objects that do not say their GPU model, as `--gpu-model`.
+
+    Raises:
+        InvalidInput: an input cannot be read, or there is no node; the message says where and what to do.
+
+    """
+    if policy not in core.PLAN_POLICIES:
+        raise InvalidInput("policy", found=policy, expected="a policy", hint=", ".join(core.PLAN_POLICIES))
+    nodes, pods = _each(fleet), _each(manifests)
+    snapshot = snapshot_of(
+        _documents(each for each in nodes if not isinstance(each, str)),
+        [each for each in nodes if isinstance(each, str)],
+        _documents(pods),
+        share_unit,
+        gpu_models,
+    )
+    made = core.plan(snapshot, policy=policy, exact=exact, limit_s=limit_s)
+    return document(made)
+
+
+def _each(given: FleetInput | Sequence[FleetInput]) -> Sequence[FleetInput]:
+    return (given,) if isinstance(given, str | Path | Mapping) else given
+
+
+def _documents(inputs: Iterable[ManifestInput]) -> tuple[Document, ...]:
+    found: list[Document] = []
+    for number, each in enumerate(inputs, start=1):
+        if isinstance(each, Path):
+            found += read_documents(str(each))
+        elif isinstance(each, str):
+            found += documents.read(f"text {number}", each)
+        else:
+            found.append(Document(source=f"object {number}", number=1, data=dict(each), first_line=1))
+    return tuple(found)
+
+
+def snapshot_of(
+    fleet: Sequence[Document],
+    gpus: Sequence[str],
+    manifests: Sequence[Document],
+    share_unit: ShareUnit | None = None,
+    gpu_models: Iterable[str] = (),
+) -> Snapshot:
+    """Return the fleet with the manifests' pods pending; what was left out or assumed is in its notes.
+
+    Args:
+        fleet: nodes and their pods.
+        gpus: more nodes, in short form.
+        manifests: workloads.
+        share_unit: unit of `aliyun.com/gpu-mem`; as the nodes advertise it where it is left out.
+        gpu_models: `NODE=MODEL` for Node objects that do not say their GPU model.
+
+    Raises:
+        InvalidInput: no node, a node or pod twice, or anything unreadable.
+
+    """
+    unit_mib = _MIB[share_unit] if share_unit else fleets.share_unit_mib(fleet)
+    rules = model_rules(gpu_models)
+    observed = fleets.read(fleet, share_unit_mib=unit_mib, gpu_models=rules) if fleet else Snapshot(nodes=())
+    nodes = (*observed.nodes, *fleets.short(gpus))
+    if not nodes:
+        raise InvalidInput(
+            "fleet",
+            found="no node",
+            expected="at least one node with GPUs",
+            hint="--cluster FILE or --gpus 8xH100-80GB",
+        )
+    read = workloads.read(manifests, share_unit_mib=unit_mib, nodes=nodes)
+    notes = [*observed.notes, *read.notes, *_left_out(read.left_out)]
+    if share_unit is None and _looks_like_mib(nodes, (*observed.pending, *read.pods)):
+        notes.append(f"{SHARE_MEMORY} is read as GiB; if it counts MiB, use --share-unit MiB")
+    twice = next((name for name, count in Counter(node.name for node in nodes).items() if count > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"node {twice}", found="it in both --cluster and --gpus", expected="each node once")
+    there = {pod.key for pod in (*(running.pod for running in observed.running), *observed.pending)}
+    notes += [
+        f"pod {pod.key} is already in the fleet; the manifest is ignored" for pod in read.pods if pod.key in there
+    ]
+    pending = (*observed.pending, *(pod for pod in read.pods if pod.key not in there))
+    return msgspec.structs.replace(observed, nodes=nodes, pending=pending, notes=tuple(notes), left_out=read.left_out)
+
+
+def _looks_like_mib(nodes: Sequence[Node], pods: Iterable[Pod]) -> bool:
+    """Return whether some memory share is larger than every GPU, and would fit one if its number were of MiB."""
+    largest = max((gpu.memory_mib for node in nodes for gpu in node.gpus), default=0)
+    shares = {ask.memory_mib for pod in pods for ask in pod.need.asks if ask.form is Form.SHARE}
+    return any(share > largest >= share / 1024 for share in shares)
+
+
+def _left_out(parts: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield a sentence for each kind of object that was left out and each reason, with the first of it as examples."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in parts:
+        groups.setdefault((each.object.partition(" ")[0], each.reason, each.resources), []).append(each.object)
+    for (_, reason, resources), alike in groups.items():
+        more = len(alike) - _EXAMPLES
+        rest = f" and {more} more" if more > 0 else ""
+        names = f" ({', '.join(resources)})" if resources else ""
+        yield f"{', '.join(alike[:_EXAMPLES])}{rest}: not counted, {reason}{names}"
+
+
+def read_documents(path: str) -> tuple[Document, ...]:
+    """Return the documents of a file, of the manifests below a folder, or of standard input (`-`).
+
+    Raises:
+        InvalidInput: nothing to read there, or a text that cannot be read.
+
+    """
+    return tuple(each for file in _files(path) for each in documents.read(*read_bytes(file)))
+
+
+def _files(path: str) -> Iterator[str]:
+    """Yield a file, or the manifests below a folder, sorted; what is hidden, or in a hidden folder, is left out."""
+    if path.startswith(("https://", "http://")):
+        raise InvalidInput(path, found="an address", expected="a file", hint=f"curl -fsSL {path} | tessera ... -f -")
+    if not path:
+        raise InvalidInput(
+            "a file to read", found="an empty name", expected="a file, a folder, or - for standard input"
+        )
+    folder = Path(path)
+    if path == "-" or not folder.is_dir():
+        yield path
+        return
+    inside = (p for p in folder.rglob("*") if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    found = sorted(p for p in inside if p.suffix in _ENDINGS and p.is_file())
+    if not found:
+        raise InvalidInput(path, found="a folder without manifests", expected="files ending in .yaml, .yml or .json")
+    yield from map(str, found)
+
+
+def read_bytes(path: str) -> tuple[str, bytes]:
+    """Return the name to use in errors and the bytes of a file; `-` is standard input.
+
+    Raises:
+        InvalidInput: the file is missing, unreadable or absurdly large.
+
+    """
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(path, found=error.strerror or str(error), expected="a file that can be read") from error
+    if len(data) > _MOST_BYTES:
+        raise InvalidInput(path, found="more than 256 MiB", expected="manifests")
+    return ("standard input" if path == "-" else path), data

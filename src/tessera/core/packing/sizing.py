@@ -1,0 +1,314 @@
+"""The smallest fleet of given node types that holds a set of pods: how many nodes of each type.
+
+A lower bound comes from an integer program that pools what all nodes of a type have: no fleet that holds the pods costs
+less, for whoever places them node by node places them in the pool. Its optimum is the first fleet that is tried. Where
+the planner cannot place all pods there, the next is the cheapest that has more nodes of some type than each that
+failed. After some tries nodes are added for the pods that are left, and those that are not needed taken away. The bound
+rises with each failure that is proved; a fleet is called the smallest only where it costs no more than the bound.
+"""
+
+import itertools
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Snapshot
+from tessera.core.gpu.mig import maximal_counts
+from tessera.core.gpu.sharing import Mode, Option
+from tessera.core.packing.exact import assign, free_devices, made_modes, ways
+from tessera.core.packing.linear import Program
+from tessera.core.packing.plan import Plan, Progress, plan
+from tessera.core.workload.need import Need, Pod
+
+__all__ = ["NodeType", "Rules", "Sizing", "smallest_fleet"]
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+_MOST_TRIES: Final = 12
+"""So many fleets are tried, the cheapest first, before nodes are added for what is left."""
+_MOST_PROVED: Final = 64
+"""For so many pairs of need and node type it is proved how many pods one node holds; for others, only whether one."""
+_MOST_PODS: Final = 512
+"""No more pods of one need are looked for on one node."""
+_EASE: Final = 1e-6
+"""HiGHS' tolerance."""
+
+_Counts: TypeAlias = tuple[int, ...]
+"""Nodes of each type."""
+_Terms: TypeAlias = dict[int, float]
+
+
+class NodeType(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of which there may be any number."""
+
+    node: Node
+    cost: float
+    """Of one: its GPUs, or their price."""
+
+    @property
+    def gpus(self) -> str:
+        """Its GPUs in short form: `8xH100-80GB`, several models with a plus sign between."""
+        models = Counter(gpu.model.name for gpu in self.node.gpus)
+        return "+".join(f"{count}x{name}" for name, count in models.items())
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How fleets are tried."""
+
+    policy: str = "tessera"
+    exact: bool = False
+    """Whether an integer program decides where the policy does not place all pods."""
+    limit_s: float = 10.0
+    """Longest time for one integer program."""
+
+
+class Sizing(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes of each type hold the pods, and what was proved about it."""
+
+    counts: tuple[int, ...]
+    """By type, in the order given; all 0 where no node holds any of the pods."""
+    cost: float
+    at_least: float
+    """No fleet of these types that holds the pods costs less."""
+    snapshot: Snapshot
+    """The fleet with the pods pending; where no node holds any of them, one node of each type."""
+    plan: Plan
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proved that no fleet of these types costs less."""
+        return self.cost <= self.at_least + _EASE
+
+
+def smallest_fleet(
+    types: Sequence[NodeType],
+    pending: tuple[Pod, ...],
+    rules: Rules | None = None,
+    progress: Progress = lambda _step, _done, _total: None,
+) -> Sizing:
+    """Return the cheapest fleet found that holds the pods; those that fit on no node of any type stay pending.
+
+    Takes the time of a plan for each fleet that is tried, and of some integer programs.
+    """
+    rules = rules or Rules()
+    progress("finding what one node holds", 0, 0)
+    caps = dict(_caps([each.node for each in types], pending, rules.limit_s))
+    able = {need for need, _ in caps}
+    search = _Search(types, tuple(pod for pod in pending if pod.need in able), caps, rules)
+    counts = search.run(progress)
+    snapshot = Snapshot(nodes=search.nodes(counts if any(counts) else (1,) * len(types)), pending=pending)
+    return Sizing(
+        counts=counts,
+        cost=search.cost(counts),
+        at_least=search.at_least,
+        snapshot=snapshot,
+        plan=search.plan(snapshot),
+    )
+
+
+def _caps(nodes: Sequence[Node], pending: Sequence[Pod], limit_s: float) -> Iterator[tuple[tuple[Need, int], int]]:
+    """Yield by need and type the most pods that one node of the type holds, where it holds one."""
+    like: defaultdict[Need, list[Pod]] = defaultdict(list)
+    for pod in pending:
+        like[pod.need].append(pod)
+    proved = len(like) * len(nodes) <= _MOST_PROVED
+    unnamed = [_named(node, _stem(node.name), "any") for node in nodes]  # a pod that names a node waits for that node
+    for (need, pods), (t, node) in itertools.product(like.items(), enumerate(unnamed)):
+        if plan(Snapshot(nodes=(node,), pending=(pods[0],))).assignments:
+            few = tuple(pods[:_MOST_PODS])
+            most = assign(Snapshot(nodes=(node,), pending=few), limit_s=limit_s)[1].at_most if proved else len(few)
+            yield (need, t), len(pods) if most == len(few) else most
+
+
+class _Search:
+    """The fleets that were tried, and what was proved about all."""
+
+    def __init__(
+        self, types: Sequence[NodeType], pods: tuple[Pod, ...], caps: Mapping[tuple[Need, int], int], rules: Rules
+    ) -> None:
+        self.types = types
+        self.pods = pods
+        self.rules = rules
+        self.at_least = 0.0
+        self._caps = caps
+        self._failed: list[_Counts] = []
+
+    def run(self, progress: Progress) -> _Counts:
+        """Return a fleet that holds the pods."""
+        counts, self.at_least = self._cheapest(self.pods)
+        proved = True
+        for number in range(_MOST_TRIES):
+            progress("trying fleets", number, _MOST_TRIES)
+            made = self._planned(counts)
+            if not made.pending:
+                return counts
+            self._failed.append(counts)
+            proved = proved and made.bound is not None and made.bound.at_most < len(self.pods)
+            counts, bound = self._cheapest(self.pods)
+            self.at_least = max(self.at_least, bound) if proved else self.at_least
+        return self._without_spare(self._with_more(counts, progress), progress)
+
+    def cost(self, counts: _Counts) -> float:
+        """Return what a fleet costs."""
+        return sum(each.cost * count for each, count in zip(self.types, counts, strict=True))
+
+    def nodes(self, counts: _Counts) -> tuple[Node, ...]:
+        """Return the nodes of a fleet, numbered by the name of their type."""
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+        every = (each.node for each, count in zip(self.types, counts, strict=True) for _ in range(count))
+        return tuple(_named(node, stem, next(numbers[stem])) for node in every for stem in [_stem(node.name)])
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return the plan of a snapshot, by the integer program too where the policy does not place all pods."""
+        made = plan(snapshot, policy=self.rules.policy)
+        if made.pending and self.rules.exact:
+            made = plan(snapshot, policy=self.rules.policy, exact=True, limit_s=self.rules.limit_s)
+        return made
+
+    def _planned(self, counts: _Counts) -> Plan:
+        return self.plan(Snapshot(nodes=self.nodes(counts), pending=self.pods))
+
+    def _with_more(self, counts: _Counts, progress: Progress) -> _Counts:
+        """Return a fleet with nodes added until it holds the pods."""
+        self._failed.clear()
+        # Ends: at the latest when each pod finds an empty node that can hold it, and then the planner places it.
+        while made := self._planned(counts).pending:
+            progress("adding nodes", len(self.pods) - len(made), len(self.pods))
+            waiting = {each.pod for each in made}
+            more, _ = self._cheapest([pod for pod in self.pods if pod.key in waiting])
+            counts = tuple(a + b for a, b in zip(counts, more, strict=True))
+        return counts
+
+    def _without_spare(self, counts: _Counts, progress: Progress) -> _Counts:
+        """Return a fleet without the nodes that can be taken away one by one, the most expensive first."""
+        for t in sorted(range(len(counts)), key=lambda t: -self.types[t].cost):
+            while counts[t]:
+                progress("taking nodes away", 0, 0)
+                fewer = (*counts[:t], counts[t] - 1, *counts[t + 1 :])
+                if self._planned(fewer).pending:
+                    break
+                counts = fewer
+        return counts
+
+    def _cheapest(self, pods: Sequence[Pod]) -> tuple[_Counts, float]:
+        """Return the cheapest fleet whose pooled nodes hold these pods, of several the one of fewest nodes; its bound.
+
+        Where no fleet is found in time, one in which each need has nodes of its own.
+        """
+        wanted = Counter(pod.need for pod in pods)
+        pool = _Pool([each.node for each in self.types], wanted, self._caps)
+        for failed in self._failed:
+            pool.forbid(failed)
+        costs = {n: each.cost for n, each in zip(pool.nodes, self.types, strict=True)}
+        found = pool.program.minimise(costs, limit_s=self.rules.limit_s)
+        bound = max(0.0, found.bound)
+        if all(each.cost.is_integer() for each in self.types):
+            bound = float(math.ceil(bound - _EASE))
+        if not found.feasible:
+            return self._apart(wanted), bound
+        pool.program.row(costs, high=found.objective + _EASE)
+        few = pool.program.minimise(dict.fromkeys(pool.nodes, 1.0), limit_s=self.rules.limit_s, start=found.values)
+        values = few.values or found.values
+        return tuple(round(values[n]) for n in pool.nodes), bound
+
+    def _apart(self, wanted: Mapping[Need, int]) -> _Counts:
+        counts = [0] * len(self.types)
+        for need, count in wanted.items():
+            holding = [t for t in range(len(self.types)) if (need, t) in self._caps]
+            t = min(holding, key=lambda t: self.types[t].cost / self._caps[need, t])
+            counts[t] += -(-count // self._caps[need, t])
+        return tuple(max(count, *(f[t] + 1 for f in self._failed), 0) for t, count in enumerate(counts))
+
+
+class _Pool:
+    """The program over counts of nodes, in which the nodes of a type are one."""
+
+    def __init__(self, nodes: Sequence[Node], wanted: Mapping[Need, int], caps: Mapping[tuple[Need, int], int]) -> None:
+        self.program = Program()
+        self.nodes = [self.program.variable(integer=True) for _ in nodes]
+        placed: defaultdict[Need, _Terms] = defaultdict(dict)
+        for t, node in enumerate(nodes):
+            pods = {
+                need: self.program.variable(high=count, integer=True)
+                for need, count in wanted.items()
+                if (need, t) in caps
+            }
+            for need, v in pods.items():
+                placed[need][v] = 1.0
+                self.program.row({v: 1.0, self.nodes[t]: -float(caps[need, t])}, high=0)
+            self._type(t, node, pods)
+        for need, count in wanted.items():
+            self.program.row(placed[need], low=count)
+
+    def forbid(self, failed: _Counts) -> None:
+        """Leave out the fleets that have no more nodes of any type than this one."""
+        more = [self.program.variable(high=1, integer=True) for _ in failed]
+        for n, count, v in zip(self.nodes, failed, more, strict=True):
+            self.program.row({n: 1.0, v: -float(count + 1)}, low=0)
+        self.program.row(dict.fromkeys(more, 1.0), low=1)
+
+    def _type(self, t: int, node: Node, pods: Mapping[Need, int]) -> None:
+        """Tie the pods on the nodes of a type to what these have."""
+        for total, takes in (
+            (node.cpu_milli, {v: need.cpu_milli for need, v in pods.items()}),
+            (node.memory_mib, {v: need.memory_mib for need, v in pods.items()}),
+            (node.max_pods, dict.fromkeys(pods.values(), 1)),
+        ):
+            self.program.row({v: take / max(total, 1) for v, take in takes.items()} | {self.nodes[t]: -1.0}, high=0)
+        alike = Counter(msgspec.structs.replace(gpu, index=0, uuid="") for gpu in node.gpus)
+        served: defaultdict[Gpu, list[tuple[Option, int]]] = defaultdict(list)
+        for need, v in pods.items():
+            for ask in need.asks:
+                devices = {v: -float(ask.count)}
+                for gpu in alike:
+                    here = [(option, self.program.variable()) for option in ways(need, ask, gpu)]
+                    served[gpu] += here
+                    devices |= {each: 1.0 for _, each in here}
+                self.program.row(devices, low=0, high=0)
+        for gpu, number in alike.items():
+            self._gpus(t, gpu, number, served[gpu])
+
+    def _gpus(self, t: int, gpu: Gpu, number: int, served: Sequence[tuple[Option, int]]) -> None:
+        """Tie what is served to the GPUs of one kind, of which each node of the type has so many."""
+        for option, free in free_devices(gpu, ()).items():
+            here = {v: 1.0 for each, v in served if each == option}
+            self.program.row(here | {self.nodes[t]: -float(free * number)}, high=0)
+        modes = {mode: self.program.variable(integer=True) for mode in made_modes(gpu)}
+        self.program.row(dict.fromkeys(modes.values(), 1.0) | {self.nodes[t]: -float(number)}, high=0)
+        for mode, used in modes.items():
+            made = [(option, v) for option, v in served if option.mode is mode and not option.exists]
+            if mode is Mode.MIG:
+                self._instances(gpu, used, made)
+            elif mode is Mode.WHOLE:
+                self.program.row({v: 1.0 for _, v in made} | {used: -1.0}, high=0)
+            else:
+                for take in (
+                    {v: o.memory_mib / gpu.memory_mib for o, v in made},
+                    {v: o.compute_percent / 100 for o, v in made},
+                ):
+                    self.program.row(take | {used: -1.0}, high=0)
+
+    def _instances(self, gpu: Gpu, used: int, made: Sequence[tuple[Option, int]]) -> None:
+        """Tie instances to GPUs with one of the maximal sets of them, as far as these profiles go."""
+        profiles = {option.profile for option, _ in made}
+        patterns = {tuple(pair for pair in counts if pair[0] in profiles) for counts in maximal_counts(gpu.model)}
+        partitioned = {pattern: self.program.variable(integer=True) for pattern in sorted(patterns)}
+        self.program.row(dict.fromkeys(partitioned.values(), 1.0) | {used: -1.0}, high=0)
+        for profile in profiles:
+            served = {v: 1.0 for option, v in made if option.profile == profile}
+            there = {v: -float(dict(pattern).get(profile or "", 0)) for pattern, v in partitioned.items()}
+            self.program.row(served | there, high=0)
+
+
+def _stem(name: str) -> str:
+    """Return a node's name without the number at its end."""
+    return re.sub(r"-[0-9]+$", "", name)
+
+
+def _named(node: Node, stem: str, number: int | str) -> Node:
+    name = f"{stem}-{number}"
+    labels = tuple((key, name if key == HOSTNAME else value) for key, value in node.labels)
+    return msgspec.structs.replace(node, name=NodeName(name), labels=labels)
