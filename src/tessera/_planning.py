@@ -78,7 +78,6 @@ def plan(
     exact: bool = False,
     limit_s: float = 60.0,
     share_unit: ShareUnit | None = None,
-    gpu_models: Iterable[str] = (),
 ) -> PlanDocument:
     """Return where the pods of manifests go on a fleet, how each GPU is partitioned, and why the others stay pending.
 
@@ -92,7 +91,6 @@ def plan(
         exact: improve on it by an integer program for at most `limit_s` seconds.
         limit_s: see `exact`.
         share_unit: unit of `aliyun.com/gpu-mem`; what the nodes advertise where it is left out, else GiB.
-        gpu_models: `NODE=MODEL` for Node objects that do not say their GPU model, as `--gpu-model`.
 
     Raises:
         InvalidInput: an input cannot be read, or there is no node; the message says where and what to do.
@@ -106,7 +104,6 @@ def plan(
         [each for each in nodes if isinstance(each, str)],
         _documents(pods),
         share_unit,
-        gpu_models,
     )
     made = core.plan(snapshot, policy=policy, exact=exact, limit_s=limit_s)
     return document(made)

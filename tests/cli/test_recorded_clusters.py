@@ -188,7 +188,7 @@ def test_a_recorded_cluster_gives_a_plan(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*WANT, *REFUSED}))
 def test_the_usage_of_a_recorded_cluster_is_shown(name: str) -> None:
-    result = CliRunner().invoke(main, ["inspect", "-f", path(name)])
+    result = CliRunner().invoke(main, ["inspect", "-o", "gpushare", "--cluster", path(name)])
     assert result.exit_code == 0, result.output
     sums = [(int(used), int(total)) for used, total in re.findall(r"\b(\d+)/(\d+)\b", result.stdout)]
     assert sums

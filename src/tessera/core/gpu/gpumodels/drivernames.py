@@ -38,6 +38,7 @@ DRIVER_NAMES: Mapping[str, DriverName] = MappingProxyType(
         "V100-16GB": DriverName("Tesla V100-SXM2-16GB", (7, 0)),
         "V100-32GB": DriverName("Tesla V100-SXM2-32GB", (7, 0)),
         "T4": DriverName("Tesla T4", (7, 5)),
+        "T4G": DriverName("NVIDIA T4G", (7, 5)),
         "A2": DriverName("NVIDIA A2", (8, 6)),
         "A10": DriverName("NVIDIA A10", (8, 6)),
         "A10G": DriverName("NVIDIA A10G", (8, 6)),
