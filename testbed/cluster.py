@@ -301,7 +301,7 @@ class Cluster:
         return self._token_kubeconfig("agent", f"-{node}", "--bound-object-kind=Node", f"--bound-object-name={node}")
 
     def account_kubeconfig(self, part: str) -> Path:
-        """Return a kubeconfig for a part of Tessera, made once: it has the rights of its file in deploy/rbac alone.
+        """Return a kubeconfig for a part of Tessera, made once: with the rights of its file in templates/rbac alone.
 
         Args:
             part: `server`, `controller` or `scheduler`.
@@ -336,7 +336,7 @@ class Cluster:
 
     def install(self) -> None:
         """Install Tessera's kinds and the rights of its parts, or bring them to what this checkout has."""
-        self.apply(*objects("crds", "rbac"))
+        self.apply(*objects("namespace.yaml", "crds", "rbac"))
         names = ("crd/gpupolicies.tessera.dev", "crd/gpunodes.tessera.dev")
         self.kubectl("wait", "--for=condition=Established", *names, f"--timeout={_READY_S}s")
 

@@ -101,6 +101,7 @@ def api_server(settings: Settings) -> tuple[str, ...]:
         *(f"--advertise-address={CONTROL_PLANE}", "--endpoint-reconciler-type=none"),
         *(f"--tls-cert-file={pki.certificate('apiserver')}", f"--tls-private-key-file={pki.key('apiserver')}"),
         *(f"--client-ca-file={pki.certificate('ca')}", "--authorization-mode=Node,RBAC"),
+        "--allow-privileged=true",  # pods may be, as on every cluster with a network of its own: the agent is
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={pki.folder / 'sa.pub'}",
         f"--service-account-signing-key-file={pki.key('sa')}",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tessera import __version__
-from testbed.deploy import NAMESPACE, all_objects
+from testbed.deploy import NAMESPACE, rendered
 from testbed.node import SIMULATED_GPUS, Node
 from testbed.tesseraimage import REPOSITORY, scheduler_image, tessera_image
 
@@ -77,7 +77,7 @@ def install(cluster: Kubectl, nodes: tuple[Node, ...], objects: dict[str, Any], 
     for one in nodes:
         cluster.kubectl("label", "node", one.name, f"{LABEL}=true", "--overwrite")
     apply = partial(cluster.kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-")
-    for several in _namespaces_first(all_objects(objects)):
+    for several in _namespaces_first(rendered(objects)):
         apply(input_text=json.dumps({"apiVersion": "v1", "kind": "List", "items": several}))
     for name, workload in PARTS.items():
         report(f"{name}, from the image")

@@ -131,6 +131,7 @@ class MpsSupervisor:
             silent=self._silent[key],
             failures=self._starts[key],
             idle_s=self._clock() - self._started_at.get(key, float("-inf")),
+            foreign=sight.foreign,
         )
 
     # Acting
