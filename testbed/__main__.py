@@ -96,7 +96,7 @@ def main(context: click.Context, name: str) -> None:
     "--admission/--no-admission",
     default=True,
     show_default=True,
-    help="With the scheduler, put the policies of deploy/admission into force.",
+    help="With the scheduler, put the admission policies into force.",
 )
 @click.option(
     "--from",

@@ -108,6 +108,7 @@ def api_server(settings: Settings) -> tuple[str, ...]:
         f"--service-cluster-ip-range={SERVICES}",
         # By name the API server would ask DNS, which is not there.
         "--kubelet-preferred-address-types=InternalIP",
+        "--allow-privileged=true",
         f"--kubelet-client-certificate={pki.certificate('kubelet-client')}",
         f"--kubelet-client-key={pki.key('kubelet-client')}",
         f"--kubelet-certificate-authority={pki.certificate('ca')}",

@@ -9,9 +9,18 @@ from tessera.api import documents
 from tessera.api.kubernetes import quota
 from tessera.api.scheduler.configuration import configuration
 from tessera.api.tessera import crds, installation
-from tessera.cli.manifests import chart_folder, rendered
+from tessera.cli.manifests import chart_folder, render_chart
 
-__all__ = ["EXTENDER_URL", "FOLDER", "KUBE_VERSION", "NAMESPACE", "all_objects", "objects", "write"]
+__all__ = [
+    "EXTENDER_URL",
+    "FOLDER",
+    "KUBE_VERSION",
+    "NAMESPACE",
+    "objects",
+    "rendered",
+    "scheduler_configuration",
+    "write",
+]
 
 FOLDER = Path(__file__).parents[1] / "deploy"
 NAMESPACE = "tessera-system"
@@ -20,34 +29,39 @@ EXTENDER_URL = "http://127.0.0.1:39999"
 KUBE_VERSION = "1.36.3"
 
 _HEAD = "# Made by scripts/generate; do not edit.\n"
-_ANY_IMAGE = {"image": {"repository": "tessera"}, "createNamespace": True}
+_ANY_IMAGE: dict[str, Any] = {"image": {"repository": "tessera"}, "createNamespace": True}
 
 
-def objects(*names: str) -> tuple[dict[str, Any], ...]:
-    """Return the objects in templates of the chart with its default values, in order.
+def objects(*names: str, values: dict[str, Any] | None = None) -> tuple[dict[str, Any], ...]:
+    """Return the objects in templates of the chart, or in other files of deploy/, in order.
 
     Args:
-        names: templates, or folders for all templates in them: `crds`, `rbac/agent.yaml`; `quota/FILE` is a file of
-            deploy/, `scheduler.yaml` the second scheduler's configuration.
+        names: templates, or folders for all templates in them: `crds`, `rbac/agent.yaml`; or `quota/FILE`.
+        values: of the chart; those of the testbed where it is left out.
 
     """
-    webhook = any("webhook" in name for name in names)
-    texts = rendered(installation.read_values(_ANY_IMAGE | ({"admission": {"routing": "webhook"}} if webhook else {})), KUBE_VERSION)
+    texts = render_chart(installation.read_values({**_ANY_IMAGE, **(values or {})}), KUBE_VERSION)
     found = list[dict[str, Any]]()
     for name in names:
-        beside = {"scheduler.yaml": chart_folder() / "files" / name}.get(name, FOLDER / name)
-        if beside.is_file():
-            found += _read(name, beside.read_text())
-            continue
+        if (FOLDER / name).is_file():
+            found += _read(name, (FOLDER / name).read_text())
         place = f"templates/{name}"
-        found += [each for path, text in texts.items() if path == place or path.startswith(f"{place}/") for each in _read(path, text)]
+        named = (path for path in texts if path == place or path.startswith(f"{place}/"))
+        found += [each for path in named for each in _read(path, texts[path])]
+    assert found, f"nothing in {names}"
     return tuple(found)
 
 
-def all_objects(values: dict[str, Any], kube_version: str = KUBE_VERSION) -> tuple[dict[str, Any], ...]:
-    """Return all objects that the chart makes of values."""
-    texts = rendered(installation.read_values(values), kube_version)
+def rendered(values: dict[str, Any], kube_version: str = KUBE_VERSION) -> tuple[dict[str, Any], ...]:
+    """Return all objects that the chart makes of values, in an order in which they can be applied."""
+    texts = render_chart(installation.read_values(values), kube_version)
     return tuple(each for path, text in texts.items() if path.endswith(".yaml") for each in _read(path, text))
+
+
+def scheduler_configuration() -> dict[str, Any]:
+    """Return the configuration of the second scheduler."""
+    (found,) = _read("scheduler.yaml", (chart_folder() / "files" / "scheduler.yaml").read_text())
+    return found
 
 
 def _read(path: str, text: str) -> list[dict[str, Any]]:
@@ -58,7 +72,10 @@ def write(folder: Path) -> None:
     """Write the generated files below a folder that stands for deploy/."""
     sources = {module.__name__: Path(module.__file__ or "").read_text() for module in crds.SOURCES}
     said = {installation.MODULE: Path(installation.__file__).read_text()}
-    files = {f"chart/templates/crds/{name}": _kind(each) for name, each in crds.definitions(crds.descriptions(sources)).items()}
+    files = {
+        f"chart/templates/crds/{name}": _kind(each)
+        for name, each in crds.definitions(crds.descriptions(sources)).items()
+    }
     files["chart/files/scheduler.yaml"] = _HEAD + documents.write(configuration(EXTENDER_URL))
     files["chart/values.yaml"] = _HEAD + "\n" + installation.values_file(said).rstrip("\n") + "\n"
     files["chart/values.schema.json"] = json.dumps(installation.schema_of_values(said), indent=2) + "\n"
@@ -74,8 +91,8 @@ def _kind(definition: dict[str, documents.Plain]) -> str:
     """Return the template of a definition, which stays, with all objects of its kind, when the chart goes."""
     metadata = definition["metadata"]
     assert isinstance(metadata, dict)
-    kept = {**definition, "metadata": {**metadata, "annotations": {"helm.sh/resource-policy": "keep"}}}
-    return f"{_HEAD}{{{{- if .Values.crds.install }}}}\n{documents.write(kept)}{{{{- end }}}}\n"
+    metadata["annotations"] = {"helm.sh/resource-policy": "keep"}
+    return f"{_HEAD}{{{{- if .Values.crds.install }}}}\n{documents.write(definition)}{{{{- end }}}}\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What deploy/admission does on a real API server: which pods are routed, and which are refused, with what advice."""
+"""What the admission policies do on a real API server: which pods are routed, which are refused, with what advice."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def webhook(cluster: Cluster) -> Iterator[Cluster]:
     variables = {**environment(), "KUBECONFIG": str(cluster.account_kubeconfig("server"))}
     command = (str(Path(sys.executable).with_name("tessera")), "server", *address, *files)
     cluster.processes.start("admission", command, inside=Namespaces(holder).enter(), environment=variables)
-    (hook,) = objects("admission/scheduler-name-webhook.yaml")
+    hook = objects("admission/scheduler-name-webhook.yaml", values={"admission": {"routing": "webhook"}})[0]
     authority = base64.b64encode(cluster.pki.certificate("ca").read_bytes()).decode()
     (one,) = hook["webhooks"]
     path = one["clientConfig"]["service"]["path"]

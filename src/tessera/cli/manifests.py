@@ -9,12 +9,12 @@ import click
 from tessera import __version__
 from tessera.api import documents
 from tessera.api.documents import Plain
+from tessera.api.fields import Field
 from tessera.api.kubernetes.helmtemplates import Chart, render
 from tessera.api.tessera.installation import read_values
-from tessera.api.fields import Field
 from tessera.errors import InvalidInput, Unsupported
 
-__all__ = ["chart_folder", "manifests", "rendered"]
+__all__ = ["chart_folder", "manifests", "render_chart"]
 
 _NAMESPACE = "tessera-system"
 _FIRST = ("templates/namespace", "templates/crds/", "templates/rbac/")
@@ -36,7 +36,7 @@ Values and what they mean: docs/install.md.
     "--kube-version",
     metavar="VERSION",
     required=True,
-    help="Version of the cluster's API server: the second scheduler gets the same, and 1.36 routes pods without a webhook.",
+    help="Version of the API server: the second scheduler gets the same, and from 1.36 on no webhook is needed.",
 )
 def manifests(*, file: Path | None, settings: tuple[str, ...], kube_version: str) -> None:
     """Print all objects of an installation, for kubectl apply: what the Helm chart makes, and the namespace.
@@ -50,11 +50,13 @@ def manifests(*, file: Path | None, settings: tuple[str, ...], kube_version: str
     given: dict[str, Plain] = {"createNamespace": True}
     if file is not None:
         given |= Field((document := documents.one(file.name, file.read_bytes())), document.data).mapping()
-    texts = rendered(read_values(given, settings), kube_version)
-    click.echo("".join(f"---\n{text.strip()}\n" for path, text in texts.items() if path.endswith(".yaml") and text.strip()))
+    texts = render_chart(read_values(given, settings), kube_version)
+    click.echo(
+        "".join(f"---\n{text.strip()}\n" for path, text in texts.items() if path.endswith(".yaml") and text.strip())
+    )
 
 
-def rendered(values: dict[str, Any], kube_version: str) -> dict[str, str]:
+def render_chart(values: dict[str, Any], kube_version: str) -> dict[str, str]:
     """Return the text of each of the chart's templates by its path, those of the namespace and the kinds first.
 
     Raises:
@@ -71,7 +73,7 @@ def rendered(values: dict[str, Any], kube_version: str) -> dict[str, str]:
         "Capabilities": {"KubeVersion": {"Version": version}},
     }
     texts = render(Chart(files=files, built_in=built_in), values)
-    return dict(sorted(texts.items(), key=lambda each: (not each[0].startswith(_FIRST), each)))
+    return dict(sorted(texts.items(), key=lambda each: (*(not each[0].startswith(first) for first in _FIRST), each)))
 
 
 def chart_folder() -> Path:

@@ -21,6 +21,7 @@ __all__ = [
     "Seconds",
     "check_output",
     "check_outputs",
+    "health_option",
     "kubeconfig_option",
     "log_options",
     "output_option",
@@ -110,6 +111,12 @@ kubeconfig_option = click.option(
     help="Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]",
 )
 """Adds `--kubeconfig` to a command that runs in a pod or on a node."""
+
+
+health_option = click.option(
+    "--health-port", type=click.IntRange(0, 65535), help="Port that answers GET /healthz and /readyz.  [default: none]"
+)
+"""Adds `--health-port` to a command that runs in a pod."""
 
 
 log_options = with_options(

@@ -217,11 +217,13 @@ class _Renderer:
             case "tpl", (str() as text, dot):
                 return self.text(_Parser(place, text, self.parts).parsed(), dot)
             case "fail", (str() as message,):
-                raise InvalidInput("values of the chart", found=message, wanted="others", accepted="see docs/install.md")
-        function = _FUNCTIONS.get(name)
-        if function is None:
-            raise InvalidInput(place, found=f"{name} {shown(arguments)}", wanted="a function of the subset")
-        return function(*arguments)
+                raise InvalidInput(
+                    "values of the chart", found=message, wanted="others", accepted="see docs/install.md"
+                )
+        try:
+            return _FUNCTIONS[name](*arguments)
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(place, found=f"{name} {shown(arguments)}", wanted="a function of the subset") from error
 
 
 def _and(*values: Any) -> Any:
@@ -265,6 +267,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "regexFind": _found,
     "semverCompare": _at_least,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
-    "toYaml": lambda value: documents.write(value).rstrip("\n"),
+    "toYaml": lambda value: documents.write(value, block=True).rstrip("\n"),
 }
 """Functions of one result each, with the order of arguments that Sprig has; `and` and `or` read all of theirs."""

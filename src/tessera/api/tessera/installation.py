@@ -5,12 +5,13 @@ here; `tessera manifests` reads values by them.
 """
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from tessera.api.documents import Plain, read, write
+from tessera.api.documents import Plain
 from tessera.api.tessera.crds import descriptions
 from tessera.errors import InvalidInput, shown
 
@@ -48,13 +49,15 @@ class Nvidia(_Record, frozen=True, kw_only=True):
     """NVIDIA's own software in the cluster."""
 
     operator: Literal["none", "beside", "instead"] = "none"
-    """`none`: the GPU operator is not installed; the agent runs on every GPU node. `beside`: it is, and the agent runs only on
-    nodes where label `nvidia.com/gpu.deploy.device-plugin` is `false`; all others stay the operator's. `instead`: it is,
-    without device plugin and MIG manager, and the agent runs on all of its GPU nodes."""
+    """`none`: the GPU operator is not installed; the agent runs on every GPU node. `beside`: it is, and the agent
+    runs only on nodes where label `nvidia.com/gpu.deploy.device-plugin` is `false`; all others stay the operator's.
+    `instead`: it is, without device plugin and MIG manager, and the agent runs on all of its GPU nodes."""
 
 
 def _requests(cpu: str, memory: str, most: str) -> Any:
-    return msgspec.field(default_factory=lambda: {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": most}})
+    return msgspec.field(
+        default_factory=lambda: {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": most}}
+    )
 
 
 def _one_node_at_a_time() -> dict[str, Any]:
@@ -65,10 +68,11 @@ class Agent(_Record, frozen=True, kw_only=True):
     """The DaemonSet on GPU nodes."""
 
     runtime_class_name: str = ""
-    """RuntimeClass that gives the agent the driver's library: `nvidia` where NVIDIA's container runtime is not the default
-    one. Empty where it is, or with `driverFolder`."""
+    """RuntimeClass that gives the agent the driver's library: `nvidia` where NVIDIA's container runtime is not the
+    default one. Empty where it is, or with `driverFolder`."""
     driver_folder: str = ""
-    """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on GKE."""
+    """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
+    GKE."""
     kubelet_folder: str = "/var/lib/kubelet"
     """Root folder of the kubelet, whose pod-resources socket the agent asks."""
     gpu_labels: bool = True
@@ -88,7 +92,8 @@ class Agent(_Record, frozen=True, kw_only=True):
     tolerations: _Objects = ({"operator": "Exists"},)
     """Taints of GPU nodes; all by default, because a GPU node without an agent has no GPUs for pods."""
     update_strategy: dict[str, Any] = msgspec.field(default_factory=_one_node_at_a_time)
-    """How many nodes at once get a new agent. Running pods are not touched; new ones wait on a node for some seconds."""
+    """How many nodes at once get a new agent. Running pods are not touched; new ones wait on a node for some
+    seconds."""
     priority_class_name: str = "system-node-critical"
     """So that pods do not push the agent from its node."""
     resources: dict[str, Any] = _requests("50m", "128Mi", "512Mi")
@@ -160,8 +165,8 @@ class Certificate(_Record, frozen=True, kw_only=True):
     """The certificate by which the API server knows the webhook; not needed with routing by `policy`."""
 
     source: Literal["self-signed", "cert-manager"] = "self-signed"
-    """`self-signed`: the servers make it, renew it in time and write it into the webhook. `cert-manager`: a Certificate asks for
-    it, and the server has no right to change webhooks."""
+    """`self-signed`: the servers make it, renew it in time and write it into the webhook. `cert-manager`: a
+    Certificate asks for it, and the server has no right to change webhooks."""
     issuer: _Strings = {}
     """cert-manager's issuer, `{kind: ClusterIssuer, name: internal}`; empty for a self-signed one of our own."""
 
@@ -170,11 +175,12 @@ class Admission(_Record, frozen=True, kw_only=True):
     """What the API server refuses and changes; see docs/security.md."""
 
     policies: bool = True
-    """Only Tessera writes assignments, an agent writes to its own node alone, and pods that request an amount of a GPU do not name
-    their node."""
+    """Only Tessera writes assignments, an agent writes to its own node alone, and pods that request an amount of a
+    GPU do not name their node."""
     routing: Literal["auto", "policy", "webhook", "none"] = "auto"
-    """How pods that request an amount of a GPU get `schedulerName: tessera-scheduler`: by a MutatingAdmissionPolicy (Kubernetes
-    1.36 and later), by a webhook, or as their manifests say. `auto` chooses by the cluster's version."""
+    """How pods that request an amount of a GPU get `schedulerName: tessera-scheduler`: by a MutatingAdmissionPolicy
+    (Kubernetes 1.36 and later), by a webhook, or as their manifests say. `auto` chooses by the cluster's
+    version."""
     certificate: Certificate = Certificate()
 
 
@@ -182,7 +188,8 @@ class Crds(_Record, frozen=True, kw_only=True):
     """GPUPolicy and GPUNode."""
 
     install: bool = True
-    """Install and upgrade the definitions. They stay, with all objects, when the chart goes or this becomes `false`."""
+    """Install and upgrade the definitions. They stay, with all objects, when the chart goes or this becomes
+    `false`."""
 
 
 class NetworkPolicies(_Record, frozen=True, kw_only=True):
@@ -207,14 +214,15 @@ class Values(_Record, frozen=True, kw_only=True):
     crds: Crds = Crds()
     network_policies: NetworkPolicies = NetworkPolicies()
     gpu_policy: dict[str, Any] = {}
-    """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install, then upgrade with
-    it."""
+    """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install,
+    then upgrade with it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level that agent, server and controller log."""
     create_namespace: bool = False
     """Render tessera-system with its PodSecurity labels; Helm's own `--create-namespace` makes it without."""
     resource_quota: bool = True
-    """Allow pods of the system's priority classes in tessera-system, which some clusters (GKE) forbid without a ResourceQuota."""
+    """Allow pods of the system's priority classes in tessera-system, which some clusters (GKE) forbid without a
+    ResourceQuota."""
 
 
 def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -232,7 +240,9 @@ def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dic
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", key):
-            raise InvalidInput("--set", found=shown(setting), wanted="KEY=VALUE", accepted="--set agent.gpuLabels=false")
+            raise InvalidInput(
+                "--set", found=shown(setting), wanted="KEY=VALUE", accepted="--set agent.gpuLabels=false"
+            )
         value: Any = msgspec.json.decode(text) if re.fullmatch(r"true|false|0|-?[1-9]\d*", text) else text
         for step in reversed(key.split(".")):
             value = {step: value}
@@ -242,7 +252,7 @@ def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dic
     except msgspec.ValidationError as error:
         wanted, known = "values of the chart", "see deploy/chart/values.yaml"
         raise InvalidInput("values", found=str(error), wanted=wanted, accepted=known) from error
-    plain: dict[str, Any] = msgspec.to_builtins(values)
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
     return plain
 
 
@@ -285,7 +295,7 @@ def _yaml(record: msgspec.Struct, words: Mapping[tuple[str, str], str], depth: i
         text = words.get((f"{MODULE}.{type(record).__name__}", _snake(field))) or words.get(
             (f"{MODULE}.{type(value).__name__}", ""), ""
         )
-        yield from (f"{margin}# {line}\n" for line in _wrapped(text, 100 - 2 * depth))
+        yield from (f"{margin}# {line}\n" for line in textwrap.wrap(text, 100 - 2 * depth))
         if isinstance(value, msgspec.Struct):
             yield f"{margin}{field}:\n"
             yield from _yaml(value, words, depth + 1)
@@ -301,9 +311,7 @@ def table_of_values(said: Mapping[str, str]) -> str:
     return "".join(("| value | default | |\n", "| --- | --- | --- |\n", *rows))
 
 
-def _rows(
-    record: msgspec.Struct, words: Mapping[tuple[str, str], str], prefix: str
-) -> Iterator[tuple[str, Any, str]]:
+def _rows(record: msgspec.Struct, words: Mapping[tuple[str, str], str], prefix: str) -> Iterator[tuple[str, Any, str]]:
     for field, value in _members(record):
         if isinstance(value, msgspec.Struct):
             yield from _rows(value, words, f"{prefix}{field}.")
@@ -323,14 +331,3 @@ def _snake(name: str) -> str:
 def _flow(value: Any) -> str:
     """Return a value on one line, as YAML and JSON read it."""
     return msgspec.json.encode(value).decode()
-
-
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    line = ""
-    for word in text.split():
-        if line and len(line) + len(word) >= width:
-            yield line
-            line = ""
-        line = f"{line} {word}" if line else word
-    if line:
-        yield line
