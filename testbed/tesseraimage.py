@@ -39,7 +39,7 @@ _CONFIG = {
     "Env": [f"PATH={_PATH}", "HOME=/tmp", "PYTHONUTF8=1"],
 }
 """As the Dockerfile's last stage has it; a test compares them."""
-_STALE_S = 24 * 3600
+_STALE_S = 2 * 3600
 """Archives that no start has asked for in so long are removed."""
 
 
