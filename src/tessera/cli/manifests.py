@@ -39,9 +39,9 @@ Values and what they mean: docs/install.md.
     help="Version of the API server: the second scheduler gets the same, and from 1.36 on no webhook is needed.",
 )
 def manifests(*, file: Path | None, settings: tuple[str, ...], kube_version: str) -> None:
-    """Print all objects of an installation, for kubectl apply: what the Helm chart makes, and the namespace.
+    """Print all objects of an installation, for kubectl apply: what the Helm chart makes.
 
-    It asks no cluster. The values are those of the chart, deploy/chart/values.yaml.
+    The namespace is among them. It asks no cluster. The values are those of the chart, deploy/chart/values.yaml.
     """
     if not re.fullmatch(r"v?\d+\.\d+\.\d+([-+].*)?", kube_version):
         raise InvalidInput(
