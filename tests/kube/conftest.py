@@ -153,6 +153,17 @@ def whole_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Itera
         testbed.down()
 
 
+@pytest.fixture(scope="module")
+def image_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster as `whole_cluster` is, but with Tessera's image, run by the objects of the chart."""
+    testbed = fresh("image", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image"))
+        yield testbed
+    finally:
+        testbed.down()
+
+
 @pytest.fixture
 def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
     """Give that node without an agent, without pods, without labels of ours, with GPUs as they were bought."""
