@@ -2,27 +2,23 @@
 
 import base64
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from kube.conftest import fresh
 from kube.fakenodes import FakeNode
+from kube.helm import Helm
 from tessera.api import documents
 from tessera.api.tessera.pods.signatures import SECRET
 from tessera.cli.manifests import chart_folder
 from tessera.errors import Unavailable
-from testbed.__main__ import building
 from testbed.cluster import Cluster, Wanted
 from testbed.deploy import KUBE_VERSION, NAMESPACE, rendered
 from testbed.processes import until
-from testbed.programs import HELM, programs
 
 IMAGE = {"image": {"repository": "registry.example/tessera"}}
 OLDER = "v1.33.5-gke.1080000"
@@ -77,35 +73,6 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         KUBE_VERSION,
     ),
 }
-
-
-class Helm:
-    """The real Helm, with folders of its own."""
-
-    def __init__(self, program: Path, folder: Path) -> None:
-        self._program = program
-        self._folder = folder
-
-    def run(self, *arguments: str, values: dict[str, Any] | None = None, cluster: Cluster | None = None) -> str:
-        """Return what it prints."""
-        file = self._folder / "values.json"
-        file.write_text(json.dumps(values or {}))
-        homes = {f"HELM_{name}_HOME": str(self._folder / name) for name in ("CACHE", "CONFIG", "DATA")}
-        kubeconfig = {"KUBECONFIG": str(cluster.kubeconfig if cluster else "/dev/null")}
-        command = (str(self._program), *arguments, "-n", NAMESPACE, *(("--values", str(file)) if values else ()))
-        variables = {**os.environ, **homes, **kubeconfig}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-        return done.stdout
-
-
-@pytest.fixture(scope="session")
-def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Return the real Helm, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
-        return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 def by_name(objects: Any) -> dict[str, Any]:

@@ -67,12 +67,17 @@ def test_the_five_pods_of_the_example_run_or_say_why_not(image_cluster: Cluster)
 
 
 def test_only_the_agent_is_root_and_none_can_write_to_its_image(image_cluster: Cluster) -> None:
-    for workload, container in (("deployment/tessera-server", "server"), ("deployment/tessera-controller", "controller")):
+    for workload, container in (
+        ("deployment/tessera-server", "server"),
+        ("deployment/tessera-controller", "controller"),
+    ):
         assert inside(image_cluster, workload, container, WHO) == "65532 False 0000000000000000"
     assert inside(image_cluster, AGENT, "agent", WHO).startswith("0 ")
     for refused in ("deployment/tessera-server", "deployment/tessera-controller", AGENT):
         container = refused.rpartition("-")[2]
-        said = inside(image_cluster, refused, container, f"try: {WRITE}\nexcept OSError as error: print(error.strerror)")
+        said = inside(
+            image_cluster, refused, container, f"try: {WRITE}\nexcept OSError as error: print(error.strerror)"
+        )
         assert said in {"Read-only file system", "Permission denied"}
     assert said == "Read-only file system"
 

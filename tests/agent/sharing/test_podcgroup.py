@@ -21,7 +21,11 @@ VERSION_2 = "30 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw
 POD = "/kubepods/besteffort/pod123/abc"
 CASES: dict[str, tuple[str, str, set[str]]] = {
     "version 2, systemd's names": (VERSION_2, "0::/kubepods.slice/kubepods-pod1.slice/cri-abc.scope", {""}),
-    "version 2, a kubelet with a root of its own": (VERSION_2, "0::/kubelet.slice/kubelet-kubepods.slice/x", {"kubelet.slice"}),
+    "version 2, a kubelet with a root of its own": (
+        VERSION_2,
+        "0::/kubelet.slice/kubelet-kubepods.slice/x",
+        {"kubelet.slice"},
+    ),
     "version 1, each hierarchy": (
         VERSION_1,
         f"4:cpuacct,cpu:/node1{POD}\n3:cpuset:{POD}\n2:name=systemd:{POD}\n0::{POD}",
