@@ -1,4 +1,4 @@
-"""The chart in the real Helm and the real API server: rendered as by `tessera manifests`, installed, removed."""
+"""The chart in the real Helm and the real API server: rendered as by `tessera manifests`, installed, upgraded, gone."""
 
 import base64
 import json

@@ -20,7 +20,7 @@ __all__ = ["MODULE", "Values", "read_values", "schema_of_values", "table_of_valu
 MODULE: Final = __name__
 """Key of this module's text for `descriptions`."""
 
-_Count = Annotated[int, msgspec.Meta(ge=1, le=100)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Strings = dict[str, str]
 _Objects = tuple[dict[str, Any], ...]
 _PullPolicy = Literal["Always", "IfNotPresent", "Never"]
