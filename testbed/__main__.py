@@ -102,10 +102,10 @@ def main(context: click.Context, name: str) -> None:
     "--from",
     "source",
     type=click.Choice(get_args(Source)),
-    help="Run Tessera from its image, as pods, or from this checkout, as processes.  [default: image where there are nodes]",
+    help="Run Tessera as pods of its image, or as processes of this checkout.  [default: image where there are nodes]",
 )
 @click.pass_obj
-def up(name: str, *, source: Source | None, **given: Any) -> None:
+def up(name: str, /, *, source: Source | None, **given: Any) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)

@@ -72,7 +72,7 @@ def connect_node(number: int, pid: int) -> tuple[tuple[tuple[str, ...], ...], tu
         _FORWARD,
         # Pods of other nodes, by way of the control plane's address, which knows where each is. Nothing leads further.
         ("ip", "route", "replace", "192.168.0.0/16", "via", CONTROL_PLANE),
-        # The one Service there is, without a kube-proxy: Kubernetes' own, by which processes in pods find the API server.
+        # The one Service there is, without a kube-proxy: Kubernetes' own, by which pods find the API server.
         *(("iptables", "-t", "nat", "-A", chain, *_TO_API_SERVER) for chain in ("PREROUTING", "OUTPUT")),
     )
     return bridge, node

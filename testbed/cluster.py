@@ -206,7 +206,9 @@ class Cluster:
         if wanted.gpus:
             gpus_of(wanted.gpus)
         if wanted.source == "image" and not wanted.nodes:
-            raise InvalidInput("--from", found="image, and no node", wanted="a node to run it", accepted="--from source")
+            raise InvalidInput(
+                "--from", found="image, and no node", wanted="a node to run it", accepted="--from source"
+            )
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
             raise InvalidInput("run folder", found=str(self.folder), wanted=what)
@@ -255,7 +257,7 @@ class Cluster:
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
-        ready = (self._start_pods if wanted.source == "image" else self._start_parts)
+        ready = self._start_pods if wanted.source == "image" else self._start_parts
         ready(wanted, report)
 
     def _start_parts(self, wanted: Wanted, report: Callable[[str], None]) -> None:

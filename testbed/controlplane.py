@@ -52,7 +52,13 @@ def prepare(settings: Settings) -> None:
     """Make keys, certificates and configuration; what is there is kept."""
     pki = settings.pki
     pki.prepare()
-    own_names = ("DNS:localhost", "DNS:kubernetes.default.svc", "IP:127.0.0.1", f"IP:{CONTROL_PLANE}", f"IP:{API_SERVICE}")
+    own_names = (
+        "DNS:localhost",
+        "DNS:kubernetes.default.svc",
+        "IP:127.0.0.1",
+        f"IP:{CONTROL_PLANE}",
+        f"IP:{API_SERVICE}",
+    )
     pki.issue("apiserver", "/CN=kube-apiserver", names=own_names)
     pki.issue("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
     pki.issue("front-client", "/CN=front-proxy-client", authority="front")

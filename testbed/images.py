@@ -86,7 +86,9 @@ def write_images(folder: Path, waiter: Path, machine: str) -> tuple[Path, ...]:
 def _archive(name: str, command: list[str], fill: Callable[[tarfile.TarFile], None], architecture: str) -> bytes:
     """Return an image of one layer as `docker save` writes it."""
     layer = _tar(fill)
-    config = _config({"Cmd": command, "Env": ["PATH=/usr/bin:/bin:/sbin"]}, [hashlib.sha256(layer).hexdigest()], architecture)
+    config = _config(
+        {"Cmd": command, "Env": ["PATH=/usr/bin:/bin:/sbin"]}, [hashlib.sha256(layer).hexdigest()], architecture
+    )
 
     def whole(archive: tarfile.TarFile) -> None:
         _file(archive, "layer.tar", layer)
@@ -137,7 +139,9 @@ def _config(config: Content, digests: Sequence[str], architecture: str) -> Conte
 
 def _describe(archive: tarfile.TarFile, name: str, config: Content, layers: list[str]) -> None:
     _file(archive, "config.json", json.dumps(config).encode())
-    _file(archive, "manifest.json", json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": layers}]).encode())
+    _file(
+        archive, "manifest.json", json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": layers}]).encode()
+    )
 
 
 def _tar(fill: Callable[[tarfile.TarFile], None]) -> bytes:

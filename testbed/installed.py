@@ -15,7 +15,11 @@ __all__ = ["LABEL", "PARTS", "images", "install", "values"]
 
 LABEL = "tessera.dev/agent"
 """Label of the nodes that have an agent."""
-PARTS = {"server": "deployment/tessera-server", "controller": "deployment/tessera-controller", "agent": "daemonset/tessera-agent"}
+PARTS = {
+    "server": "deployment/tessera-server",
+    "controller": "deployment/tessera-controller",
+    "agent": "daemonset/tessera-agent",
+}
 _READY_S = 180
 _DRIVER = "/opt/nvmlsim"
 """Where the image has the library of the simulated GPUs, and the program that comes with a driver."""

@@ -26,7 +26,7 @@ __all__ = ["COMPONENTS", "SIMULATED_GPUS", "Node", "Shape"]
 COMPONENTS = ("containerd", "kubelet")
 """In order of start; a node's process is called after it: `node1-kubelet`."""
 SIMULATED_GPUS = Path("/var/lib/simulated-gpus")
-"""A node's folder with its GPUs, `state`, and the driver's list of capabilities, `mig-minors`, for pods that mount it."""
+"""A node's folder with its GPUs, `state`, and the driver's list of capabilities, `mig-minors`; pods can mount it."""
 _READY_S = 60
 
 _CONTAINERD = """\

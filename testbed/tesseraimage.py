@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator

@@ -41,7 +41,7 @@ def machine(folder: Path, mounts: str, groups: str) -> Path:
     for path, text in (("1/mountinfo", mounts), (f"{PID}/cgroup", groups + "\n")):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    top = folder / "1/root/sys/fs/cgroup"
+    top = folder / "1" / "root" / "sys" / "fs" / "cgroup"
     for name in ("cpuset", "cpu,cpuacct/node1", "systemd", "unified", "kubelet.slice"):
         (top / name).mkdir(parents=True, exist_ok=True)
     return top
@@ -70,7 +70,7 @@ def test_a_new_folder_gets_the_processors_of_the_one_above(tmp_path: Path) -> No
 def test_what_keeps_a_process_in_its_pod_is_told(tmp_path: Path) -> None:
     machine(tmp_path, "", f"3:cpuset:{POD}")
     assert leave_pod(PID, tmp_path) == "the host's control groups (cpuset) are not mounted"
-    machine(tmp_path, VERSION_1, f"3:cpuset:/elsewhere{POD}")
-    folder = tmp_path / "1/root/sys/fs/cgroup/cpuset/elsewhere/tessera-mps"
+    top = machine(tmp_path, VERSION_1, f"3:cpuset:/elsewhere{POD}")
+    folder = top / "cpuset" / "elsewhere" / "tessera-mps"
     assert leave_pod(PID, tmp_path) == f"{folder}: No such file or directory"
     assert leave_pod(78, tmp_path) == f"{tmp_path}/78/cgroup: No such file or directory"

@@ -1,6 +1,7 @@
 """MPS control daemons: one for each device that needs one, supervised, and left alone while anybody uses them.
 
-A daemon runs in a session and control groups of its own and outlives the agent; the next agent finds it by the record beside its pipes.
+A daemon runs in a session and control groups of its own and outlives the agent; the next agent finds it by the record
+beside its pipes.
 """
 
 import asyncio

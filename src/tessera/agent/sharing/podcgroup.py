@@ -11,7 +11,9 @@ from pathlib import Path
 __all__ = ["leave_pod"]
 
 _POD = re.compile(r"(?P<parent>.*?)/(?:\w+-)*kubepods(?:\.slice)?/")
-"""A pod's control group, whatever the kubelet's root and driver: `/kubepods/...`, `/kubelet.slice/kubelet-kubepods.slice/...`."""
+"""A pod's control group, whatever the kubelet's root and driver.
+
+`/kubepods/...`, `/kubelet.slice/kubelet-kubepods.slice/...`. Source: the kubelet's pkg/kubelet/cm."""
 _VERSION_2 = frozenset({"cgroup2"})
 _OWN = "tessera-mps"
 _PROC = Path("/proc")

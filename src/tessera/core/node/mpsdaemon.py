@@ -6,7 +6,7 @@
 | it answers, with the limits wanted | yes | `KEEP` |
 | it answers, other limits | yes | `SET_LIMITS` |
 | it answers, but serves another device or has a limit that is wanted no more | yes | `QUIT` when nobody uses it |
-| it answers, but from another container's files | yes | `QUIT` when nobody uses it, `KEEP` or `SET_LIMITS` while somebody does |
+| it answers, but from another container's files | yes | `QUIT` when nobody uses it; else as if they were ours |
 | it does not answer | yes | `WAIT`, and after three times `KILL` when nobody uses it |
 | any that is used | no | `WAIT` |
 | it answers | no | `QUIT` |
@@ -121,11 +121,11 @@ def next_step(wanted: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step
     assert seen.record is not None
     in_use = used or bool(seen.clients)
     if wanted is not None and seen.clients is not None:
-        if not _serves(seen.record.target, wanted):
-            return Step.WAIT if in_use else Step.QUIT
-        if seen.foreign and not in_use:
+        serves = _serves(seen.record.target, wanted)
+        if not in_use and (seen.foreign or not serves):
             return Step.QUIT
-        return Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+        adapted = Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+        return adapted if serves else Step.WAIT
     if in_use or (wanted is not None and seen.silent < _PATIENCE):
         return Step.WAIT
     return Step.QUIT if seen.clients is not None else Step.KILL
