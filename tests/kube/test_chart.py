@@ -132,6 +132,7 @@ def cluster(program_folder: Path) -> Iterator[Cluster]:
         testbed.down()
 
 
+HOOK = ("mutatingwebhookconfiguration", "tessera-scheduler-name")
 GPU = {"nvidia.com/gpu.present": "true"}
 
 
@@ -240,9 +241,16 @@ def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(inst
         found = installed.get("daemonset", "tessera-agent", "-n", NAMESPACE)["spec"]["template"]["spec"]
         return str(found["containers"][0]["args"])
 
+    as_server = f"--as=system:serviceaccount:{NAMESPACE}:tessera-server"
     chart = str(chart_folder())
-    more = {**IMAGE, "logLevel": "debug", "gpuPolicy": {"priority": 3}}
+    more = {**IMAGE, "logLevel": "debug", "admission": {"routing": "webhook"}}
     helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
+    authority = base64.b64encode(installed.pki.certificate("ca").read_bytes()).decode()
+    written = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authority}]
+    installed.kubectl("patch", *HOOK, "--type=json", "-p", json.dumps(written), as_server)
+    more = {**more, "gpuPolicy": {"priority": 3}}
+    helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
+    assert installed.get(*HOOK)["webhooks"][0]["clientConfig"]["caBundle"] == authority, "as the servers wrote it"
     assert "--log-level=debug" in level()
     assert installed.get("gpupolicy", "default")["spec"]["priority"] == 3
     unharmed()
