@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from kube.gpunode import GpuNode
+from kube.helm import Helm
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Wanted, default_folder
 from testbed.node import Node
-from testbed.programs import programs
+from testbed.programs import HELM, programs
 from testbed.requirements import missing
 
 HERE = Path(__file__).parent
@@ -170,3 +171,12 @@ def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
     one = GpuNode(gpu_cluster, gpu_cluster.nodes[0])
     yield one
     one.clean()
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Return the real Helm, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))

@@ -2,27 +2,23 @@
 
 import base64
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from kube.conftest import fresh
 from kube.fakenodes import FakeNode
+from kube.helm import Helm
 from tessera.api import documents
 from tessera.api.tessera.pods.signatures import SECRET
 from tessera.cli.manifests import chart_folder
 from tessera.errors import Unavailable
-from testbed.__main__ import building
 from testbed.cluster import Cluster, Wanted
 from testbed.deploy import KUBE_VERSION, NAMESPACE, rendered
 from testbed.processes import until
-from testbed.programs import HELM, programs
 
 IMAGE = {"image": {"repository": "registry.example/tessera"}}
 OLDER = "v1.33.5-gke.1080000"
@@ -77,35 +73,6 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         KUBE_VERSION,
     ),
 }
-
-
-class Helm:
-    """The real Helm, with folders of its own."""
-
-    def __init__(self, program: Path, folder: Path) -> None:
-        self._program = program
-        self._folder = folder
-
-    def run(self, *arguments: str, values: dict[str, Any] | None = None, cluster: Cluster | None = None) -> str:
-        """Return what it prints."""
-        file = self._folder / "values.json"
-        file.write_text(json.dumps(values or {}))
-        homes = {f"HELM_{name}_HOME": str(self._folder / name) for name in ("CACHE", "CONFIG", "DATA")}
-        kubeconfig = {"KUBECONFIG": str(cluster.kubeconfig if cluster else "/dev/null")}
-        command = (str(self._program), *arguments, "-n", NAMESPACE, *(("--values", str(file)) if values else ()))
-        variables = {**os.environ, **homes, **kubeconfig}
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-        return done.stdout
-
-
-@pytest.fixture(scope="session")
-def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Return the real Helm, building it the first time; the build is shown."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
-        return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 def by_name(objects: Any) -> dict[str, Any]:
@@ -165,6 +132,7 @@ def cluster(program_folder: Path) -> Iterator[Cluster]:
         testbed.down()
 
 
+HOOK = ("mutatingwebhookconfiguration", "tessera-scheduler-name")
 GPU = {"nvidia.com/gpu.present": "true"}
 
 
@@ -273,9 +241,16 @@ def test_upgrade_rollback_and_uninstall_keep_what_runs_and_what_was_written(inst
         found = installed.get("daemonset", "tessera-agent", "-n", NAMESPACE)["spec"]["template"]["spec"]
         return str(found["containers"][0]["args"])
 
+    as_server = f"--as=system:serviceaccount:{NAMESPACE}:tessera-server"
     chart = str(chart_folder())
-    more = {**IMAGE, "logLevel": "debug", "gpuPolicy": {"priority": 3}}
+    more = {**IMAGE, "logLevel": "debug", "admission": {"routing": "webhook"}}
     helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
+    authority = base64.b64encode(installed.pki.certificate("ca").read_bytes()).decode()
+    written = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authority}]
+    installed.kubectl("patch", *HOOK, "--type=json", "-p", json.dumps(written), as_server)
+    more = {**more, "gpuPolicy": {"priority": 3}}
+    helm.run("upgrade", "tessera", chart, values=more, cluster=installed)
+    assert installed.get(*HOOK)["webhooks"][0]["clientConfig"]["caBundle"] == authority, "as the servers wrote it"
     assert "--log-level=debug" in level()
     assert installed.get("gpupolicy", "default")["spec"]["priority"] == 3
     unharmed()
