@@ -150,7 +150,8 @@ def _table(components: tuple[Component, ...]) -> Table:
     for column in ("Component", "Process", "State", "Memory"):
         table.add_column(column, justify="right" if column in {"Process", "Memory"} else "left")
     for one in components:
-        state = "healthy" if one.healthy else "does not answer" if one.pid else "ended"
+        down = "not ready" if one.name.startswith("pod ") else "ended"
+        state = "healthy" if one.healthy else "does not answer" if one.pid else down
         style = "green" if one.healthy else "red"
         memory = f"{one.memory_mib} MiB" if one.pid else ""
         table.add_row(one.name, str(one.pid or ""), f"[{style}]{state}[/]", memory)

@@ -67,11 +67,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Component(msgspec.Struct, frozen=True):
-    """A process of a testbed as `status` shows it."""
+    """A process of a testbed, or a pod of Tessera's, as `status` shows it."""
 
     name: str
     pid: int
-    """0 when it does not run."""
+    """0 when it does not run, and for a pod."""
     healthy: bool
     memory_mib: int
 
@@ -79,6 +79,10 @@ class Component(msgspec.Struct, frozen=True):
 class _Record(msgspec.Struct, frozen=True):
     wanted: Wanted
     port: int
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
 
 
 def default_folder(name: str) -> Path:
@@ -198,7 +202,14 @@ class Cluster:
         for number in range(1, record.wanted.nodes + 1):
             names += [f"node{number}", *(f"node{number}-{part}" for part in node.COMPONENTS)]
         names += [name for name in self.processes.names() if name not in names]
-        return tuple(self._component(name) for name in names)
+        pods = self._pods() if record.wanted.source == "image" else ()
+        return (*(self._component(name) for name in names), *pods)
+
+    def _pods(self) -> tuple[Component, ...]:
+        """Return Tessera's pods, healthy where they are ready."""
+        said = self._kubectl(("get", "pods", f"--namespace={NAMESPACE}", "-o", "json"))
+        items = json.loads(said.stdout)["items"] if said.returncode == 0 else ()
+        return tuple(Component(f"pod {each['metadata']['name']}", 0, _ready(each), 0) for each in items)
 
     def _check(self, wanted: Wanted) -> None:
         if not 0 <= wanted.nodes <= MOST_NODES:

@@ -18,7 +18,7 @@ from testbed.deploy import KUBE_VERSION
 from testbed.images import Content, Image, write_archive, write_layer
 from testbed.namespaces import environment
 
-__all__ = ["REPOSITORY", "SCHEDULER", "scheduler_image", "tessera_image"]
+__all__ = ["CONFIG", "REPOSITORY", "SCHEDULER", "SCRIPT", "scheduler_image", "tessera_image"]
 
 REPOSITORY = "testbed.local/tessera"
 TESSERA = f"{REPOSITORY}:{__version__}"
@@ -26,12 +26,12 @@ SCHEDULER = f"registry.k8s.io/kube-scheduler:v{KUBE_VERSION}"
 """The name under which the project Kubernetes publishes it; here it is the testbed's own program."""
 
 _CHECKOUT = Path(__file__).parents[1]
-_SCRIPT = "deploy/image/rootfs.sh"
-_BASE = (_SCRIPT, "uv.lock")
+SCRIPT = "deploy/image/rootfs.sh"
+_BASE = (SCRIPT, "uv.lock")
 _OWN = ("src", "native", "deploy", "pyproject.toml", "README.md", "LICENSE")
 _USER = "65532:65532"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_CONFIG = {
+CONFIG = {
     "Entrypoint": ["tessera"],
     "User": _USER,
     "WorkingDir": "/",
@@ -65,7 +65,7 @@ def tessera_image(report: Callable[[str], None], *, cache: Path | None = None) -
                 _run("tessera", str(scratch / "tessera"), str(base / "root"))
                 write_layer(scratch / "layer.tar", scratch / "tessera")
                 layers = (base / "layer.tar", scratch / "layer.tar")
-                write_archive(scratch / "image.tar", Image(TESSERA, _CONFIG), layers, platform.machine())
+                write_archive(scratch / "image.tar", Image(TESSERA, CONFIG), layers, platform.machine())
                 (scratch / "image.tar").rename(archive)
         archive.touch()
         _forget(folder)
@@ -129,7 +129,7 @@ def _forget(folder: Path) -> None:
 
 
 def _run(*arguments: str) -> None:
-    command = ("bash", str(_CHECKOUT / _SCRIPT), *arguments)
+    command = ("bash", str(_CHECKOUT / SCRIPT), *arguments)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
         raise Unavailable(

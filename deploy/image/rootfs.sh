@@ -32,13 +32,18 @@ precompile() {
   chroot "$1" /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash -s "$2" -p / "$2/$3"
 }
 
+# download FOLDER: gets the packages; fails where the lists of apt are not there, or too old.
+download() {
+  (cd -- "$1" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}")
+}
+
 make_base() {
   local out=$1 debs package
   . /etc/os-release
   [ "${VERSION_ID:-}" = 12 ] || stop "the image is made of Debian 12's packages, found ${PRETTY_NAME:-another system}: build the Dockerfile instead"
   debs=$(mktemp -d)
   trap "rm -rf -- '$debs'" EXIT
-  (cd -- "$debs" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}") || stop "apt-get download: see the lines above; often apt-get update helps"
+  download "$debs" 2>/dev/null || { apt-get update -qq && download "$debs"; } || stop "apt-get download: see the lines above"
   mkdir -p "$out"/usr/{bin,sbin,lib,lib64} "$out"/{etc,tmp,proc,sys,dev,run,var/lib,"$libraries"}
   chmod 1777 "$out/tmp"
   for package in bin sbin lib lib64; do ln -s "usr/$package" "$out/$package"; done
