@@ -12,6 +12,7 @@ from tessera.api.documents import Plain
 from tessera.api.fields import Field
 from tessera.api.kubernetes.helmtemplates import Chart, render
 from tessera.api.tessera.installation import read_values
+from tessera.cli.inputs import read_bytes
 from tessera.errors import InvalidInput, Unsupported
 
 __all__ = ["chart_folder", "manifests", "render_chart"]
@@ -30,15 +31,15 @@ Values and what they mean: docs/install.md.
 
 
 @click.command(epilog=_EPILOG)
-@click.option("--values", "file", type=click.Path(path_type=Path), metavar="FILE", help="Values of the chart, YAML.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Value over those of the file; repeatable.")
+@click.option("--values", metavar="FILE", help="Values of the chart, YAML; - is stdin.")
+@click.option("--set", multiple=True, metavar="KEY=VALUE", help="Value over those of the file; repeatable.")
 @click.option(
     "--kube-version",
     metavar="VERSION",
     required=True,
     help="Version of the API server: the second scheduler gets the same, and from 1.36 on no webhook is needed.",
 )
-def manifests(*, file: Path | None, settings: tuple[str, ...], kube_version: str) -> None:
+def manifests(*, values: str | None, kube_version: str, **given: tuple[str, ...]) -> None:
     """Print all objects of an installation, for kubectl apply: what the Helm chart makes.
 
     The namespace is among them. It asks no cluster. The values are those of the chart, deploy/chart/values.yaml.
@@ -47,10 +48,10 @@ def manifests(*, file: Path | None, settings: tuple[str, ...], kube_version: str
         raise InvalidInput(
             "--kube-version", found=kube_version, wanted="a version such as 1.36.3", accepted="see kubectl version"
         )
-    given: dict[str, Plain] = {"createNamespace": True}
-    if file is not None:
-        given |= Field((document := documents.one(file.name, file.read_bytes())), document.data).mapping()
-    texts = render_chart(read_values(given, settings), kube_version)
+    found: dict[str, Plain] = {"createNamespace": True}
+    if values is not None:
+        found |= Field((document := documents.one(*read_bytes(values))), document.data).mapping()
+    texts = render_chart(read_values(found, given["set"]), kube_version)
     click.echo(
         "".join(f"---\n{text.strip()}\n" for path, text in texts.items() if path.endswith(".yaml") and text.strip())
     )
