@@ -171,12 +171,12 @@ def test_the_dockerfile_makes_the_testbeds_image() -> None:
     """Both run the same script; what they say beside it is the same."""
     lines = [line.partition(" ") for line in (CHECKOUT / "Dockerfile").read_text().splitlines()]
     said = {word: rest for word, _, rest in lines if word in {"ENV", "USER", "WORKDIR", "ENTRYPOINT"}}
-    assert CONFIG == {
+    assert {
         "Entrypoint": json.loads(said["ENTRYPOINT"]),
         "User": said["USER"],
         "WorkingDir": said["WORKDIR"],
         "Env": said["ENV"].split(),
-    }
+    } == CONFIG
     steps = [rest.split() for word, _, rest in lines if word == "RUN" and SCRIPT in rest]
     assert [step[:2] for step in steps] == [[SCRIPT, "base"], [SCRIPT, "tessera"]]
 
