@@ -83,6 +83,14 @@ def test_only_the_agent_is_root_and_none_can_write_to_its_image(image_cluster: C
     assert said.endswith(", read-only")
 
 
+def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
+    arguments = ["tessera", "sim-gpus", "create", "--gpus", "T4", "--state", "/tmp/gpus"]
+    said = inside(
+        image_cluster, "deployment/tessera-server", "server", f"import subprocess; subprocess.run({arguments})"
+    )
+    assert said == "1 GPU in /tmp/gpus"
+
+
 def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
     sharer = pod("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
     image_cluster.apply(sharer)
