@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -16,9 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tessera.cli import COMMANDS, EXIT_CODES
+from tessera.cli import EXIT_CODES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
-from testbed.cluster import Cluster, Component, Wanted, default_folder
+from testbed.cluster import Cluster, Component, Source, Wanted, default_folder
 from testbed.programs import Report, programs
 from testbed.requirements import check_machine
 
@@ -95,17 +96,28 @@ def main(context: click.Context, name: str) -> None:
     "--admission/--no-admission",
     default=True,
     show_default=True,
-    help="With the scheduler, put the policies of deploy/admission into force.",
+    help="With the scheduler, put the admission policies into force.",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(get_args(Source)),
+    help="Run Tessera as pods of its image, or as processes of this checkout.  [default: image where there are nodes]",
 )
 @click.pass_obj
-def up(name: str, nodes: int, gpus: tuple[str, ...], *, agent: bool, scheduler: bool, admission: bool) -> None:
+def up(name: str, /, *, source: Source | None, **given: Any) -> None:
     """Bring it up, or start again what does not run of it, and print the KUBECONFIG line."""
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        agents = agent and bool(gpus) and "agent" in COMMANDS
-        there = scheduler and "server" in COMMANDS
-        wanted = Wanted(nodes, gpus, agents=agents, scheduler=there, admission=admission)
+        wanted = Wanted(
+            given["nodes"],
+            given["gpus"],
+            agents=given["agent"] and bool(given["gpus"]),
+            scheduler=given["scheduler"],
+            admission=given["admission"],
+            source=source or ("image" if given["nodes"] else "source"),
+        )
         testbed.up(wanted, _told(console, status.update))
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
@@ -138,7 +150,8 @@ def _table(components: tuple[Component, ...]) -> Table:
     for column in ("Component", "Process", "State", "Memory"):
         table.add_column(column, justify="right" if column in {"Process", "Memory"} else "left")
     for one in components:
-        state = "healthy" if one.healthy else "does not answer" if one.pid else "ended"
+        down = "not ready" if one.name.startswith("pod ") else "ended"
+        state = "healthy" if one.healthy else "does not answer" if one.pid else down
         style = "green" if one.healthy else "red"
         memory = f"{one.memory_mib} MiB" if one.pid else ""
         table.add_row(one.name, str(one.pid or ""), f"[{style}]{state}[/]", memory)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 __all__ = [
     "API_PORT",
+    "API_SERVICE",
     "CONTROL_PLANE",
     "MOST_NODES",
     "SERVICES",
@@ -16,6 +17,8 @@ __all__ = [
 CONTROL_PLANE = "192.168.77.2"
 API_PORT = 6443
 SERVICES = "10.96.0.0/24"
+API_SERVICE = "10.96.0.1"
+"""Address of the Service `kubernetes`: the first of `SERVICES`."""
 MOST_NODES = 99
 _FIRST_NODE = 100
 """Added to a node's number for the last part of its address, and for the third part of its pods' network."""
@@ -43,6 +46,12 @@ def prepare_bridge() -> Iterator[tuple[str, ...]]:
 _FORWARD = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 
 
+_TO_API_SERVER = (
+    *("-d", API_SERVICE, "-p", "tcp", "--dport", "443"),
+    *("-j", "DNAT", "--to-destination", f"{CONTROL_PLANE}:{API_PORT}"),
+)
+
+
 def connect_node(number: int, pid: int) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
     """Return the commands that join a node to the bridge: those to run at the bridge, then those to run on the node.
 
@@ -63,5 +72,7 @@ def connect_node(number: int, pid: int) -> tuple[tuple[tuple[str, ...], ...], tu
         _FORWARD,
         # Pods of other nodes, by way of the control plane's address, which knows where each is. Nothing leads further.
         ("ip", "route", "replace", "192.168.0.0/16", "via", CONTROL_PLANE),
+        # The one Service there is, without a kube-proxy: Kubernetes' own, by which pods find the API server.
+        *(("iptables", "-t", "nat", "-A", chain, *_TO_API_SERVER) for chain in ("PREROUTING", "OUTPUT")),
     )
     return bridge, node

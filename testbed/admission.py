@@ -1,4 +1,4 @@
-"""The admission policies of deploy/: put into force on a testbed, taken away again."""
+"""The admission policies of the chart: put into force on a testbed, taken away again."""
 
 import json
 from collections.abc import Callable, Sequence

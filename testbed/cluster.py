@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tessera.errors import Conflict, InvalidInput, Unavailable
 from tessera.sim.nvmlsim import gpus_of
-from testbed import admission, controlplane, node, parts
+from testbed import admission, controlplane, installed, node, parts
 from testbed.addresses import API_PORT, CONTROL_PLANE, MOST_NODES, prepare_bridge
 from testbed.cgroups import remove_cgroup
 from testbed.controlplane import Settings
@@ -29,7 +29,7 @@ from testbed.node import Node, Shape
 from testbed.pki import Pki
 from testbed.processes import Processes, until
 
-__all__ = ["Cluster", "Component", "Wanted", "default_folder"]
+__all__ = ["Cluster", "Component", "Source", "Wanted", "default_folder"]
 
 _READY_S = 120
 _STOP_S = 60
@@ -37,6 +37,9 @@ _LONGEST_FOLDER = 48
 """Characters of a run folder's path: sockets lie in it, and the system takes no more than 107 for a socket's."""
 _HIDDEN = ("/run", "/var/lib", "/var/log", "/proc", "/sys")
 """Folders that a node sees as its own, so that neither run folder, checkout nor programs may lie there."""
+
+
+Source = Literal["source", "image"]
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -51,21 +54,24 @@ class Wanted(msgspec.Struct, frozen=True):
     scheduler: bool = False
     """Whether `up` starts Tessera's server, the scheduler `tessera-scheduler` that asks it, and the controller."""
     admission: bool = True
-    """Whether `up` puts deploy/admission into force where there is such a scheduler."""
+    """Whether `up` puts the admission policies into force where there is such a scheduler."""
+    source: Source = "source"
+    """What agents, server and controller run: this checkout's own processes, or pods of its image."""
 
     def __str__(self) -> str:
         """Return it in words."""
         scheduler = "tessera-scheduler" if self.admission else "tessera-scheduler, no admission policies"
         more = [word for word, there in (("agents", self.agents), (scheduler, self.scheduler)) if there]
+        more += ["from the image"] if self.source == "image" else []
         return ", ".join((f"{self.nodes} nodes with {' '.join(self.gpus) or 'no GPUs'}", *more))
 
 
 class Component(msgspec.Struct, frozen=True):
-    """A process of a testbed as `status` shows it."""
+    """A process of a testbed, or a pod of Tessera's, as `status` shows it."""
 
     name: str
     pid: int
-    """0 when it does not run."""
+    """0 when it does not run, and for a pod."""
     healthy: bool
     memory_mib: int
 
@@ -73,6 +79,10 @@ class Component(msgspec.Struct, frozen=True):
 class _Record(msgspec.Struct, frozen=True):
     wanted: Wanted
     port: int
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
 
 
 def default_folder(name: str) -> Path:
@@ -187,17 +197,27 @@ class Cluster:
         record = self._record()
         if record is None:
             return ()
-        names = ["namespaces", *controlplane.COMPONENTS, "relay", *(parts.names() if record.wanted.scheduler else ())]
+        own = parts.names() if record.wanted.scheduler and record.wanted.source == "source" else ()
+        names = ["namespaces", *controlplane.COMPONENTS, "relay", *own]
         for number in range(1, record.wanted.nodes + 1):
             names += [f"node{number}", *(f"node{number}-{part}" for part in node.COMPONENTS)]
         names += [name for name in self.processes.names() if name not in names]
-        return tuple(self._component(name) for name in names)
+        pods = self._pods() if record.wanted.source == "image" else ()
+        return (*(self._component(name) for name in names), *pods)
+
+    def _pods(self) -> tuple[Component, ...]:
+        """Return Tessera's pods, healthy where they are ready."""
+        said = self._kubectl(("get", "pods", f"--namespace={NAMESPACE}", "-o", "json"))
+        items = json.loads(said.stdout)["items"] if said.returncode == 0 else ()
+        return tuple(Component(f"pod {each['metadata']['name']}", 0, _ready(each), 0) for each in items)
 
     def _check(self, wanted: Wanted) -> None:
         if not 0 <= wanted.nodes <= MOST_NODES:
             raise InvalidInput("nodes", found=str(wanted.nodes), expected=f"0 to {MOST_NODES}")
         if wanted.gpus:
             gpus_of(wanted.gpus)
+        if wanted.source == "image" and not wanted.nodes:
+            raise InvalidInput("--from", found="image, and no node", expected="a node to run it", hint="--from source")
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
             raise InvalidInput("run folder", found=str(self.folder), expected=what)
@@ -246,34 +266,53 @@ class Cluster:
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
+        ready = self._start_pods if wanted.source == "image" else self._start_parts
+        ready(wanted, report)
+
+    def _start_parts(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+        """Start server, second scheduler, controller and agents as processes of this checkout."""
         report("Tessera's kinds and rights")
         self.install()
+        self._policies(wanted, report)
+        for name in parts.names() if wanted.scheduler else ():
+            report(name)
+            self.start_part(name)
+        self._await_nodes()
+        for one in self.nodes if wanted.agents else ():
+            report(f"agent of {one.name}")
+            one.start_agent(self.agent_kubeconfig(one.name))
+
+    def _start_pods(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+        """Start them as pods of the image, by the objects of the chart."""
+        archives = installed.images(self.folder / "images", self.bin, report)
+        self._await_nodes()
+        for one in self.nodes:
+            report(f"image on {one.name}")
+            for archive in archives:
+                one.import_image(archive)
+        values = installed.values(scheduler=wanted.scheduler, admission=wanted.admission)
+        installed.install(self, self.nodes if wanted.agents else (), values, report)
+        self._policies(wanted, report)
+
+    def _policies(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+        """Make the GPUPolicy where there is none, and put the admission policies into force."""
         if wanted.scheduler and not self.get("gpupolicies")["items"]:
             self.apply(parts.policy())
         if wanted.scheduler and wanted.admission:
             report("admission policies")
             admission.install(self)
-        for name in parts.names() if wanted.scheduler else ():
-            report(name)
-            self.start_part(name)
+
+    def _await_nodes(self) -> None:
         for one in self.nodes:
             words = partial(self.processes.last_words, f"{one.name}-kubelet")
             until(f"node {one.name}", partial(self._node_ready, one.name), timeout_s=_READY_S, found=words)
-
-        self._start_agents(report)
-
-    def _start_agents(self, report: Callable[[str], None]) -> None:
-        """Start this checkout's agent on each node that has none."""
-        for one in self.nodes if self.wanted.agents else ():
-            report(f"agent of {one.name}")
-            one.start_agent(self.agent_kubeconfig(one.name))
 
     def agent_kubeconfig(self, node: str) -> Path:
         """Return a kubeconfig for the agent of a node, made once; its token says which, as that of a pod does."""
         return self._token_kubeconfig("agent", f"-{node}", "--bound-object-kind=Node", f"--bound-object-name={node}")
 
     def account_kubeconfig(self, part: str) -> Path:
-        """Return a kubeconfig for a part of Tessera, made once: it has the rights of its file in deploy/rbac alone.
+        """Return a kubeconfig for a part of Tessera, made once: with the rights of its file in templates/rbac alone.
 
         Args:
             part: `server`, `controller` or `scheduler`.
@@ -308,7 +347,7 @@ class Cluster:
 
     def install(self) -> None:
         """Install Tessera's kinds and the rights of its parts, or bring them to what this checkout has."""
-        self.apply(*objects("crds", "rbac"))
+        self.apply(*objects("namespace.yaml", "crds", "rbac"))
         names = ("crd/gpupolicies.tessera.dev", "crd/gpunodes.tessera.dev")
         self.kubectl("wait", "--for=condition=Established", *names, f"--timeout={_READY_S}s")
 

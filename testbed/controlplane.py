@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from testbed.addresses import API_PORT, CONTROL_PLANE, SERVICES
+from testbed.addresses import API_PORT, API_SERVICE, CONTROL_PLANE, SERVICES
 from testbed.pki import Pki
 
 __all__ = [
@@ -52,7 +52,13 @@ def prepare(settings: Settings) -> None:
     """Make keys, certificates and configuration; what is there is kept."""
     pki = settings.pki
     pki.prepare()
-    own_names = ("DNS:localhost", "DNS:kubernetes.default.svc", "IP:127.0.0.1", f"IP:{CONTROL_PLANE}", "IP:10.96.0.1")
+    own_names = (
+        "DNS:localhost",
+        "DNS:kubernetes.default.svc",
+        "IP:127.0.0.1",
+        f"IP:{CONTROL_PLANE}",
+        f"IP:{API_SERVICE}",
+    )
     pki.issue("apiserver", "/CN=kube-apiserver", names=own_names)
     pki.issue("kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
     pki.issue("front-client", "/CN=front-proxy-client", authority="front")
@@ -101,12 +107,14 @@ def api_server(settings: Settings) -> tuple[str, ...]:
         *(f"--advertise-address={CONTROL_PLANE}", "--endpoint-reconciler-type=none"),
         *(f"--tls-cert-file={pki.certificate('apiserver')}", f"--tls-private-key-file={pki.key('apiserver')}"),
         *(f"--client-ca-file={pki.certificate('ca')}", "--authorization-mode=Node,RBAC"),
+        "--allow-privileged=true",  # pods may be, as on every cluster with a network of its own: the agent is
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={pki.folder / 'sa.pub'}",
         f"--service-account-signing-key-file={pki.key('sa')}",
         f"--service-cluster-ip-range={SERVICES}",
         # By name the API server would ask DNS, which is not there.
         "--kubelet-preferred-address-types=InternalIP",
+        "--allow-privileged=true",
         f"--kubelet-client-certificate={pki.certificate('kubelet-client')}",
         f"--kubelet-client-key={pki.key('kubelet-client')}",
         f"--kubelet-certificate-authority={pki.certificate('ca')}",

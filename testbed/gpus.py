@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["DRIVER_SPEC", "INSTANCES", "capability_minors", "make_device_files", "make_driver_spec"]
+__all__ = ["DRIVER_SPEC", "INSTANCES", "MIG_MINORS", "capability_minors", "make_device_files", "make_driver_spec"]
 
 INSTANCES = 15
 """GPU instances of a GPU that the driver counts capabilities for, and compute instances of each. Source: mig-minors of
@@ -24,6 +24,7 @@ _MAJOR = 120
 Source: Linux, Documentation/admin-guide/devices.txt, 120-127 local or experimental use."""
 _CONTROL, _MODESET, _UVM, _UVM_TOOLS, _FIRST_CAPABILITY = 255, 254, 256, 257, 1000
 _PROC = Path("/proc/driver")
+MIG_MINORS = _PROC / "nvidia-caps" / "mig-minors"
 DRIVER_SPEC = Path("/run/cdi/nvidia.yaml")
 """Where the toolkit's service nvidia-cdi-refresh writes it."""
 
@@ -56,7 +57,7 @@ def make_device_files(gpus: int, dev: Path = Path("/dev"), proc: Path = _PROC) -
         os.mknod(capabilities / f"nvidia-cap{number}", stat.S_IFCHR | 0o444, device)
     (proc / "nvidia-caps").mkdir()
     text = "".join(f"{name} {number}\n" for name, number in minors.items())
-    (proc / "nvidia-caps" / "mig-minors").write_text(text)
+    (proc / "nvidia-caps" / MIG_MINORS.name).write_text(text)
 
 
 def make_driver_spec(gpus: int, path: Path = DRIVER_SPEC) -> None:

@@ -5,12 +5,18 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["BUSYBOX", "PAUSE", "PYTHON", "write_images"]
+__all__ = ["BUSYBOX", "PAUSE", "PYTHON", "Content", "Image", "write_archive", "write_images", "write_layer"]
+
+Content = Mapping[str, Any]
+"""A part of an image's configuration. Source: OCI image specification, config.md."""
 
 PAUSE = "testbed.local/pause:1"
 BUSYBOX = "testbed.local/busybox:1"
@@ -21,6 +27,13 @@ PYTHON = "testbed.local/python:1"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _APPLETS = ("sh", "cat", "echo", "env", "false", "grep", "ls", "nc", "printenv", "sleep", "test", "true", "wget")
 _USR_LINKS = ("lib", "lib32", "lib64", "libx32", "sbin")
+
+
+class Image(msgspec.Struct, frozen=True):
+    """What an image is called, and how it runs."""
+
+    name: str
+    config: Content
 
 
 def write_images(folder: Path, waiter: Path, machine: str) -> tuple[Path, ...]:
@@ -73,20 +86,62 @@ def write_images(folder: Path, waiter: Path, machine: str) -> tuple[Path, ...]:
 def _archive(name: str, command: list[str], fill: Callable[[tarfile.TarFile], None], architecture: str) -> bytes:
     """Return an image of one layer as `docker save` writes it."""
     layer = _tar(fill)
-    config = {
-        "architecture": architecture,
-        "os": "linux",
-        "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin:/sbin"]},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    config = _config(
+        {"Cmd": command, "Env": ["PATH=/usr/bin:/bin:/sbin"]}, [hashlib.sha256(layer).hexdigest()], architecture
+    )
 
     def whole(archive: tarfile.TarFile) -> None:
         _file(archive, "layer.tar", layer)
-        _file(archive, "config.json", json.dumps(config).encode())
-        _file(archive, "manifest.json", json.dumps(manifest).encode())
+        _describe(archive, name, config, ["layer.tar"])
 
     return _tar(whole)
+
+
+def write_layer(path: Path, root: Path) -> None:
+    """Write what lies below a folder as a layer: the same bytes for the same content, whoever made it and when."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        return info
+
+    with tarfile.open(path, mode="w", format=tarfile.GNU_FORMAT) as layer:
+        for each in sorted(root.rglob("*")):
+            layer.add(each, str(each.relative_to(root)), recursive=False, filter=plain)
+
+
+def write_archive(path: Path, image: Image, layers: Sequence[Path], machine: str) -> None:
+    """Write an image of these layers as `docker save` does.
+
+    Args:
+        path: of the archive.
+        image: its name and how it runs.
+        layers: archives, the lowest first.
+        machine: as for `write_images`.
+
+    """
+    digests = []
+    for layer in layers:
+        with layer.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    names = [f"{number}.tar" for number, _ in enumerate(layers)]
+    with tarfile.open(path, mode="w") as archive:
+        for name, layer in zip(names, layers, strict=True):
+            archive.add(layer, name)
+        _describe(archive, image.name, _config(image.config, digests, _ARCHITECTURES.get(machine, machine)), names)
+
+
+def _config(config: Content, digests: Sequence[str], architecture: str) -> Content:
+    diff_ids = [f"sha256:{each}" for each in digests]
+    rootfs = {"type": "layers", "diff_ids": diff_ids}
+    return {"architecture": architecture, "os": "linux", "config": config, "rootfs": rootfs}
+
+
+def _describe(archive: tarfile.TarFile, name: str, config: Content, layers: list[str]) -> None:
+    _file(archive, "config.json", json.dumps(config).encode())
+    _file(
+        archive, "manifest.json", json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": layers}]).encode()
+    )
 
 
 def _tar(fill: Callable[[tarfile.TarFile], None]) -> bytes:

@@ -16,14 +16,17 @@ from tessera.sim import nvmlsim
 from testbed.addresses import connect_node, node_address, pod_network
 from testbed.cgroups import make_cgroup, processes_in, remove_cgroup
 from testbed.controlplane import Settings, inside_url
+from testbed.gpus import MIG_MINORS
 from testbed.images import PAUSE, write_images
 from testbed.namespaces import Namespaces, environment, make_node
 from testbed.processes import Process, Processes, find_process, sharing_mounts, until
 
-__all__ = ["COMPONENTS", "Node", "Shape"]
+__all__ = ["COMPONENTS", "SIMULATED_GPUS", "Node", "Shape"]
 
 COMPONENTS = ("containerd", "kubelet")
 """In order of start; a node's process is called after it: `node1-kubelet`."""
+SIMULATED_GPUS = Path("/var/lib/simulated-gpus")
+"""A node's folder with its GPUs, `state`, and the driver's list of capabilities, `mig-minors`; pods can mount it."""
 _READY_S = 60
 
 _CONTAINERD = """\
@@ -101,7 +104,7 @@ class Node:
     @property
     def gpu_state(self) -> Path:
         """The file that holds its simulated GPUs, for `tessera.sim.nvmlsim.Machine` and `tessera sim-gpus`."""
-        return self.folder / "gpus"
+        return self.folder / "var-lib" / SIMULATED_GPUS.name / "state"
 
     @property
     def administrator(self) -> Path:
@@ -218,6 +221,8 @@ class Node:
             nvmlsim.create_state(self.gpu_state, self.gpus, seed=self.name)
         script = str(Path(__file__).with_name("gpus.py"))
         self.run(sys.executable, script, str(len(nvmlsim.gpus_of(self.gpus))))
+        # A container has a /proc of its own; that of a real driver is in every one.
+        self.run("cp", str(MIG_MINORS), str(SIMULATED_GPUS / MIG_MINORS.name))
 
     def _kubelet_words(self) -> str:
         return self._processes.last_words(f"{self.name}-kubelet")
@@ -284,19 +289,25 @@ class Node:
         command = (str(self._settings.bin / "containerd"), "--config", str(self.folder / "containerd.toml"))
         (self.folder / "tmp").mkdir(exist_ok=True)
         self.start_process("containerd", command, {"PATH": path, "TMPDIR": str(self.folder / "tmp")})
-        ctr = (str(self._settings.bin / "ctr"), "--address=/run/containerd/containerd.sock", "--namespace=k8s.io")
-
-        def answers() -> bool:
-            done = subprocess.run(self.command(*ctr, "version"), capture_output=True, check=False, env=environment())
-            return done.returncode == 0
-
         words = f"{self.name}-containerd"
-        until(words, answers, timeout_s=_READY_S, found=lambda: self._processes.last_words(words))
-        imported = self.folder / "imported"
-        if not imported.exists():
-            for image in write_images(self._settings.folder / "images", waiter, platform.machine()):
-                self.run(*ctr, "images", "import", str(image))
-            imported.touch()
+        until(words, self._containerd_answers, timeout_s=_READY_S, found=lambda: self._processes.last_words(words))
+        for image in write_images(self._settings.folder / "images", waiter, platform.machine()):
+            self.import_image(image)
+
+    def import_image(self, archive: Path) -> None:
+        """Give containerd an image, where it has not had it from this archive."""
+        done = self.folder / "imported" / archive.name
+        if not done.exists():
+            self.run(*self._ctr(), "images", "import", str(archive))
+            done.parent.mkdir(exist_ok=True)
+            done.touch()
+
+    def _ctr(self) -> tuple[str, ...]:
+        return (str(self._settings.bin / "ctr"), "--address=/run/containerd/containerd.sock", "--namespace=k8s.io")
+
+    def _containerd_answers(self) -> bool:
+        command = self.command(*self._ctr(), "version")
+        return subprocess.run(command, capture_output=True, check=False, env=environment()).returncode == 0
 
 
 def _listens(path: Path) -> bool:

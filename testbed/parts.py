@@ -9,7 +9,7 @@ from tessera.api.scheduler.configuration import SCHEDULER_NAME
 from tessera.api.tessera.gpupolicies import API_VERSION, KIND
 from tessera.cli import COMMANDS
 from testbed.controlplane import REQUESTS_PER_S, Settings
-from testbed.deploy import EXTENDER_URL, objects
+from testbed.deploy import EXTENDER_URL, scheduler_configuration
 
 __all__ = ["account", "command", "health", "names", "policy"]
 
@@ -29,7 +29,7 @@ def policy() -> dict[str, Any]:
 
 
 def account(name: str) -> str:
-    """Return whose rights a process has: those in deploy/rbac/ACCOUNT.yaml, of account `tessera-ACCOUNT`."""
+    """Return whose rights a process has: those in the chart's templates/rbac/ACCOUNT.yaml, of `tessera-ACCOUNT`."""
     return "scheduler" if name == SCHEDULER_NAME else name
 
 
@@ -53,10 +53,9 @@ def health(name: str) -> str:
 
 
 def _scheduler(settings: Settings, kubeconfig: Path) -> tuple[str, ...]:
-    (deployed,) = objects("scheduler/config.yaml")
     requests = {"qps": REQUESTS_PER_S, "burst": 2 * REQUESTS_PER_S}
     configuration: dict[str, Any] = {
-        **deployed,
+        **scheduler_configuration(),
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(kubeconfig), **requests},
     }

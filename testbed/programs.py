@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["GO_OLDEST", "MODULES", "Module", "Report", "go_version", "programs"]
+__all__ = ["GO_OLDEST", "HELM", "MODULES", "Module", "Report", "go_version", "programs"]
 
 GO_OLDEST = (1, 26, 6)
 """The oldest Go that builds all of them. Source: the `go` line of containerd 2.4.2's go.mod; Kubernetes asks 1.26.0."""
@@ -80,11 +80,14 @@ MODULES = (
 )
 """What is built. Source: the versions that were seen to work together, docs/testbed.md."""
 
+HELM = (Module("helm", "helm.sh/helm/v4", "v4.3.1", ("helm.sh/helm/v4/cmd/helm",)),)
+"""Helm, which tests of the chart ask; a testbed does without."""
+
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""
 
 
-def programs(report: Report, *, cache: Path | None = None) -> Path:
+def programs(report: Report, *, cache: Path | None = None, modules: tuple[Module, ...] = MODULES) -> Path:
     """Return the folder of the programs; builds them the first time, in about seven minutes on two cores.
 
     A build is made beside its place and renamed, so a folder that is there is complete. Of two that want it at once,
@@ -96,7 +99,7 @@ def programs(report: Report, *, cache: Path | None = None) -> Path:
     """
     folder = (cache or _cache()) / "programs"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = folder / "-".join((*(f"{module.name}_{module.version.removeprefix('v')}" for module in MODULES),))
+    wanted = folder / "-".join((*(f"{module.name}_{module.version.removeprefix('v')}" for module in modules),))
     if wanted.is_dir():
         return wanted
     with _locked(folder / "lock"):
@@ -105,7 +108,7 @@ def programs(report: Report, *, cache: Path | None = None) -> Path:
                 _remove(stale)
             scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
             try:
-                _build(scratch, report)
+                _build(scratch, report, modules)
                 (scratch / "bin").rename(wanted)
             finally:
                 _remove(scratch)
@@ -146,10 +149,10 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
     return {**mine, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", **more}
 
 
-def _build(scratch: Path, report: Report) -> None:
+def _build(scratch: Path, report: Report, modules: tuple[Module, ...]) -> None:
     go, environment = _go(scratch, report)
     (scratch / "bin").mkdir()
-    for module in MODULES:
+    for module in modules:
         work = scratch / module.name
         work.mkdir()
         _write_go_mod(go, module, work, environment)

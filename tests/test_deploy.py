@@ -1,23 +1,38 @@
 """What is deployed: generated files are as committed, and no part may do more than it does."""
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from testbed.deploy import FOLDER, NAMESPACE, objects, write
+from tessera.api import documents
+from tessera.cli.manifests import chart_folder
+from testbed.deploy import FOLDER, NAMESPACE, objects, rendered, write
 
-RIGHTS = sorted(path.name for path in (FOLDER / "rbac").glob("*.yaml"))
+CHART = chart_folder()
+RIGHTS = sorted(path.name for path in (CHART / "templates" / "rbac").glob("*.yaml"))
 PARTS = [name for name in RIGHTS if name != "people.yaml"]
+ANY = {"image": {"repository": "tessera"}}
+WEBHOOK = {**ANY, "admission": {"routing": "webhook"}}
+PODS = ("agent", "server", "controller")
 
 
 def test_generated_files_are_as_committed(tmp_path: Path) -> None:
     write(tmp_path)
-    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.yaml")}
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     stale = [str(path) for path, text in made.items() if (FOLDER / path).read_text() != text]
     assert stale == [], "run scripts/generate, look at the result, commit it"
-    assert {path.name for path in (FOLDER / "crds").iterdir()} == {
+    assert {path.name for path in (CHART / "templates" / "crds").iterdir()} == {
         path.name for path in made if path.parent.name == "crds"
     }
+
+
+def test_the_charts_version_is_the_programs() -> None:
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+    chart = documents.one("Chart.yaml", (CHART / "Chart.yaml").read_text()).data
+    assert isinstance(chart, dict)
+    assert chart["version"] == chart["appVersion"] == project["version"]
 
 
 @pytest.mark.parametrize("file", RIGHTS)
@@ -51,3 +66,157 @@ def test_tessera_itself_is_bound_to_no_role_of_kubernetes() -> None:
         }
         named = {each["roleRef"]["name"] for each in objects(f"rbac/{file}") if each["kind"].endswith("RoleBinding")}
         assert named == roles
+
+
+def kinds(values: dict[str, Any], kube_version: str = "1.36.3") -> set[tuple[str, str]]:
+    return {(each["kind"], each["metadata"]["name"]) for each in rendered(values, kube_version)}
+
+
+def test_rights_outside_of_rbac_are_those_for_the_certificate_of_the_webhook_alone() -> None:
+    """A server that makes its certificate may write one Secret and one webhook; no other installation gives that."""
+    more = kinds(WEBHOOK) - kinds(ANY)
+    assert {name for kind, name in more if kind.endswith("Role")} == {"tessera-server-certificate"}
+    (cluster,) = (
+        each
+        for each in rendered(WEBHOOK)
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "tessera-server-certificate")
+    )
+    (rule,) = cluster["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["tessera-scheduler-name"], ["get", "patch"])
+    managed = {**ANY, "admission": {"routing": "webhook", "certificate": {"source": "cert-manager"}}}
+    assert not any(kind.endswith("Role") for kind, _ in kinds(managed) - kinds(ANY))
+
+
+ROUTING = {
+    "by the API server from 1.36 on": ({}, "1.36.0", "MutatingAdmissionPolicy"),
+    "by the server before": ({}, "v1.35.9-gke.100", "MutatingWebhookConfiguration"),
+    "by the server where asked": ({"routing": "webhook"}, "1.36.3", "MutatingWebhookConfiguration"),
+    "not at all": ({"routing": "none"}, "1.36.3", ""),
+}
+
+
+@pytest.mark.parametrize("case", ROUTING)
+def test_pods_are_routed_in_one_way(case: str) -> None:
+    admission, version, want = ROUTING[case]
+    found = {kind for kind, name in kinds({**ANY, "admission": admission}, version) if kind.startswith("Mutating")}
+    assert {kind for kind in found if not kind.endswith("Binding")} == {each for each in (want,) if each}
+
+
+def test_admission_policies_are_in_force_unless_refused() -> None:
+    policies = {("ValidatingAdmissionPolicy", f"tessera-{name}") for name in ("agents", "assignments", "node-name")}
+    assert policies <= kinds(ANY)
+    assert not policies & kinds({**ANY, "admission": {"policies": False}})
+
+
+def pod(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod of a part."""
+    (found,) = (
+        each["spec"]["template"]
+        for each in rendered(values)
+        if each["kind"] in {"DaemonSet", "Deployment"} and each["metadata"]["name"] == f"tessera-{name}"
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("values", [ANY, WEBHOOK])
+@pytest.mark.parametrize("part", ["server", "controller"])
+def test_what_needs_nothing_of_the_host_meets_the_restricted_standard(part: str, values: dict[str, Any]) -> None:
+    """Source: Kubernetes, Pod Security Standards, `restricted`."""
+    spec = pod(part, values)["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & spec.keys()
+    assert not any("hostPath" in volume for volume in spec["volumes"])
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_the_page_about_installing_names_what_the_agent_has_of_the_host() -> None:
+    page = (FOLDER.parent / "docs" / "install.md").read_text()
+    values = {**ANY, "agent": {"driverFolder": "/home/kubernetes/bin/nvidia"}}
+    spec = pod("agent", values)["spec"]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    paths = [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume]
+    assert [path for path in (*paths, "privileged", "hostPID") if f"`{path}`" not in page] == []
+
+
+@pytest.mark.parametrize("part", PODS)
+def test_every_container_says_how_it_is_and_has_a_limit_of_memory(part: str) -> None:
+    for container in pod(part, WEBHOOK)["spec"]["containers"]:
+        assert {"livenessProbe", "readinessProbe", "resources"} <= container.keys()
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_each_program_of_the_servers_pod_has_its_own_token() -> None:
+    server, scheduler = pod("server", ANY)["spec"]["containers"]
+    tokens = [
+        [each["name"] for each in container["volumeMounts"] if "serviceaccount" in each["mountPath"]]
+        for container in (server, scheduler)
+    ]
+    assert tokens == [["server-token"], ["scheduler-token"]]
+
+
+LABELS = {"nvidia.com/gpu.present": "true"}
+PLUGIN, CLIENT = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.client"
+NODES: dict[str, tuple[dict[str, str], set[str]]] = {
+    "no GPU": ({}, set()),
+    "a GPU": (LABELS, {"none", "instead"}),
+    "a GPU found by NFD": ({"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, {"none", "instead"}),
+    "named by hand": ({"tessera.dev/agent": "true"}, {"none", "instead"}),
+    "left out by hand": ({**LABELS, "tessera.dev/agent": "false"}, set()),
+    "the operator's plugin runs there": ({**LABELS, PLUGIN: "true"}, {"instead"}),
+    "the operator's plugin is switched off there": ({**LABELS, PLUGIN: "false"}, {"none", "beside", "instead"}),
+    "the operator pauses its clients": ({**LABELS, PLUGIN: "false", CLIENT: "paused-for-driver-upgrade"}, set()),
+    "a client that runs": ({**LABELS, PLUGIN: "false", CLIENT: "true"}, {"none", "beside", "instead"}),
+    "GKE with its own plugin": ({"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}, set()),
+    "GKE without": (
+        {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "gke-no-default-nvidia-gpu-device-plugin": "true"},
+        {"none", "instead"},
+    ),
+}
+
+
+def selected(term: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Return whether a node selector term takes a node. Source: k8s.io/component-helpers `nodeaffinity`."""
+
+    def meets(condition: dict[str, Any]) -> bool:
+        value = labels.get(condition["key"])
+        match condition["operator"]:
+            case "In":
+                return value in condition["values"]
+            case "NotIn":
+                return value not in condition["values"]
+        assert condition["operator"] == "Exists"
+        return value is not None
+
+    return all(meets(each) for each in term["matchExpressions"])
+
+
+@pytest.mark.parametrize("case", NODES)
+def test_the_agent_runs_on_its_nodes_and_leaves_the_operators_alone(case: str) -> None:
+    labels, want = NODES[case]
+    got = set()
+    for operator in ("none", "beside", "instead"):
+        affinity = pod("agent", {**ANY, "nvidia": {"operator": operator}})["spec"]["affinity"]["nodeAffinity"]
+        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        got |= {operator} if any(selected(term, labels) for term in terms) else set()
+    assert got == want
+
+
+def test_what_holds_data_stays_when_the_chart_goes() -> None:
+    kept = {
+        (each["kind"], each["metadata"]["name"])
+        for each in rendered({**ANY, "createNamespace": True})
+        if each["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    }
+    assert kept == {
+        ("Namespace", NAMESPACE),
+        ("CustomResourceDefinition", "gpunodes.tessera.dev"),
+        ("CustomResourceDefinition", "gpupolicies.tessera.dev"),
+    }

@@ -17,7 +17,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 JOB = str(ROOT / "examples/1-job-of-60-slices/job.yaml")
 MODULES = {"grpcio": "grpc", "nvidia-ml-py": "pynvml", "protobuf": "google"}
 """What packages are imported as, where that is not their name."""
-PLANNER = ("plan", "explain", "simulate", "profiles", "sim-gpus", "completion")
+PLANNER = ("plan", "explain", "simulate", "profiles", "sim-gpus", "completion", "manifests")
 
 
 def without_cluster(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,6 @@
 """The parts of the testbed that need neither root nor the built programs; tests/kube has the rest."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,10 +16,13 @@ from testbed.addresses import node_address, pod_network
 from testbed.cgroups import make_cgroup, remove_cgroup
 from testbed.cluster import Cluster, Wanted
 from testbed.gpus import capability_minors
-from testbed.images import BUSYBOX, write_images
+from testbed.images import BUSYBOX, Image, write_archive, write_images, write_layer
 from testbed.pki import Pki
 from testbed.processes import Processes, find_process, until
 from testbed.programs import MODULES, go_version, programs
+from testbed.tesseraimage import CONFIG, SCRIPT
+
+CHECKOUT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -140,6 +144,46 @@ def test_an_image_is_an_archive_with_one_layer(tmp_path: Path, monkeypatch: pyte
         with tarfile.open(fileobj=layer) as files:
             assert files.getmember("bin/sh").linkname == "busybox"
     assert write_images(tmp_path / "images", waiter, "x86_64") == paths
+
+
+def test_an_image_of_layers_is_the_same_whoever_makes_it_and_when(tmp_path: Path) -> None:
+    made: list[bytes] = []
+    for name in ("first", "second"):
+        root = tmp_path / name
+        (root / "etc").mkdir(parents=True)
+        (root / "etc" / "hosts").write_text("here\n")
+        (root / "hosts").symlink_to("etc/hosts")
+        os.utime(root / "etc" / "hosts", (1, len(made)))
+        write_layer(tmp_path / f"{name}.tar", root)
+        made.append((tmp_path / f"{name}.tar").read_bytes())
+    assert made[0] == made[1]
+    layers = (tmp_path / "first.tar", tmp_path / "second.tar")
+    write_archive(tmp_path / "image.tar", Image("a/b:1", {"User": "1"}), layers, "aarch64")
+    with tarfile.open(tmp_path / "image.tar") as archive:
+        read = {name: archive.extractfile(name) for name in ("manifest.json", "config.json")}
+        manifest, config = (json.load(file) for file in read.values() if file)
+    assert manifest == [{"Config": "config.json", "RepoTags": ["a/b:1"], "Layers": ["0.tar", "1.tar"]}]
+    assert (config["architecture"], config["config"]) == ("arm64", {"User": "1"})
+    assert config["rootfs"]["diff_ids"] == 2 * [f"sha256:{hashlib.sha256(made[0]).hexdigest()}"]
+
+
+def test_the_dockerfile_makes_the_testbeds_image() -> None:
+    """Both run the same script; what they say beside it is the same."""
+    lines = [line.partition(" ") for line in (CHECKOUT / "Dockerfile").read_text().splitlines()]
+    said = {word: rest for word, _, rest in lines if word in {"ENV", "USER", "WORKDIR", "ENTRYPOINT"}}
+    assert {
+        "Entrypoint": json.loads(said["ENTRYPOINT"]),
+        "User": said["USER"],
+        "WorkingDir": said["WORKDIR"],
+        "Env": said["ENV"].split(),
+    } == CONFIG
+    steps = [rest.split() for word, _, rest in lines if word == "RUN" and SCRIPT in rest]
+    assert [step[:2] for step in steps] == [[SCRIPT, "base"], [SCRIPT, "tessera"]]
+
+
+def test_an_image_needs_a_node(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="hint: --from source"):
+        Cluster(tmp_path / "x", Path("/opt/programs")).up(Wanted(nodes=0, source="image"))
 
 
 def test_control_groups_are_made_and_removed_in_every_hierarchy(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
-"""Signatures of assignments: Ed25519 keys, by the library cryptography. Nothing here prints or logs a private key."""
+"""Signatures of assignments and a server's own certificate, by the library cryptography. No private key is printed."""
 
+import datetime as dt
 from collections.abc import Mapping
 from functools import lru_cache
 
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.signatures import signature_text, signed_text
 
-__all__ = ["SEED_BYTES", "Signer", "verify"]
+__all__ = ["SEED_BYTES", "Signer", "self_signed", "valid_until", "verify"]
 
 SEED_BYTES = 32
 
@@ -54,3 +58,27 @@ def verify(public: bytes, signature: bytes, message: bytes) -> bool:
 @lru_cache(maxsize=4096)
 def _loaded(public: bytes) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(public)
+
+
+def self_signed(name: str, begin: dt.datetime, end: dt.datetime) -> tuple[bytes, bytes]:
+    """Return a new certificate for a DNS name, which is its own authority, and its private key; both as PEM.
+
+    P-256, which every Kubernetes takes.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+    usage = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), begin, end)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    certificate = builder.add_extension(usage, critical=False).sign(key, hashes.SHA256())
+    form, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    return certificate.public_bytes(encoding), key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+def valid_until(certificate: bytes) -> dt.datetime | None:
+    """Return when a PEM certificate ends; None where it is none."""
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError:
+        return None

@@ -198,7 +198,7 @@ async def test_without_the_kind_it_says_once_what_to_install() -> None:
             async with asyncio.timeout(20):
                 await kube.often.wait()
             (line,) = [each for each in logs if each["event"] == "gpunode_not_followed"]
-            assert "kubectl apply -f deploy/crds" in line["reason"]
+            assert "it comes with the chart, see docs/install.md" in line["reason"]
             await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
             await until(link, Asked(wanted=()))
             await link.report(STATE, NODE, generation=0)

@@ -1,6 +1,7 @@
 """The whole agent in this process: driver, Kubernetes API and kubelet in memory, real sockets between them."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -445,3 +446,24 @@ async def test_a_second_agent_of_the_node_waits_for_the_end_of_the_first(machine
                     break
                 await asyncio.sleep(0.02)
     assert any(each["event"] == "agent_started" for each in logs[before:]), "the lock ends with its agent"
+
+
+async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> None:
+    """What a probe is told: nothing is offered by a file that cannot be read, so that an upgrade stops at this node."""
+    file = machine.folder / "sharing" / "default"
+    file.write_text("version: v7")
+    agent = Agent(machine.settings, machine.driver, machine.kube)
+    assert agent.waiting_for().startswith("reading the node, its pods and its GPUNode")
+    running = asyncio.ensure_future(agent.run())
+    try:
+        async with asyncio.timeout(20):
+            while agent.waiting_for() != "reading the GPUs and what is declared for them":  # noqa: ASYNC110 (nobody tells)
+                await asyncio.sleep(0.02)
+            file.write_text(SHARING)
+            while agent.waiting_for():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 6)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

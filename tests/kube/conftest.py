@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from kube.gpunode import GpuNode
+from kube.helm import Helm
 from testbed.__main__ import building
 from testbed.cluster import Cluster, Wanted, default_folder
 from testbed.node import Node
-from testbed.programs import programs
+from testbed.programs import HELM, programs
 from testbed.requirements import missing
 
 HERE = Path(__file__).parent
@@ -153,9 +154,29 @@ def whole_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Itera
         testbed.down()
 
 
+@pytest.fixture(scope="module")
+def image_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give a cluster as `whole_cluster` is, but with Tessera's image, run by the objects of the chart."""
+    testbed = fresh("image", program_folder)
+    try:
+        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image"))
+        yield testbed
+    finally:
+        testbed.down()
+
+
 @pytest.fixture
 def gpu_node(gpu_cluster: Cluster) -> Iterator[GpuNode]:
     """Give that node without an agent, without pods, without labels of ours, with GPUs as they were bought."""
     one = GpuNode(gpu_cluster, gpu_cluster.nodes[0])
     yield one
     one.clean()
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Return the real Helm, building it the first time; the build is shown."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled(), building(Console(stderr=True)) as report:
+        return Helm(programs(report, modules=HELM) / "helm", tmp_path_factory.mktemp("helm"))

@@ -1,6 +1,5 @@
-"""What deploy/admission does on a real API server: which pods are routed, and which are refused, with what advice."""
+"""What the admission policies do on a real API server: which pods are routed, which are refused, with what advice."""
 
-import base64
 import json
 import sys
 from collections.abc import Iterator
@@ -58,21 +57,20 @@ def routing(control_plane: Cluster, request: pytest.FixtureRequest) -> Iterator[
 
 
 def webhook(cluster: Cluster) -> Iterator[Cluster]:
-    """Start a server that answers at the control plane's address, and have the API server ask it."""
-    certificate = cluster.pki.issue("admission", "/CN=tessera-server", names=(f"IP:{CONTROL_PLANE}",))
-    files = ("--admission-certificate", str(certificate), "--admission-key", str(cluster.pki.key("admission")))
+    """Start a server that makes its certificate and answers at the control plane's address; the API server asks it."""
+    made = objects("admission/scheduler-name-webhook.yaml", values={"admission": {"routing": "webhook"}})
+    service = made[1]
+    assert service["kind"] == "Service"
+    # No proxy leads a Service's address to its pods here.
+    service["spec"] = {"type": "ExternalName", "externalName": str(CONTROL_PLANE)}
+    cluster.apply(*made)
     address = ("--port", "0", "--admission-host", CONTROL_PLANE, "--admission-port", str(PORT))
+    own = ("--admission-self-signed", str(cluster.folder / "certificate"))
     holder = cluster.processes.get("namespaces")
     assert holder is not None
     variables = {**environment(), "KUBECONFIG": str(cluster.account_kubeconfig("server"))}
-    command = (str(Path(sys.executable).with_name("tessera")), "server", *address, *files)
+    command = (str(Path(sys.executable).with_name("tessera")), "server", *address, *own)
     cluster.processes.start("admission", command, inside=Namespaces(holder).enter(), environment=variables)
-    (hook,) = objects("admission/scheduler-name-webhook.yaml")
-    authority = base64.b64encode(cluster.pki.certificate("ca").read_bytes()).decode()
-    (one,) = hook["webhooks"]
-    path = one["clientConfig"]["service"]["path"]
-    one["clientConfig"] = {"url": f"https://{CONTROL_PLANE}:{PORT}{path}", "caBundle": authority}
-    cluster.apply(hook)
     try:
         until("the webhook is asked", lambda: scheduler_of(cluster, asking(MEMORY)) == OURS, timeout_s=60)
         yield cluster
@@ -80,7 +78,9 @@ def webhook(cluster: Cluster) -> Iterator[Cluster]:
         assert scheduler_of(cluster, asking(MEMORY)) == DEFAULT, "without a server pods come as they are"
     finally:
         cluster.processes.stop("admission")
-        cluster.kubectl("delete", hook["kind"], hook["metadata"]["name"])
+        for each in made:
+            namespace = each["metadata"].get("namespace", "")
+            cluster.kubectl("delete", each["kind"], each["metadata"]["name"], *(("-n", namespace) if namespace else ()))
     until("the webhook is gone", lambda: scheduler_of(cluster, asking(MEMORY)) == DEFAULT, timeout_s=60)
 
 

@@ -33,7 +33,7 @@ def pod(name: str, profile: str) -> Object:
 
 @contextlib.asynccontextmanager
 async def controller(cluster: Cluster, name: str, folder: Path) -> AsyncIterator[int]:
-    """Run a controller as a program with the rights of deploy/rbac, and give its pid."""
+    """Run a controller as a program with the rights of deploy/chart/templates/rbac, and give its pid."""
     command = (Path(sys.executable).with_name("tessera"), "controller", "--name", name, "--log-format", "json")
     environment = {**os.environ, "KUBECONFIG": str(account(cluster, folder))}
     with (folder / f"{name}.log").open("wb") as log:

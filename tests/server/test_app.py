@@ -125,7 +125,7 @@ async def test_a_server_that_has_not_read_the_cluster_says_so(kube: MemoryKube) 
         await settle()
         code, text = await server.get("/readyz")
         assert code == 503
-        assert "kubectl apply -f deploy/crds" in text
+        assert "it comes with the chart, see docs/install.md" in text
         assert (await server.get("/healthz"))[0] == 200
         code, answer = await server.post("/filter", {"Pod": {}, "NodeNames": ["a"]})
         assert code == 503

@@ -196,7 +196,7 @@ class GpuNodeLink:
                 f"GPUNode {self._node}",
                 found="a kind without the field status.offered",
                 expected="the kind as this agent knows it, without which nothing is offered by name",
-                hint="kubectl apply --server-side -f deploy/crds",
+                hint="an upgrade of the chart, see docs/install.md",
             )
         self._log.info("offered_written", devices=len(keys))
 

@@ -166,6 +166,12 @@ class Agent:
         evict = self._own_pods.evict
         return Layouts(self._settings, gpus, self._record, self._declarations, self._pods, evict)
 
+    def waiting_for(self) -> str:
+        """Return why devices are not advertised yet; empty once they are, as declared."""
+        if not self._begun:
+            return "reading the node, its pods and its GPUNode, and restoring layouts"
+        return "" if self._seen is not None else "reading the GPUs and what is declared for them"
+
     async def run(self) -> None:
         """Run until cancelled; while another agent runs on this node, wait for its end."""
         locks = NodeLocks(self._settings.paths.locks)

@@ -130,9 +130,10 @@ def one(source: str, text: str | bytes) -> Document:
     return found[0]
 
 
-def write(data: Plain) -> str:
-    """Return a value as one YAML document: keys in the order given, innermost collections on one line."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+def write(data: Plain, *, block: bool = False) -> str:
+    """Return a value as one YAML document: keys in the order given, innermost collections on one line, or in blocks."""
+    style = False if block else None
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=style, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -16,13 +16,14 @@ from tessera.agent.settings import Paths, Settings
 from tessera.agent.sharing import MpsSettings
 from tessera.cli.logoptions import log_options
 from tessera.cli.nodeoptions import node_options
-from tessera.cli.options import Seconds, kubeconfig_option
+from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.clients.gpu import NvmlDriver
 from tessera.clients.kube import HttpKube
 from tessera.core.node.health import HealthPolicy, Xids
 from tessera.core.node.layouts import Limits
 from tessera.errors import InvalidInput, shown
 from tessera.log import configure
+from tessera.probes import answering
 
 __all__ = ["agent"]
 
@@ -33,7 +34,7 @@ Examples:
   tessera agent --node node1 --sharing-config /etc/tessera/sharing
   kubectl label node node1 nvidia.com/mig.config=all-1g.5gb
 
-RBAC (deploy/rbac/agent.yaml): get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
+RBAC: get, list, watch and patch nodes; patch nodes/status; get, list, watch and patch pods;
 create pods/eviction (with --evict); get, create and patch events; get, list, watch and create gpunodes; patch
 gpunodes/status; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
 """
@@ -74,6 +75,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--state-dir", type=_FILE, default=_PATHS.state, show_default=True, help="State that outlives the agent.")
 @click.option("--mig-minors", type=_FILE, default=_PATHS.mig_minors, show_default=True, help="The driver's file.")
 @click.option("--dev-root", type=_FILE, default=_PATHS.dev_root, show_default=True, help="Folder with the host's /dev.")
+@health_option
 @log_options
 def agent(**given: Any) -> None:
     """Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.
@@ -84,7 +86,7 @@ def agent(**given: Any) -> None:
     if not given["node"]:
         raise InvalidInput("--node", found="no name", expected="the name of this Node object", hint="--node, NODE_NAME")
     configure(given["log_level"], given["log_format"])
-    asyncio.run(_run(_settings(given), given["kubeconfig"]))
+    asyncio.run(_run(_settings(given), given["kubeconfig"], given["health_port"]))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -136,7 +138,7 @@ def _program(text: str) -> tuple[str, ...]:
     return words
 
 
-async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     task = asyncio.current_task()
     assert task is not None
@@ -145,7 +147,9 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
     async with HttpKube.connect(kubeconfig) as kube:
         driver = await NvmlDriver.open()
         try:
+            one = Agent(settings, driver, kube)
             with contextlib.suppress(asyncio.CancelledError):
-                await Agent(settings, driver, kube).run()
+                async with answering(health_port, one.waiting_for):
+                    await one.run()
         finally:
             await driver.close()

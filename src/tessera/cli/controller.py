@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from tessera.cli.logoptions import log_options
-from tessera.cli.options import Seconds, kubeconfig_option
+from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.clients.kube import Election, HttpKube, LeaseLock
 from tessera.controller.run import Controller
 from tessera.controller.settings import Settings
 from tessera.errors import TesseraError
 from tessera.log import configure, logger
+from tessera.probes import answering
 
 __all__ = ["controller"]
 
@@ -26,7 +27,7 @@ Examples:
   tessera controller --kubeconfig ~/.kube/config --namespace tessera-system
   kubectl get gpupolicy
 
-RBAC (deploy/rbac/controller.yaml): get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev;
+RBAC: get, list and watch nodes and pods; get, list, watch and patch gpunodes.tessera.dev;
 get, list and watch gpupolicies.tessera.dev, patch their status; get, create and patch events; get, create and patch
 the Lease; get, list and watch the ConfigMap tessera-assignment-keys in tessera-system.
 """
@@ -46,6 +47,7 @@ _SETTINGS = Settings(identity="")
     show_default=True,
     help="Longest time between two reconciliations.",
 )
+@health_option
 @log_options
 def controller(**given: Any) -> None:
     """Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.
@@ -59,10 +61,10 @@ def controller(**given: Any) -> None:
         identity=given["name"] or socket.gethostname(),
         interval_s=given["interval_s"],
     )
-    asyncio.run(_run(settings, given["kubeconfig"]))
+    asyncio.run(_run(settings, given["kubeconfig"], given["health_port"]))
 
 
-async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     task = asyncio.current_task()
     assert task is not None
@@ -77,4 +79,5 @@ async def _run(settings: Settings, kubeconfig: Path | None) -> None:
         lock = LeaseLock(lease=settings.lease, namespace=settings.namespace)
         election = Election(kube, lock, settings.identity, on_trouble=not_elected)
         with contextlib.suppress(asyncio.CancelledError):
-            await election.run(lambda: Controller(settings, kube).run())
+            async with answering(health_port, lambda: election.trouble):
+                await election.run(lambda: Controller(settings, kube).run())

@@ -20,6 +20,7 @@ __all__ = [
     "Seconds",
     "check_output",
     "check_outputs",
+    "health_option",
     "kubeconfig_option",
     "output_option",
     "refuse_beside",
@@ -108,6 +109,12 @@ kubeconfig_option = click.option(
     help="Kubeconfig file.  [default: KUBECONFIG, else the pod's service account]",
 )
 """Adds `--kubeconfig` to a command that runs in a pod or on a node."""
+
+
+health_option = click.option(
+    "--health-port", type=click.IntRange(0, 65535), help="Port that answers GET /healthz and /readyz.  [default: none]"
+)
+"""Adds `--health-port` to a command that runs in a pod."""
 
 
 def output_option(

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from tessera.cli.logoptions import log_options
-from tessera.cli.options import Seconds, kubeconfig_option
+from tessera.cli.options import Seconds, health_option, kubeconfig_option
 from tessera.clients.kube import HttpKube
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.log import configure
+from tessera.probes import answering
 from tessera.server.run import Server
 from tessera.server.settings import Admission, Limits, Settings, Tls
 
@@ -28,7 +29,7 @@ Examples:
   tessera server --host 0.0.0.0 --tls-certificate tls.crt --tls-key tls.key
   tessera server --admission-port 8443 --tls-certificate tls.crt --tls-key tls.key
 
-RBAC (deploy/rbac/server.yaml): get, list and watch nodes and pods; create pods/binding; get, list, watch, create and
+RBAC: get, list and watch nodes and pods; create pods/binding; get, list, watch, create and
 patch gpunodes.tessera.dev; in tessera-system get, create and patch the Secret tessera-assignment-key, and get, list,
 watch, create and patch the ConfigMap tessera-assignment-keys.
 """
@@ -50,6 +51,12 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
 @click.option("--admission-certificate", type=_FILE, help="Certificate chain, PEM.  [default: --tls-certificate]")
 @click.option("--admission-key", type=_FILE, help="Private key, PEM.  [default: --tls-key]")
 @click.option(
+    "--admission-self-signed",
+    type=_FILE,
+    metavar="FOLDER",
+    help="Make the certificate, renew it, and write it into the webhook of the Helm chart; FOLDER gets the files.",
+)
+@click.option(
     "--policy", type=click.Choice(_POLICIES), default=_SETTINGS.policy, show_default=True, help="Packing policy."
 )
 @click.option("--replica", metavar="NAME", help="Identity in claims.  [default: host name and a number]")
@@ -63,6 +70,7 @@ _POLICIES = tuple(name for name in POLICIES if name != "random")
     show_default=True,
     help="Largest request body.",
 )
+@health_option
 @log_options
 def server(**given: Any) -> None:
     """Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.
@@ -71,7 +79,7 @@ def server(**given: Any) -> None:
     paths of gpushare's extender too, and can replace it.
     """
     configure(given["log_level"], given["log_format"])
-    asyncio.run(_run(_settings(given), given["kubeconfig"]))
+    asyncio.run(_run(_settings(given), given["kubeconfig"], given["health_port"]))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -99,20 +107,24 @@ def _admission(given: dict[str, Any]) -> Admission | None:
     key = given["admission_key"] or given["tls_key"]
     if port is None:
         return None
+    if folder := given["admission_self_signed"]:
+        tls = Tls(certificate=folder / "tls.crt", key=folder / "tls.key")
+        return Admission(host=given["admission_host"], port=port, tls=tls, self_signed=True)
     if not certificate or not key:
         raise InvalidInput(
             "--admission-port",
             found="no certificate, and the API server calls webhooks over TLS only",
-            expected="--admission-certificate and --admission-key",
+            expected="--admission-certificate and --admission-key, or --admission-self-signed",
             hint="also --tls-certificate and --tls-key, which then serve both",
         )
     return Admission(host=given["admission_host"], port=port, tls=Tls(certificate=certificate, key=key))
 
 
-async def _run(settings: Settings, kubeconfig: Path | None) -> None:
+async def _run(settings: Settings, kubeconfig: Path | None, health_port: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     async with HttpKube.connect(kubeconfig) as kube:
         one = Server(settings, kube)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, one.stop)
-        await one.run()
+        async with answering(health_port, one.waiting_for):
+            await one.run()

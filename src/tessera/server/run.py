@@ -36,6 +36,7 @@ from tessera.server.binder import Binder, Clocks
 from tessera.server.certificates import Certificates
 from tessera.server.claimer import Claimer
 from tessera.server.nominations import Nominations
+from tessera.server.selfsigned import SelfSigned
 from tessera.server.settings import Settings, Tls
 from tessera.server.signingkey import SigningKey
 from tessera.server.verbs import Verbs
@@ -89,6 +90,9 @@ class Server:
         self._no_key = ""
         """Why there is no key to sign with yet."""
         self._http: tuple[uvicorn.Server, ...] = ()
+        admission = settings.admission
+        self._own = SelfSigned(kube, admission.tls, self._log) if admission and admission.self_signed else None
+        """The certificate of the admission webhook, where the servers make it."""
 
     def waiting_for(self) -> str:
         """Return what must be read before anything can be answered; empty when all is."""
@@ -98,6 +102,8 @@ class Server:
             return f"reading {', '.join(waiting)}"
         if not self.key.ready.is_set():
             return f"making the key that signs assignments{self._no_key and f' ({self._no_key})'}"
+        if self._own is not None and not self._own.ready.is_set():
+            return f"making the certificate of the admission webhook{self._own.trouble and f' ({self._own.trouble})'}"
         return "" if self._prepared.is_set() else "preparing"
 
     async def synced(self) -> None:
@@ -118,6 +124,8 @@ class Server:
 
         """
         places = self._places()
+        if self._own is not None:
+            self._own.begin()
         self._http = tuple(_Http(self._config(each.app, each.tls)) for each in places)
         with contextlib.ExitStack() as stack:
             listeners = [stack.enter_context(_listening(each.host, each.port)) for each in places]
@@ -281,8 +289,12 @@ class Server:
     def _renewals(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what follows the files of TLS, where there are any."""
         for place, http in zip(self._places(), self._http, strict=False):
-            if place.tls is not None and http.config.ssl is not None:
-                yield Certificates(place.tls, http.config.ssl, self._log).follow(self._settings.limits.renewal_s)
+            if place.tls is None or http.config.ssl is None:
+                continue
+            certificates, every_s = Certificates(place.tls, http.config.ssl, self._log), self._settings.limits.renewal_s
+            yield certificates.follow(every_s)
+            if self._own is not None and place.tls == self._own.tls:
+                yield self._own.follow(certificates, every_s)
 
     def _config(self, app: Callable[..., Any], tls: Tls | None) -> uvicorn.Config:
         authority = tls.client_authority if tls else None

@@ -53,6 +53,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """0 takes any free port."""
     tls: Tls
     """Without an authority for clients."""
+    self_signed: bool = False
+    """Whether the servers make the certificate themselves; the files of `tls` are written then."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.processes import end, gone, identity, launch, ran
+from tessera.agent.sharing.processes import end, gone, identity, launch, ran, same_files
 from tessera.errors import Unavailable
 
 
@@ -71,3 +71,10 @@ async def test_why_there_is_no_answer(command: tuple[str, ...], timeout_s: float
 async def test_nothing_is_launched_where_there_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="expected a process started"):
         await launch(("sleep", "60"), os.environ, tmp_path / "no" / "log", 20)
+
+
+def test_files_of_this_process_and_those_of_one_that_has_ended() -> None:
+    assert same_files(os.getpid())
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    assert same_files(child.pid)

@@ -8,8 +8,8 @@ import pytest
 
 from builders.admissionpods import ROUTED
 from tessera.api.scheduler.admission import AMOUNTS, OPT_OUT, Review, is_routed, read_review, write_review
+from tessera.cli.manifests import chart_folder
 from tessera.errors import InvalidInput
-from testbed.deploy import FOLDER
 
 POD = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "main"}]}}
 
@@ -83,6 +83,6 @@ def test_the_answer_for_a_routed_pod_has_a_patch() -> None:
 
 @pytest.mark.parametrize("file", ["scheduler-name.yaml", "scheduler-name-webhook.yaml", "node-name.yaml"])
 def test_the_manifests_name_the_same_resources(file: str) -> None:
-    text = (FOLDER / "admission" / file).read_text()
+    text = (chart_folder() / "templates" / "admission" / file).read_text()
     assert f"[{', '.join(map(repr, AMOUNTS))}]" in text
     assert OPT_OUT in text or file == "node-name.yaml"

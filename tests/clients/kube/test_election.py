@@ -144,12 +144,14 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
         cut_off = BadNetwork(kube, good)
         two = Election(cut_off, LOCK, "two", on_trouble=troubles.append)
         three = Election(BadNetwork(kube, good), LOCK, "three")
+        assert two.trouble == "the Lease has not been read yet"
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(one.run(leaders.work("one")))
             await asyncio.sleep(30)
             assert (leaders.now, one.leading, two.leading) == (["one"], True, False)
             second = tasks.create_task(two.run(leaders.work("two")))
             await asyncio.sleep(30)
+            assert (one.trouble, two.trouble) == ("", ""), "one leads, the other stands by"
             first.cancel()
             await asyncio.sleep(5)
             assert leaders.now == ["two"]
@@ -157,6 +159,7 @@ def test_another_leads_at_once_when_the_leader_stops_and_in_time_when_it_vanishe
             cut_off.fates = itertools.repeat((0.0, 0.0, "lost"))
             await asyncio.sleep(20)
             assert leaders.now == ["three"]
+            assert "no answer" in two.trouble
             second.cancel()
             third.cancel()
         lease = await kube.get(LEASES, "controller", "tessera-system")

@@ -62,7 +62,7 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "gateway": (answer(b"<html>", "502 Bad Gateway", "text/html"), Unanswered, "HTTP 502, '<html>'"),
     "nested without end": (answer(b"[" * 100_000), Unanswered, "an answer of the API server"),
     "not UTF-8": (answer(b'{"a":"\xff"}'), Unanswered, "an answer of the API server"),
-    "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "kubectl apply -f"),
+    "no such path": (answer(b"404 page not found\n", "404 Not Found", "text/plain"), Unsupported, "docs/install.md"),
     "no JSON": (answer(b"{"), Unanswered, "an answer of the API server"),
     "no object": (answer(b"[]"), Unanswered, "an answer of the API server"),
     "nothing": (None, Unanswered, "an answer of the API server"),

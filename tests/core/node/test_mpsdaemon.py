@@ -32,6 +32,7 @@ ELSEWHERE = msgspec.structs.replace(TARGET, visible="MIG-2")
 
 ANSWERS = DaemonSeen(record=RECORD, alive=True, clients=0)
 WITH_CLIENTS = DaemonSeen(record=RECORD, alive=True, clients=3)
+FOREIGN = msgspec.structs.replace(ANSWERS, foreign=True)
 SILENT = DaemonSeen(record=RECORD, alive=True, silent=1)
 SILENT_LONG = DaemonSeen(record=RECORD, alive=True, silent=3)
 ENDED = DaemonSeen(record=RECORD, idle_s=100)
@@ -47,6 +48,9 @@ STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, Step]] = {
     "a limit that is to go, held by a pod": (UNLIMITED, ANSWERS, True, Step.WAIT),
     "another instance, with clients": (ELSEWHERE, WITH_CLIENTS, False, Step.WAIT),
     "another instance": (ELSEWHERE, ANSWERS, False, Step.QUIT),
+    "of a former container": (TARGET, FOREIGN, False, Step.QUIT),
+    "of a former container, held by a pod": (TARGET, FOREIGN, True, Step.KEEP),
+    "of a former container, other limits, held by a pod": (OTHER_LIMITS, FOREIGN, True, Step.SET_LIMITS),
     "silent": (TARGET, SILENT, False, Step.WAIT),
     "silent for long": (TARGET, SILENT_LONG, False, Step.KILL),
     "silent for long, held by a pod": (TARGET, SILENT_LONG, True, Step.WAIT),

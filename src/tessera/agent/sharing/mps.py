@@ -1,6 +1,7 @@
 """MPS control daemons: one for each device that needs one, supervised, and left alone while anybody uses them.
 
-A daemon runs in a session of its own and outlives the agent; the next agent finds it by the record beside its pipes.
+A daemon runs in a session and control groups of its own and outlives the agent; the next agent finds it by the record
+beside its pipes.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 
 from tessera.agent.sharing.mpsdaemons import MpsDaemons, MpsSettings, running
+from tessera.agent.sharing.podcgroup import leave_pod
 from tessera.agent.sharing.processes import end, gone
 from tessera.clients.gpu import GpuDriver
 from tessera.core.cluster.mps import MpsTarget
@@ -130,6 +132,7 @@ class MpsSupervisor:
             silent=self._silent[key],
             failures=self._starts[key],
             idle_s=self._clock() - self._started_at.get(key, float("-inf")),
+            foreign=sight.foreign,
         )
 
     # Acting
@@ -146,6 +149,9 @@ class MpsSupervisor:
         self._daemons.write(record)
         await self._exclusive(target, gpu)
         record = await self._daemons.launch(record)
+        bound = leave_pod(record.pid)
+        if bound:
+            self._log.warning("mps_daemon_ends_with_agent", gpu=target.gpu, key=target.key, reason=bound)
         await self._answers(record)
         await self._daemons.limit(target)
         self._log.info("mps_daemon_started", gpu=target.gpu, key=target.key, pid=record.pid)

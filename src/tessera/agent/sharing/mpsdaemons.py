@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.nodefiles import UNREADABLE, write_through
-from tessera.agent.sharing.processes import belongs, identity, launch, ran
+from tessera.agent.sharing.processes import belongs, identity, launch, ran, same_files
 from tessera.core.cluster.mps import MpsTarget
 from tessera.core.node.doctor import Daemon
 from tessera.core.node.mpsdaemon import DaemonRecord
@@ -48,6 +48,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """Process ids of its servers and clients."""
     problem: str = ""
     """Why it does not serve; empty where it does."""
+    foreign: bool = False
+    """Whether it sees other files than this process: those of the agent's former container."""
 
 
 class MpsDaemons:
@@ -94,7 +96,8 @@ class MpsDaemons:
             return Sight(record=record, alive=True, problem=str(error))
         clients = [number for each in lists for number in each]
         processes = frozenset(int(number) for number in (*servers, *clients))
-        return Sight(record=record, alive=True, clients=len(clients), processes=processes)
+        foreign = not same_files(record.pid)
+        return Sight(record=record, alive=True, clients=len(clients), processes=processes, foreign=foreign)
 
     def _found(self, key: str, record: DaemonRecord | None) -> DaemonRecord | None:
         """Return the record of the daemon that runs; one that an agent started before it could note the process, too.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tessera.errors import Unavailable
 
-__all__ = ["belongs", "end", "gone", "identity", "launch", "ran"]
+__all__ = ["belongs", "end", "gone", "identity", "launch", "ran", "same_files"]
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PROC = Path("/proc")
@@ -48,6 +48,14 @@ def belongs(pid: int, name: str, variable: str) -> bool:
         return False
     named = any(word.rpartition(b"/")[2] == name.encode() for word in words.split(b"\0"))
     return same and named and variable.encode() in variables.split(b"\0")
+
+
+def same_files(pid: int) -> bool:
+    """Return whether a process sees the files that this one sees; True where that cannot be told."""
+    try:
+        return (_PROC / str(pid) / "ns" / "mnt").readlink() == (_PROC / "self" / "ns" / "mnt").readlink()
+    except OSError:
+        return True
 
 
 async def launch(command: tuple[str, ...], env: Mapping[str, str], log: Path, timeout_s: float) -> int:

@@ -1,7 +1,7 @@
 """Which pods go to `tessera-scheduler` without naming it, and the AdmissionReview (v1) in which the API server asks.
 
-`deploy/admission` says the same in CEL: for the API server itself (scheduler-name.yaml), and so that a webhook is asked
-about no other pod (scheduler-name-webhook.yaml). tests/kube/test_admission.py compares the three.
+The chart says the same in CEL, in `templates/admission`: for the API server itself (scheduler-name.yaml), and so that a
+webhook is asked about no other pod (scheduler-name-webhook.yaml). tests/kube/test_admission.py compares the three.
 
 Source: k8s.io/api admission/v1 `types.go`; kubernetes documentation, Dynamic Admission Control.
 """

@@ -1,6 +1,6 @@
 """The configuration of the second scheduler, `tessera-scheduler`: upstream kube-scheduler with Tessera's extender.
 
-`scripts/generate` writes it to deploy/scheduler/config.yaml.
+`scripts/generate` writes it to deploy/chart/files/scheduler.yaml.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Types, bounds and defaults come from the records, what else the API server needs to know of a field from the
 `extra_json_schema` beside its type, descriptions from docstrings, CEL rules from `gpupolicies.RULES`.
-`scripts/generate` writes them to deploy/crds.
+`scripts/generate` writes them to deploy/chart/templates/crds.
 """
 
 import ast

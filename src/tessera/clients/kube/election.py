@@ -65,6 +65,8 @@ class Election:
         self._on_trouble = on_trouble
         self._random = random.SystemRandom()
         self._stamp = dt.datetime.fromtimestamp(0, dt.UTC)
+        self.trouble = "the Lease has not been read yet"
+        """Why this process can neither lead nor stand by; empty when it can."""
 
     @property
     def identity(self) -> str:
@@ -145,13 +147,18 @@ class Election:
                 if not self.leading:
                     await self._look()
                 await self._write()
+            self.trouble = ""
         except Conflict:
             await self._look_again()
         except TimeoutError as error:
             subject, wanted = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
-            self._on_trouble(Unavailable(subject, found=str(error) or "no answer", expected=wanted))
+            self._troubled(Unavailable(subject, found=str(error) or "no answer", expected=wanted))
         except TesseraError as error:
-            self._on_trouble(error)
+            self._troubled(error)
+
+    def _troubled(self, error: TesseraError) -> None:
+        self.trouble = str(error)
+        self._on_trouble(error)
 
     async def _look_again(self) -> None:
         try:

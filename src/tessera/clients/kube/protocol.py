@@ -16,6 +16,7 @@ __all__ = [
     "GPU_NODES",
     "GPU_POLICIES",
     "LEASES",
+    "MUTATING_WEBHOOKS",
     "NODES",
     "PODS",
     "PRIORITY_CLASSES",
@@ -77,6 +78,12 @@ LEASES = Kind(group="coordination.k8s.io", name="Lease", plural="leases")
 PRIORITY_CLASSES = Kind(group="scheduling.k8s.io", name="PriorityClass", plural="priorityclasses", namespaced=False)
 CUSTOM_RESOURCE_DEFINITIONS = Kind(
     group="apiextensions.k8s.io", name="CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False
+)
+MUTATING_WEBHOOKS = Kind(
+    group="admissionregistration.k8s.io",
+    name="MutatingWebhookConfiguration",
+    plural="mutatingwebhookconfigurations",
+    namespaced=False,
 )
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
 GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)
@@ -248,7 +255,9 @@ def version_of(each: Mapping[str, Any]) -> str:
 
 def not_served(kind: Kind, subject: str) -> Unsupported:
     """Return the error that the server does not know a kind; it says what to install."""
-    definition = f"the CustomResourceDefinition {kind.plural}.{kind.group}; kubectl apply -f deploy/crds"
+    definition = (
+        f"the CustomResourceDefinition {kind.plural}.{kind.group}; it comes with the chart, see docs/install.md"
+    )
     return Unsupported(
         subject,
         found=f"an API server that does not serve {kind.plural} of {kind.api_version}",

@@ -6,6 +6,7 @@
 | it answers, with the limits wanted | yes | `KEEP` |
 | it answers, other limits | yes | `SET_LIMITS` |
 | it answers, but serves another device or has a limit that is wanted no more | yes | `QUIT` when nobody uses it |
+| it answers, but from another container's files | yes | `QUIT` when nobody uses it; else as if they were ours |
 | it does not answer | yes | `WAIT`, and after three times `KILL` when nobody uses it |
 | any that is used | no | `WAIT` |
 | it answers | no | `QUIT` |
@@ -82,6 +83,8 @@ class DaemonSeen(msgspec.Struct, frozen=True, kw_only=True):
     """How many starts in a row failed, or ended early."""
     idle_s: float = 0.0
     """Time since the last start."""
+    foreign: bool = False
+    """Whether it was started from another container's files, which may be removed while it runs."""
 
 
 DaemonPhase = Literal["running", "failed", "draining"]
@@ -118,9 +121,11 @@ def next_step(wanted: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step
     assert seen.record is not None
     in_use = used or bool(seen.clients)
     if wanted is not None and seen.clients is not None:
-        if not _serves(seen.record.target, wanted):
-            return Step.WAIT if in_use else Step.QUIT
-        return Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+        serves = _serves(seen.record.target, wanted)
+        if not in_use and (seen.foreign or not serves):
+            return Step.QUIT
+        adapted = Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+        return adapted if serves else Step.WAIT
     if in_use or (wanted is not None and seen.silent < _PATIENCE):
         return Step.WAIT
     return Step.QUIT if seen.clients is not None else Step.KILL

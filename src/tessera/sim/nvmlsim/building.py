@@ -68,6 +68,7 @@ def compiler() -> str:
 def library() -> Path:
     """Return the path of the built `libnvidia-ml.so.1`; builds it when these sources and flags are not built yet.
 
+    One that lies beside its sources, as in Tessera's image, is taken as it is: no compiler is needed.
     The flags are `FLAGS` and those of the environment's CFLAGS. The cache is `$XDG_CACHE_HOME/tessera/nvmlsim/<hash>/`.
     Several processes may build at once: each builds aside and the result appears whole.
 
@@ -76,7 +77,10 @@ def library() -> Path:
         Unavailable: the compiler did not end within two minutes.
 
     """
-    folder, cc = sources(), compiler()
+    folder = sources()
+    if (folder / _NAME).is_file():
+        return folder / _NAME
+    cc = compiler()
     flags = (*FLAGS, *shlex.split(os.environ.get("CFLAGS", "")))
     target = _cache() / _key(folder, cc, flags) / _NAME
     if not target.is_file():

@@ -1,0 +1,331 @@
+"""The values of the Helm chart: what an administrator sets of an installation, with defaults and their reasons.
+
+`scripts/generate` writes `deploy/chart/values.yaml`, its JSON schema and the table in docs/install.md from the records
+here; `tessera manifests` reads values by them.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from tessera.api.documents import Plain
+from tessera.api.tessera.crds import descriptions
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["MODULE", "Values", "read_values", "schema_of_values", "table_of_values", "values_file"]
+
+MODULE: Final = __name__
+"""Key of this module's text for `descriptions`."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
+_Strings = dict[str, str]
+_Objects = tuple[dict[str, Any], ...]
+_PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Part of the values."""
+
+
+class Image(_Record, frozen=True, kw_only=True):
+    """Where the image of agent, server and controller is."""
+
+    repository: str = ""
+    """Registry and name, `registry.example/tessera`. Required: no image is published yet."""
+    tag: str = ""
+    """Empty for the version of the chart."""
+    digest: str = ""
+    """`sha256:...`; comes before the tag."""
+    pull_policy: _PullPolicy = "IfNotPresent"
+    """When the kubelet pulls."""
+    pull_secrets: _Objects = ()
+    """Secrets of tessera-system for the registry, for all pods: `[{name: registry}]`."""
+
+
+class Nvidia(_Record, frozen=True, kw_only=True):
+    """NVIDIA's own software in the cluster."""
+
+    operator: Literal["none", "beside", "instead"] = "none"
+    """`none`: the GPU operator is not installed; the agent runs on every GPU node. `beside`: it is, and the agent
+    runs only on nodes where label `nvidia.com/gpu.deploy.device-plugin` is `false`; all others stay the operator's.
+    `instead`: it is, without device plugin and MIG manager, and the agent runs on all of its GPU nodes."""
+
+
+def _requests(cpu: str, memory: str, most: str) -> Any:
+    return msgspec.field(
+        default_factory=lambda: {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": most}}
+    )
+
+
+def _one_node_at_a_time() -> dict[str, Any]:
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+
+
+class Agent(_Record, frozen=True, kw_only=True):
+    """The DaemonSet on GPU nodes."""
+
+    runtime_class_name: str = ""
+    """RuntimeClass that gives the agent the driver's library: `nvidia` where NVIDIA's container runtime is not the
+    default one. Empty where it is, or with `driverFolder`."""
+    driver_folder: str = ""
+    """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
+    GKE."""
+    kubelet_folder: str = "/var/lib/kubelet"
+    """Root folder of the kubelet, whose pod-resources socket the agent asks."""
+    gpu_labels: bool = True
+    """Set the labels of GPU Feature Discovery; `false` where it runs on the same nodes."""
+    args: tuple[str, ...] = ()
+    """More options of `tessera agent`."""
+    env: _Objects = ()
+    """More environment variables, as in a container."""
+    volumes: _Objects = ()
+    """More volumes, as in a pod: for a sharing file, say."""
+    volume_mounts: _Objects = ()
+    """Where they are mounted."""
+    node_selector: _Strings = {}
+    """Only nodes with these labels, of those that `nvidia.operator` and label `tessera.dev/agent` leave."""
+    affinity: dict[str, Any] = {}
+    """Replaces the choice of nodes by `nvidia.operator`."""
+    tolerations: _Objects = ({"operator": "Exists"},)
+    """Taints of GPU nodes; all by default, because a GPU node without an agent has no GPUs for pods."""
+    update_strategy: dict[str, Any] = msgspec.field(default_factory=_one_node_at_a_time)
+    """How many nodes at once get a new agent. Running pods are not touched; new ones wait on a node for some
+    seconds."""
+    priority_class_name: str = "system-node-critical"
+    """So that pods do not push the agent from its node."""
+    resources: dict[str, Any] = _requests("50m", "128Mi", "512Mi")
+    """A node of 56 MIG instances takes 1 % of a core and 90 MB. Memory has a limit, processor time has none."""
+
+
+class Server(_Record, frozen=True, kw_only=True):
+    """The Deployment of server and second scheduler, both in one pod."""
+
+    replicas: _Count = 2
+    """All servers work; one of the schedulers leads."""
+    args: tuple[str, ...] = ()
+    """More options of `tessera server`."""
+    node_selector: _Strings = {}
+    """Only nodes with these labels."""
+    affinity: dict[str, Any] = {}
+    """As in a pod."""
+    tolerations: _Objects = ()
+    """As in a pod."""
+    priority_class_name: str = "system-cluster-critical"
+    """So that pods that cannot be placed without it do not push it out."""
+    resources: dict[str, Any] = _requests("100m", "256Mi", "2Gi")
+    """Of the server; memory grows with nodes and pods."""
+
+
+class SchedulerImage(_Record, frozen=True, kw_only=True):
+    """The upstream kube-scheduler."""
+
+    repository: str = "registry.k8s.io/kube-scheduler"
+    """Registry and name."""
+    tag: str = ""
+    """Empty for the cluster's version: a scheduler must not be newer than the API server."""
+    digest: str = ""
+    """`sha256:...`; comes before the tag."""
+    pull_policy: _PullPolicy = "IfNotPresent"
+    """When the kubelet pulls."""
+
+
+class Scheduler(_Record, frozen=True, kw_only=True):
+    """The second scheduler, `tessera-scheduler`."""
+
+    image: SchedulerImage = SchedulerImage()
+    args: tuple[str, ...] = ()
+    """More options of kube-scheduler."""
+    resources: dict[str, Any] = _requests("100m", "128Mi", "1Gi")
+    """Memory grows with nodes and pods."""
+
+
+class Controller(_Record, frozen=True, kw_only=True):
+    """The Deployment of the controller."""
+
+    replicas: _Count = 2
+    """One leads, the others stand by."""
+    args: tuple[str, ...] = ()
+    """More options of `tessera controller`."""
+    node_selector: _Strings = {}
+    """Only nodes with these labels."""
+    affinity: dict[str, Any] = {}
+    """As in a pod."""
+    tolerations: _Objects = ()
+    """As in a pod."""
+    priority_class_name: str = "system-cluster-critical"
+    """So that pods that wait for MIG instances do not push it out."""
+    resources: dict[str, Any] = _requests("50m", "192Mi", "1Gi")
+    """Memory grows with nodes and pods."""
+
+
+class Certificate(_Record, frozen=True, kw_only=True):
+    """The certificate by which the API server knows the webhook; not needed with routing by `policy`."""
+
+    source: Literal["self-signed", "cert-manager"] = "self-signed"
+    """`self-signed`: the servers make it, renew it in time and write it into the webhook. `cert-manager`: a
+    Certificate asks for it, and the server has no right to change webhooks."""
+    issuer: _Strings = {}
+    """cert-manager's issuer, `{kind: ClusterIssuer, name: internal}`; empty for a self-signed one of our own."""
+
+
+class Admission(_Record, frozen=True, kw_only=True):
+    """What the API server refuses and changes; see docs/security.md."""
+
+    policies: bool = True
+    """Only Tessera writes assignments, an agent writes to its own node alone, and pods that request an amount of a
+    GPU do not name their node."""
+    routing: Literal["auto", "policy", "webhook", "none"] = "auto"
+    """How pods that request an amount of a GPU get `schedulerName: tessera-scheduler`: by a MutatingAdmissionPolicy
+    (Kubernetes 1.36 and later), by a webhook, or as their manifests say. `auto` chooses by the cluster's
+    version."""
+    certificate: Certificate = Certificate()
+
+
+class Crds(_Record, frozen=True, kw_only=True):
+    """GPUPolicy and GPUNode."""
+
+    install: bool = True
+    """Install and upgrade the definitions. They stay, with all objects, when the chart goes or this becomes
+    `false`."""
+
+
+class NetworkPolicies(_Record, frozen=True, kw_only=True):
+    """What the pods may talk to."""
+
+    enabled: bool = True
+    """Out only to the API server, by its ports; in only from nodes (probes) and to the webhook."""
+    egress_ports: _Objects = ({"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443})
+    """Ports of the API server, that of its Service and those behind it; the pods reach nothing else."""
+
+
+class Values(_Record, frozen=True, kw_only=True):
+    """All values."""
+
+    image: Image = Image()
+    nvidia: Nvidia = Nvidia()
+    agent: Agent = Agent()
+    server: Server = Server()
+    scheduler: Scheduler = Scheduler()
+    controller: Controller = Controller()
+    admission: Admission = Admission()
+    crds: Crds = Crds()
+    network_policies: NetworkPolicies = NetworkPolicies()
+    gpu_policy: dict[str, Any] = {}
+    """Spec of a GPUPolicy named `default`; none without. Needs the definitions in the cluster already: install,
+    then upgrade with it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that agent, server and controller log."""
+    create_namespace: bool = False
+    """Render tessera-system with its PodSecurity labels; Helm's own `--create-namespace` makes it without."""
+    resource_quota: bool = True
+    """Allow pods of the system's priority classes in tessera-system, which some clusters (GKE) forbid without a
+    ResourceQuota."""
+
+
+def read_values(given: Mapping[str, Plain], settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all values: the defaults, with a file's over them, and over these `key=value` settings in order.
+
+    Args:
+        given: a values file.
+        settings: `agent.gpuLabels=false`; the value is a truth value, a whole number or text, as Helm reads it.
+
+    Raises:
+        InvalidInput: an unknown value, or one of another type.
+
+    """
+    found = _merged(msgspec.to_builtins(Values()), given)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", key):
+            raise InvalidInput("--set", found=shown(setting), expected="KEY=VALUE", hint="--set agent.gpuLabels=false")
+        value: Any = msgspec.json.decode(text) if re.fullmatch(r"true|false|0|-?[1-9]\d*", text) else text
+        for step in reversed(key.split(".")):
+            value = {step: value}
+        found = _merged(found, value)
+    try:
+        values = msgspec.convert(found, Values)
+    except msgspec.ValidationError as error:
+        wanted, known = "values of the chart", "see deploy/chart/values.yaml"
+        raise InvalidInput("values", found=str(error), expected=wanted, hint=known) from error
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
+    return plain
+
+
+def _merged(one: Any, other: Any) -> Any:
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return other
+    return {**one, **{key: _merged(one.get(key), value) for key, value in other.items()}}
+
+
+def schema_of_values(said: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON schema of the values, with what is said of each.
+
+    Args:
+        said: the text of this module by `MODULE`.
+
+    """
+    words = descriptions(said)
+    schema: dict[str, Any] = msgspec.json.schema(Values, ref_template="#/definitions/{name}")
+    for name, definition in schema["$defs"].items():
+        definition.pop("title", None)
+        definition["description"] = words[f"{MODULE}.{name}", ""]
+        for key, each in definition["properties"].items():
+            each.pop("default", None)
+            if text := words.get((f"{MODULE}.{name}", _snake(key))):
+                each["description"] = text
+    definitions = schema["$defs"]
+    root = definitions.pop("Values")
+    # The words of draft 7, which every Helm knows.
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **root, "definitions": definitions}
+
+
+def values_file(said: Mapping[str, str]) -> str:
+    """Return values.yaml: each value with what is said of it."""
+    return "".join(_yaml(Values(), descriptions(said), 0))
+
+
+def _yaml(record: msgspec.Struct, words: Mapping[tuple[str, str], str], depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    for field, value in _members(record):
+        text = words.get((f"{MODULE}.{type(record).__name__}", _snake(field))) or words.get(
+            (f"{MODULE}.{type(value).__name__}", ""), ""
+        )
+        yield from (f"{margin}# {line}\n" for line in textwrap.wrap(text, 100 - 2 * depth))
+        if isinstance(value, msgspec.Struct):
+            yield f"{margin}{field}:\n"
+            yield from _yaml(value, words, depth + 1)
+        else:
+            yield f"{margin}{field}: {_flow(value)}\n"
+        yield "" if depth else "\n"
+
+
+def table_of_values(said: Mapping[str, str]) -> str:
+    """Return a Markdown table of all values."""
+    words = descriptions(said)
+    rows = [f"| `{key}` | `{_flow(value)}` | {text} |\n" for key, value, text in _rows(Values(), words, "")]
+    return "".join(("| value | default | |\n", "| --- | --- | --- |\n", *rows))
+
+
+def _rows(record: msgspec.Struct, words: Mapping[tuple[str, str], str], prefix: str) -> Iterator[tuple[str, Any, str]]:
+    for field, value in _members(record):
+        if isinstance(value, msgspec.Struct):
+            yield from _rows(value, words, f"{prefix}{field}.")
+        else:
+            yield f"{prefix}{field}", value, words[f"{MODULE}.{type(record).__name__}", _snake(field)]
+
+
+def _members(record: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    for field in msgspec.structs.fields(record):
+        yield field.encode_name, getattr(record, field.name)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
+def _flow(value: Any) -> str:
+    """Return a value on one line, as YAML and JSON read it."""
+    return msgspec.json.encode(value).decode()

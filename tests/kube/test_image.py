@@ -1,0 +1,120 @@
+"""Tessera's image under the real kubelet, by the objects of the chart: what works from the checkout works from it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kube.pods import phase, pod
+from testbed.cluster import Cluster
+from testbed.deploy import NAMESPACE
+from testbed.processes import until
+
+GPUS = ("2xA100-40GB",)
+EXAMPLES = Path(__file__).parents[2] / "examples" / "8-on-a-cluster" / "pods.yaml"
+RUNNING = ("six", "hard", "exact", "gpushare")
+AGENT = "daemonset/tessera-agent"
+_WAIT_S = 120
+WHO = """
+import os, pathlib
+rights = pathlib.Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+root = "read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "writable"
+print(os.getuid(), rights.strip("0") or "no capabilities", root, sep=", ")
+"""
+KILL_AGENT = """
+import os, pathlib, signal
+for one in pathlib.Path('/proc').glob('[0-9]*'):
+    words = (one / 'cmdline').read_bytes().split(b'\\0')
+    if b'agent' in words and any(word.endswith(b'/tessera') for word in words):
+        os.kill(int(one.name), signal.SIGKILL)
+"""
+
+
+def until_running(cluster: Cluster, name: str) -> None:
+    until(f"pod {name}", lambda: phase(cluster, name) == "Running", timeout_s=_WAIT_S)
+
+
+def restarts(cluster: Cluster) -> int:
+    """Return how often containers of the pods in `default` were started again."""
+    pods = cluster.get("pods")["items"]
+    return sum(int(one["restartCount"]) for each in pods for one in each["status"].get("containerStatuses", ()))
+
+
+def why_pending(cluster: Cluster, name: str) -> str:
+    events = cluster.get("events", f"--field-selector=involvedObject.name={name},reason=FailedScheduling")["items"]
+    return " ".join(str(event["message"]) for event in events)
+
+
+def agent(cluster: Cluster) -> dict[str, Any]:
+    """Return the agent's pod, when there is one that is ready and no other."""
+    cluster.kubectl("rollout", "status", AGENT, f"--namespace={NAMESPACE}", f"--timeout={_WAIT_S}s")
+    selector = "--selector=app.kubernetes.io/component=agent"
+    (found,) = cluster.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
+    assert isinstance(found, dict)
+    return found
+
+
+def daemons(cluster: Cluster) -> dict[str, int]:
+    """Return the processes of the MPS daemons that run on the node."""
+    (node,) = cluster.nodes
+    records = [json.loads(path.read_text()) for path in node.path("/run/tessera/mps").glob("*/daemon.json")]
+    return {one["target"]["key"]: one["pid"] for one in records if node.path(f"/proc/{one['pid']}").exists()}
+
+
+def inside(cluster: Cluster, workload: str, container: str, program: str) -> str:
+    where = ("exec", f"--namespace={NAMESPACE}", workload, f"--container={container}", "--")
+    return cluster.kubectl(*where, "python3", "-c", program).strip()
+
+
+def test_the_five_pods_of_the_example_run_or_say_why_not(image_cluster: Cluster) -> None:
+    image_cluster.kubectl("apply", "-f", str(EXAMPLES))
+    for name in RUNNING:
+        until_running(image_cluster, name)
+    until("its reason", lambda: "60 GiB" in why_pending(image_cluster, "too-large"), timeout_s=_WAIT_S)
+    assert phase(image_cluster, "too-large") == "Pending"
+
+
+def test_only_the_agent_is_root_and_none_can_write_to_its_image(image_cluster: Cluster) -> None:
+    for part in ("server", "controller"):
+        said = inside(image_cluster, f"deployment/tessera-{part}", part, WHO)
+        assert said == "65532, no capabilities, read-only"
+    said = inside(image_cluster, AGENT, "agent", WHO)
+    assert said.startswith("0, ")
+    assert said.endswith(", read-only")
+
+
+def test_simulated_gpus_need_no_compiler(image_cluster: Cluster) -> None:
+    arguments = ["tessera", "sim-gpus", "create", "--gpus", "T4", "--state", "/tmp/gpus"]
+    said = inside(
+        image_cluster, "deployment/tessera-server", "server", f"import subprocess; subprocess.run({arguments})"
+    )
+    assert said == "1 GPU in /tmp/gpus"
+
+
+def test_mps_daemons_and_their_pods_outlive_the_agent(image_cluster: Cluster) -> None:
+    sharer = pod("sharer", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler")
+    image_cluster.apply(sharer)
+    until_running(image_cluster, "sharer")
+    before = daemons(image_cluster)
+    assert before
+    # 1. Its container ends, and the same pod gets another.
+    former = agent(image_cluster)
+    image_cluster.nodes[0].run(sys.executable, "-c", KILL_AGENT)
+    name = former["metadata"]["name"]
+    again = ("pod", f"--namespace={NAMESPACE}", name)
+    until(
+        "another container",
+        lambda: image_cluster.get(*again)["status"]["containerStatuses"][0]["restartCount"] == 1,
+        timeout_s=_WAIT_S,
+    )
+    assert agent(image_cluster)["metadata"]["name"] == name
+    assert daemons(image_cluster) == before
+    # 2. Its pod ends, as by an upgrade, and there is another.
+    image_cluster.kubectl("delete", *again)
+    assert agent(image_cluster)["metadata"]["name"] != name
+    assert daemons(image_cluster) == before
+    assert restarts(image_cluster) == 0
+    # 3. The new agent goes on with them: another pod gets its share, and no daemon is started for it.
+    image_cluster.apply(pod("later", limits={"tessera.dev/gpu-memory": 3}, schedulerName="tessera-scheduler"))
+    until_running(image_cluster, "later")
+    assert daemons(image_cluster) == before

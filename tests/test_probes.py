@@ -1,0 +1,56 @@
+import asyncio
+import contextlib
+
+import pytest
+
+from tessera.errors import Unavailable
+from tessera.probes import answering
+
+pytestmark = pytest.mark.anyio
+
+
+async def asked(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+WAITING = "reading pods"
+ANSWERS = {
+    "a process lives before it is ready": (b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", WAITING, b"200 OK", b"ok\n"),
+    "what it waits for": (b"GET /readyz HTTP/1.1\r\n\r\n", WAITING, b"503 Service Unavailable", b"reading pods\n"),
+    "ready": (b"GET /readyz HTTP/1.1\r\n\r\n", "", b"200 OK", b"ok\n"),
+    "another path": (b"GET / HTTP/1.1\r\n\r\n", "", b"404 Not Found", b"only /healthz and /readyz\n"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+async def test_a_probe_is_answered(case: str) -> None:
+    request, waiting, status, body = ANSWERS[case]
+    async with answering(0, lambda: waiting) as port:
+        answer = await asked(port, request)
+    assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n")
+    assert answer.endswith(b"\r\n\r\n" + body)
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET /healthz", b"x" * (1 << 17)])
+async def test_what_is_no_request_gets_no_answer_and_the_next_is_answered(request_: bytes) -> None:
+    async with answering(0, str) as port:
+        with contextlib.suppress(ConnectionError):  # closed before it had read all
+            assert await asked(port, request_) == b""
+        assert (await asked(port, b"GET /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_port_that_is_taken_is_told() -> None:
+    async with answering(0, str) as port:
+        with pytest.raises(Unavailable, match=r"expected a free port; hint: another --health-port"):
+            async with answering(port, str):
+                pass
+
+
+async def test_without_a_port_nothing_listens() -> None:
+    async with answering(None, str) as port:
+        assert port == 0
