@@ -147,7 +147,7 @@ def test_an_image_is_an_archive_with_one_layer(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_image_of_layers_is_the_same_whoever_makes_it_and_when(tmp_path: Path) -> None:
-    made = []
+    made: list[bytes] = []
     for name in ("first", "second"):
         root = tmp_path / name
         (root / "etc").mkdir(parents=True)
