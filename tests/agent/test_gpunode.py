@@ -122,10 +122,14 @@ async def test_the_object_is_made_and_belongs_to_the_node() -> None:
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", "uid-of-n1")
         assert read_gpu_node(found).gpus == STATE.gpus
+        await until(link, Asked(wanted=(), generation=1))
         await kube.delete(GPU_NODES, "n1")
-        await until(link, Asked(wanted=()))
-        await link.report(STATE, NODE, generation=0)
+        async with asyncio.timeout(20):
+            while await kube.get(GPU_NODES, "n1") is None:
+                await link.report(STATE, NODE, generation=1)
+                await asyncio.sleep(0.01)
         assert read_gpu_node(await stored(kube)).reported
+        assert link.asked().wanted == ()
 
 
 async def test_the_status_is_written_when_it_differs_and_never_twice() -> None:

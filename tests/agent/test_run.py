@@ -10,13 +10,15 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from builders.kubeobjects import amount
+from builders.kubeobjects import amount, share
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
+from tessera.api.tessera.gpunodes import wanted_field
 from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.bell import Bell
-from tessera.clients.kube import EVENTS, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
+from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
+from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.sharing import Mode
@@ -467,3 +469,55 @@ async def test_it_is_ready_when_it_offers_what_is_declared(machine: Machine) -> 
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+# sentence: how each GPU is shared; GPUs by name that are offered then
+SHARINGS: dict[str, tuple[object, int]] = {
+    "time-slicing": ({"time-slicing": 4}, 8),
+    "the scheduler allocates": ({"whole": True, "allocator": "scheduler"}, 0),
+}
+
+
+@pytest.mark.parametrize(("sharing", "count"), SHARINGS.values(), ids=SHARINGS)
+async def test_who_deletes_the_gpunode_does_not_take_its_policy_away(
+    machine: Machine, sharing: object, count: int
+) -> None:
+    """Until a controller writes to the object that the agent makes anew, what was asked before holds."""
+    document = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": sharing}]}
+    with capture_logs() as logs:
+        async with machine.agent():
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+            await machine.kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "p", "document": document}}})
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", count)
+            logs.clear()
+            await machine.kube.delete(GPU_NODES, "n1")
+            await until_logged(logs, "gpunode_made")
+            for _ in range(20):
+                assert machine.kubelet.allocatable("nvidia.com/gpu") == count
+                await asyncio.sleep(0.01)
+            await machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": []}})
+            await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+
+
+async def test_a_gpu_that_a_container_uses_is_not_offered_whatever_is_written_on_its_pod(machine: Machine) -> None:
+    """The agent's own record is the evidence: the annotation makes the assignment one of more than is asked."""
+    document = {"apiVersion": "tessera.dev/v1alpha1", "kind": "NodePolicy", "gpus": [{"sharing": "auto"}]}
+    used, free = (await machine.driver.inventory()).gpus
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+        await machine.kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "p", "document": document}}})
+        await machine.kubelet.until_allocatable("tessera.dev/gpu-memory", 80)
+        await machine.pod("p", {"tessera.dev/gpu-memory": 16}, (share(0, 16384),))
+        await machine.start("p", "tessera.dev/gpu-memory", 16)
+        await machine.kube.patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+        found = await machine.kube.get(PODS, "p", "default") or {}
+        (machine.folder / "proc/77").mkdir()
+        (machine.folder / "proc/77/cgroup").write_text(f"0::/kubepods/pod{found['metadata']['uid']}/abc\n")
+    unit = {"metadata": {"annotations": {"tessera.dev/gpu-memory-unit": "MiB"}}}
+    await machine.kube.patch(PODS, "p", unit, namespace="default")
+    both = wanted_field([DesiredDevices(gpu=gpu.uuid, whole=True) for gpu in (used, free)])
+    await machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": both}})
+    async with machine.agent():
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
+        offered = (await machine.kube.get(GPU_NODES, "n1") or {})["status"]["offered"]
+        assert [each["gpu"] for each in offered] == [free.uuid]

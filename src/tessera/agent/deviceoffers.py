@@ -157,9 +157,9 @@ class DeviceOffers:
         self._log.info("look_again", what="offered", reason="servers write claims to the GPUNode at every try")
 
     def _taken(self, seen: ObservedNode, desired: frozenset[DeviceId], claims: Iterable[Claim]) -> frozenset[DeviceId]:
-        """Return which of the desired devices have something in common with what claims and assignments name."""
+        """Return which of the desired devices overlap what claims and assignments name, or containers use."""
         models = {gpu.uuid: gpu.model for gpu in seen.gpus}
-        names = claimed_keys(claims, seen.gpus) | self._pods.assigned(seen.inventory)
+        names = claimed_keys(claims, seen.gpus) | self._pods.assigned(seen.inventory) | self._gate.by_assignment
         return frozenset(key for key in desired if any(overlap(key, name, models) for name in names))
 
     # To the scheduler

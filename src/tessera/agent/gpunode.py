@@ -119,13 +119,19 @@ class GpuNodeLink:
         return self._store.objects.get(("", self._node)) if self._installed else None
 
     def asked(self) -> Asked:
-        """Return what the object asks; where it cannot be read, what it asked before."""
+        """Return what the object asks; where it cannot be read or was deleted, what it asked before.
+
+        One that was made anew asks that too, until a controller has written its part.
+        """
         if not self._installed:
             return Asked()
         found, (known, asked) = self._object, self._read
         if found is None:
-            return Asked(wanted=())
+            return Asked(wanted=()) if known is None else asked
         if found is not known:
+            made_anew = known is not None and _uid(known) != _uid(found)
+            if made_anew and not (found.get("spec") or {}).keys() & {"policy", "wanted"}:
+                return asked
             asked = _asked(found, asked)
             self._read = (found, asked)
         return asked

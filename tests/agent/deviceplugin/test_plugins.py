@@ -1212,3 +1212,27 @@ async def test_a_pod_that_runs_uses_its_memory_though_its_assignment_went_while_
     node.assign("q", 10, share(0, 10240))
     with pytest.raises(Conflict, match="more memory than"):
         await node.kubelet.admit("default", "q", Container(name="main", limits=((NEED, 10),)))
+
+
+async def test_what_a_container_was_started_with_stays_counted_whatever_is_written_on_its_pod(node: Node) -> None:
+    """Its other container is refused to start again; the pod is found without an assignment, and still uses both."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    node.assign("tenant", 16, share(0, 16384), share(0, 16384))
+    pod = node.pods["default", "tenant"]
+    pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "side"})
+    await node.kubelet.admit("default", "tenant", *(Container(name=n, limits=((NEED, 16),)) for n in ("main", "side")))
+    for name in ("main", "side"):
+        await node.kubelet.create("default", "tenant", name)
+    node.process_of("tenant")
+    await node.kill()
+    notes = pod["metadata"]["annotations"] | {"tessera.dev/gpu-memory-unit": "MiB"}
+    spoiled = {**pod, "metadata": {**pod["metadata"], "annotations": notes}, "status": {"phase": "Running"}}
+    node.pods["default", "tenant"] = node.watched["default", "tenant"] = spoiled
+    node.version += 1
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    with contextlib.suppress(Conflict):
+        await node.kubelet.create("default", "tenant", "side")
+    node.assign("honest", 20, share(0, 20480))
+    with pytest.raises(Conflict, match="used by pod default/tenant"):
+        await node.run("honest", NEED, 20)

@@ -122,6 +122,12 @@ class Gate:
         named = (each for each in self._entries if each.resource not in SHARE_RESOURCES)
         return frozenset(use.device for each in named for use in each.uses)
 
+    @property
+    def by_assignment(self) -> frozenset[DeviceId]:
+        """The devices of which pods use what a server assigned, by this record and whatever is written on the pods."""
+        assigned = (each for each in self._entries if each.resource in SHARE_RESOURCES)
+        return frozenset(use.device for each in assigned for use in each.uses)
+
     def is_free(self, resource: str, device: PluginDevice) -> bool:
         """Return whether no pod has a device that is offered by name, under whatever name, nor one that overlaps it."""
         (use,) = uses_of_devices((device,))
@@ -412,7 +418,9 @@ class Gate:
         self._keep(
             tuple(
                 msgspec.structs.replace(each, uses=())
-                if (each.resource, each.ids) == own and (not each.uid or each.guessed or each.pod in unassigned)
+                if (each.resource, each.ids) == own
+                and not each.started
+                and (not each.uid or each.guessed or each.pod in unassigned)
                 else each
                 for each in self._entries
             )

@@ -91,6 +91,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """When it was allocated, in nanoseconds since 1970; who is later gives way."""
     guessed: bool = False
     """Whether it was answered for the pod that seemed meant, and no container was started with it yet."""
+    started: bool = False
+    """Whether a container was started with it: what runs is counted, whatever becomes of its pod's assignment."""
 
     @property
     def holder(self) -> str:

@@ -139,7 +139,7 @@ def start(
     if blocking:
         ends = any(each.other is not None and seen.ending(each.other.uid) for each in blocking)
         return Verdict(record=record, refused=blocking[0], wait=ends)
-    return Verdict(record=put(left, new))
+    return Verdict(record=put(left, msgspec.structs.replace(new, started=True)))
 
 
 def _with_names(
