@@ -176,7 +176,7 @@ class View:
         _, name = name_of(each)
         claims = self.claims.on(name)
         if gone:
-            claims.lost()
+            claims.deleted()
             self._gpu_nodes.pop(name, None)
             self._states.pop(name, None)
         elif int(version_of(each)) > claims.version:

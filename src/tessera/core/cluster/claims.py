@@ -71,6 +71,8 @@ class NodeClaims:
         self._skipped = False
         self._seen: dict[ClaimKey, _Seen] = {}
         self._dead: set[ClaimKey] = set()
+        self._kept: frozenset[ClaimKey] = frozenset()
+        """Claims that went with their object: nobody dropped them, so that no verification lets them go."""
 
     @property
     def empty(self) -> bool:
@@ -95,8 +97,13 @@ class NodeClaims:
         self._take(version, claims, now_s)
 
     def lost(self) -> None:
-        """Take in that the object is gone, or may have changed without being seen."""
+        """Take in that the object may have changed without being seen."""
         self.verified, self._skipped = False, True
+
+    def deleted(self) -> None:
+        """Take in that the object is gone. Its claims count until settled: who deleted it knew no pod's fate."""
+        self.lost()
+        self._kept = frozenset(self._seen)
 
     def reading(self) -> None:
         """Begin to verify: the object is read after this, and the node's pods after the object."""
@@ -109,8 +116,9 @@ class NodeClaims:
         """
         self.version = max(self.version, version)
         self._take(version, claims, now_s)
-        for key in [key for key, seen in self._seen.items() if seen.version < version]:
+        for key in [key for key, seen in self._seen.items() if seen.version < version and key not in self._kept]:
             del self._seen[key]
+        self._kept &= self._seen.keys()
         self._dead &= self._seen.keys()
         self.verified = not self._skipped
 
@@ -143,12 +151,14 @@ class NodeClaims:
         return tuple({(claim.uid, claim.shares): claim for claim in counting}.values())
 
     def earlier(self, uid: str, fates: Fates) -> Claim | None:
-        """Return the claim that the object has for a pod; a new attempt must take the same shares.
+        """Return the claim that the object has or had for a pod; a new attempt must take the same shares.
 
         An earlier request to bind the pod may still be under way. Were its claim replaced by other shares, nothing
         would keep those that it names.
         """
-        return next((claim for claim in self.present() if claim.uid == uid and not self._settled(claim, fates)), None)
+        kept = (self._seen[key].claim for key in self._kept & self._seen.keys())
+        found = (claim for claim in (*self.present(), *kept) if claim.uid == uid and not self._settled(claim, fates))
+        return next(found, None)
 
     def with_claims(self, new: Collection[Claim], fates: Fates) -> tuple[Claim, ...]:
         """Return the claims to write with new ones: they replace those of their pods, settled ones are left out."""
@@ -175,8 +185,11 @@ class NodeClaims:
         Who dropped it knew its pod's fate; verifying the node shows it: `read` forgets what vanished before.
         """
         return any(
-            seen.version < self.version and seen.since_s <= before_s and not self._settled(seen.claim, fates)
-            for seen in self._seen.values()
+            seen.version < self.version
+            and seen.since_s <= before_s
+            and key not in self._kept
+            and not self._settled(seen.claim, fates)
+            for key, seen in self._seen.items()
         )
 
     def _settled(self, claim: Claim, fates: Fates) -> bool:
