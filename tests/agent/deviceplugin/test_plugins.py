@@ -1008,8 +1008,9 @@ async def test_a_kubelet_outlives_a_resource_that_is_withdrawn_while_it_waits_fo
     """It reads the devices that it chose when it has the answer; one that is not listed then ends it."""
     await node.offer((facts(0), MEMORY))
     node.looked.clear()
+    node.silent = True  # so that the pod's assignment is waited for
     asking = asyncio.create_task(node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),))))
-    await node.looked.wait()  # for the pod's assignment
+    await node.looked.wait()
     await node.offer((facts(0), WHOLE))
     await node.kubelet.until_allocatable(NEED, 0)
     node.assign("p", 2, share(0, 2048))

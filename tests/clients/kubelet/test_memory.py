@@ -96,16 +96,17 @@ class Forgetful(ScriptedPlugin):
 async def test_a_device_that_is_not_listed_when_its_allocate_is_answered_ends_the_kubelet(socket_folder: Path) -> None:
     kubelet, plugin = MemoryKubelet(socket_folder), Forgetful("a", "b", "c")
     plugin.taken = functools.partial(kubelet.until_capacity, RESOURCE)  # type: ignore[method-assign]
+    await kubelet.start()
+    server = await connect(plugin, kubelet.plugins)
+    await kubelet.until_allocatable(RESOURCE, 3)
+    plugin.after = devices("a", "c", sick=("a",))
+    await kubelet.admit("default", "sound", ONE)
+    plugin.after = devices("a")
+    with pytest.raises(Unavailable, match="expected every device listed until it is recorded"):
+        await kubelet.admit("default", "p", ONE)
+    await server.stop()
     with pytest.raises(Unavailable, match="panic: nil pointer dereference: c of nvidia"):
-        async with kubelet:
-            server = await connect(plugin, kubelet.plugins)
-            await kubelet.until_allocatable(RESOURCE, 3)
-            plugin.after = devices("a", "c", sick=("a",))
-            await kubelet.admit("default", "sound", ONE)
-            plugin.after = devices("a")
-            with pytest.raises(Unavailable, match="expected every device listed until it is recorded"):
-                await kubelet.admit("default", "p", ONE)
-            await server.stop()
+        await kubelet.__aexit__(None)
     assert len(kubelet.panics) == 1
 
 

@@ -160,4 +160,4 @@ class Listings(RuleBasedStateMachine):
 
 
 def test_no_device_that_the_kubelet_reads_is_missing() -> None:
-    run_state_machine_as_test(Listings, settings=settings(max_examples=200, stateful_step_count=40))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Listings, settings=settings(max_examples=200, stateful_step_count=40))

@@ -124,7 +124,8 @@ class Gate:
 
         They were for a pod that was refused if that is so for a minute.
         """
-        return frozenset(name for each in self._entries if each.resource == resource and not each.uid for name in each.ids)
+        pending = (each for each in self._entries if each.resource == resource and not each.uid)
+        return frozenset(name for each in pending for name in each.ids)
 
     @property
     def by_name(self) -> frozenset[DeviceId]:

@@ -142,7 +142,7 @@ class OfferedResource:
 
     @contextlib.contextmanager
     def _call(self, ids: tuple[str, ...]) -> Iterator[None]:
-        """Let nothing that a call of the kubelet names be missing from a list before it has been answered for a while."""
+        """Let nothing that a call of the kubelet names be missing before it has been answered for a while."""
         call = frozenset(ids)
         self._calls.append(call)
         try:

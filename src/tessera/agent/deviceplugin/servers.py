@@ -91,7 +91,11 @@ class PluginServers:
             wanted = {resource.name: resource for resource in resources}
             for name, each in self._servers.items():
                 each.wanted = name in wanted or each.plugin.offers(leaving)
-                wanted.setdefault(name, msgspec.structs.replace(each.plugin.resource, devices=()))
+                if name not in wanted:
+                    # First what goes: the same devices may come under other names.
+                    nothing = msgspec.structs.replace(each.plugin.resource, devices=())
+                    each.plugin.update(nothing, policy=policy, leaving=leaving)
+                    await each.plugin.sent(_EMPTY_S)
             for name, resource in wanted.items():
                 if name in self._servers:
                     self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)

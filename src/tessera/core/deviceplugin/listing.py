@@ -79,9 +79,7 @@ def staying(parts: Iterable[Withdrawn], busy: Container[str], now_s: float) -> t
 
     """
     return tuple(
-        each
-        for each in parts
-        if each.known_s is None or now_s < each.known_s + STAYS_S or each.device.id in busy
+        each for each in parts if each.known_s is None or now_s < each.known_s + STAYS_S or each.device.id in busy
     )
 
 
