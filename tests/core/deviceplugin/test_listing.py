@@ -122,6 +122,14 @@ class Listings(RuleBasedStateMachine):
         self.chosen = frozenset(data.draw(st.sets(st.sampled_from(healthy), min_size=1)))
         self.since = self.now
 
+    @precondition(lambda self: self._idle())
+    @rule(data=st.data())
+    def choose_by_the_newest_list_and_call(self, data: Any) -> None:
+        self._read_lists()
+        if any(self.known.values()):
+            self.choose(data)
+            self.call()
+
     @precondition(lambda self: self._idle() and self.unclaimed)
     @rule()
     def choose_again_what_an_init_container_had(self) -> None:
@@ -152,11 +160,47 @@ class Listings(RuleBasedStateMachine):
     def start_container(self) -> None:
         self.unclaimed = frozenset()
 
+    def _read_lists(self) -> None:
+        while self.lists:
+            self.read_list()
+
+    @rule()
+    def everybody_hurries(self) -> None:
+        self._read_lists()
+        self.begin_to_ask_what_is_healthy()
+        self.hear_what_is_healthy()
+        self.settle()
+        self._read_lists()
+
+    @precondition(lambda self: not (self.chosen or self.answered))
+    @rule()
+    def everybody_has_time(self) -> None:
+        self.everybody_hurries()
+        self.now += STAYS_S
+        self.everybody_hurries()
+
     @rule(seconds=st.sampled_from([0.1, 1.0, STAYS_S - 0.1, STAYS_S, 1000.0]))
     def wait(self, seconds: float) -> None:
         late = self.now + seconds >= self.since + STAYS_S
         if not (late and (self.chosen or self.answered)):
             self.now += seconds
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_device_that_is_withdrawn_during_its_call_is_there_when_it_is_read(*, long: bool) -> None:
+    walk = Listings()
+    walk.offer({"a"})
+    walk.everybody_hurries()
+    walk.chosen = frozenset("a")
+    walk.call()
+    walk.offer(set())
+    if long:
+        walk.everybody_has_time()
+    walk.answer(recorded=False)
+    walk.everybody_hurries()
+    walk.read_devices()
+    walk.everybody_has_time()
+    assert walk.list == ()
 
 
 def test_no_device_that_the_kubelet_reads_is_missing() -> None:
