@@ -100,9 +100,13 @@ class Kubelet(PodResources):
         self.used: dict[str, str] = {}
         """Pod by device id."""
 
-    async def allocatable(self) -> frozenset[str]:
+    @property
+    def healthy(self) -> tuple[str, ...]:
+        return tuple(device.id for device in self.listed if device.healthy)
+
+    async def allocatable(self) -> dict[str, frozenset[str]]:
         await self._kube.turn()
-        return frozenset(device.id for device in self.listed)
+        return {RESOURCE: frozenset(self.healthy)}
 
 
 class Units:
@@ -206,6 +210,7 @@ class Node:
 
     async def time_passes(self) -> None:
         await asyncio.sleep(3)
+        self.plugin.settle(frozenset(self.kubelet.healthy), asyncio.get_running_loop().time())
 
     # A server
 
@@ -262,19 +267,21 @@ class Node:
     # The kubelet, and pods by name
 
     async def pod_is_bound(self) -> None:
-        if self.kubelet.listed:
+        if self.kubelet.healthy:
             pod = await self.made({RESOURCE: "1"})
             await self.kube.bind(pod["metadata"]["name"], "ns", uid=pod["metadata"]["uid"], node="n1", annotations={})
 
     async def kubelet_learns(self) -> None:
-        self.kubelet.listed = self.plugin.resource.devices
+        stream = self.plugin.watch()
+        self.kubelet.listed = await anext(stream)
+        await stream.aclose()
 
     async def kubelet_chooses(self) -> None:
         """Let the kubelet choose for the first pod that has nothing yet, by the list that it knows."""
         waiting = [
             pod for pod in await self.pods(RESOURCE) if pod["metadata"]["name"] not in self.kubelet.used.values()
         ]
-        free = tuple(device.id for device in self.kubelet.listed if device.id not in self.kubelet.used)
+        free = tuple(each for each in self.kubelet.healthy if each not in self.kubelet.used)
         if waiting and free:
             self.chosen = waiting[0]["metadata"], await self.plugin.prefer(PreferenceRequest(available=free, size=1))
 
@@ -287,6 +294,7 @@ class Node:
         except (Conflict, InvalidInput):  # UnexpectedAdmissionError
             await self.kube.delete(PODS, metadata["name"], namespace="ns")
             return
+        assert set(ids) <= {device.id for device in self.kubelet.listed}, "the kubelet panics"
         self.kubelet.used |= dict.fromkeys(ids, str(metadata["name"]))
         entry = Checkpointed(uid=metadata["uid"], container="main", resource=RESOURCE, device_ids=ids)
         self.checkpoint.entries = (*self.checkpoint.entries, entry)

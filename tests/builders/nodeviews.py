@@ -40,6 +40,9 @@ class SaidPods:
     async def held(self) -> tuple[Held, ...]:
         return ()
 
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        return {}
+
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         return frozenset(uids) & self.processes
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness.plugins import RESOURCE, ScriptedPlugin, connect
+from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from kube.pods import pod, remove, run, until_allocatable
 from tessera.clients.kubelet import PluginServer, PodResources, sockets
 from tessera.clients.kubelet.wire import podresources_v1_pb2 as wire
+from tessera.core.cluster.advertise import PluginDevice
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import PreferenceRequest
 from tessera.errors import Conflict
@@ -110,6 +111,23 @@ class Bed:
         containers = answer.pod_resources.containers
         return tuple(each for one in containers for devices in one.devices for each in devices.device_ids)
 
+    async def list_others_during_allocate(self, *listed: PluginDevice) -> None:
+        """Let the kubelet know of this list, of which a alone is healthy, when `Allocate` of b is answered."""
+        self.plugin.preferred = "b"
+        self.plugin.inside.clear()
+        self.plugin.goes_on.clear()
+        await self.apply("first")
+        await self.plugin.inside.wait()
+        self.plugin.push(*listed)
+        record = PodResources(self.node.pod_resources)
+        for _ in range(100):
+            if (await record.allocatable())[RESOURCE] == {"a"}:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            pytest.fail("the kubelet does not take the list")
+        self.plugin.goes_on.set()
+
     async def allocate_while_another_ends(self, record: str) -> None:
         """Let `first` be in Allocate with device b while `ending`, which has a, ends; then ask for the record."""
         self.plugin.preferred = "a"
@@ -183,6 +201,27 @@ async def test_a_pod_deleted_by_force_leaves_its_device_while_its_container_runs
         pytest.fail("the kubelet waits for the end of the old container")
     assert UNKNOWN in await bed.get("old")
     await bed.until_phase("new", "Running")
+
+
+async def test_a_device_that_is_unhealthy_when_its_allocate_is_answered_is_the_pod_s(bed: Bed) -> None:
+    await bed.list_others_during_allocate(*devices("a", "b", sick=("b",)))
+    await bed.until_phase("first", "Running")
+    assert bed.checkpoint() == ["b"]
+
+
+async def test_a_device_that_is_missing_when_its_allocate_is_answered_ends_the_kubelet(bed: Bed) -> None:
+    log = bed.cluster.processes.log(f"{bed.node.name}-kubelet")
+    before = log.read_text(errors="replace").count("\npanic: ")
+    await bed.list_others_during_allocate(*devices("a"))
+    for _ in range(100):
+        if bed.node.process("kubelet") is None:
+            break
+        await asyncio.sleep(0.1)
+    said = log.read_text(errors="replace")
+    assert said.count("\npanic: ") == before + 1
+    assert "nil pointer dereference" in said
+    assert "allocateContainerResources" in said
+    await asyncio.to_thread(bed.node.restart_kubelet)
 
 
 def holders(device: str, cgroup: str) -> set[str]:

@@ -9,6 +9,7 @@ more; when it does not know them any more and no pod has them, they are taken ou
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 
@@ -118,7 +119,8 @@ class DeviceOffers:
         """
         if not plan.withdrawing:
             return frozenset()
-        known = devices_of_ids(await self._kubelet.allocatable(), seen.inventory)
+        allocatable = (await self._kubelet.allocatable()).values()
+        known = devices_of_ids(itertools.chain.from_iterable(allocatable), seen.inventory)
         desired, held = by_name(self._last), self._gate.by_name
         return plan_offer(desired, self._gpunode.offered(), held, frozenset(), known).release
 

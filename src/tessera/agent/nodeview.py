@@ -3,7 +3,7 @@
 import asyncio
 import datetime as dt
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
@@ -170,6 +170,15 @@ class NodeView:
                 )
                 found.append(held)
         return tuple(sorted(found, key=lambda each: each.key))
+
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of the devices that the kubelet has as healthy, by resource.
+
+        Raises:
+            Unavailable: it does not answer.
+
+        """
+        return await self._resources.allocatable()
 
     # Processes
 

@@ -353,6 +353,13 @@ async def test_replicas_are_spread(node: Node) -> None:
     assert len(got["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is withdrawn stay in the kubelet's lists for a moment only."""
+    monkeypatch.setattr("tessera.core.deviceplugin.listing.STAYS_S", 0.5)
+
+
+@pytest.mark.usefixtures("soon")
 async def test_health_and_devices_that_come_and_go(node: Node) -> None:
     pairs = (facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE)
     await node.offer(*pairs)
@@ -360,15 +367,19 @@ async def test_health_and_devices_that_come_and_go(node: Node) -> None:
     assert (node.kubelet.capacity(GPU), node.kubelet.allocatable(GPU)) == (2, 1)
     await node.offer(*pairs)
     await node.offer(pairs[0])
-    assert node.kubelet.capacity(GPU) == 1
+    assert (node.kubelet.capacity(GPU), node.kubelet.allocatable(GPU)) == (2, 1), "the kubelet may have chosen it"
+    await node.kubelet.until_capacity(GPU, 1)
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_resource_that_disappears_leaves_no_devices_and_may_come_back(node: Node) -> None:
     layout = sevenths()
     await node.offer((facts(0, layout=layout), mig(layout)))
     await node.offer((facts(0), WHOLE))
     await node.kubelet.until_allocatable(SLICE, 0)
-    assert (node.kubelet.capacity(SLICE), node.kubelet.allocatable(GPU)) == (0, 1)
+    assert (node.kubelet.capacity(SLICE), node.kubelet.allocatable(GPU)) == (7, 1)
+    await node.kubelet.until_capacity(SLICE, 0)
+    await node.offer((facts(0), WHOLE))  # not before the other has ended
     assert [path.name for path in node.kubelet.plugins.glob("tessera-*")] == ["tessera-nvidia.com_gpu.sock"]
     await node.offer((facts(0, layout=layout), mig(layout)))
     await node.kubelet.until_allocatable(GPU, 0)
@@ -980,6 +991,7 @@ async def test_shares_of_init_containers_are_those_of_their_pod(node: Node) -> N
     assert node.spec(await node.run("q", NEED, 7))
 
 
+@pytest.mark.usefixtures("soon")
 async def test_a_container_starts_again_though_its_device_is_offered_no_more(node: Node) -> None:
     """As after a policy that has fewer replicas, other names, or another mode."""
     await node.offer((facts(0, "T4"), WHOLE), (facts(1, "T4"), WHOLE))
@@ -988,7 +1000,22 @@ async def test_a_container_starts_again_though_its_device_is_offered_no_more(nod
     await node.offer((facts([facts(0).uuid, facts(1).uuid].index(other), "T4"), WHOLE))
     assert await node.kubelet.create("default", "p", "main") == first
     await node.offer((facts(2), MEMORY))
-    assert (node.kubelet.capacity(GPU), await node.kubelet.create("default", "p", "main")) == (0, first)
+    await node.kubelet.until_capacity(GPU, 0)
+    assert await node.kubelet.create("default", "p", "main") == first
+
+
+async def test_a_kubelet_outlives_a_resource_that_is_withdrawn_while_it_waits_for_an_answer(node: Node) -> None:
+    """It reads the devices that it chose when it has the answer; one that is not listed then ends it."""
+    await node.offer((facts(0), MEMORY))
+    node.looked.clear()
+    node.silent = True  # so that the pod's assignment is waited for
+    asking = asyncio.create_task(node.kubelet.admit("default", "p", Container(name="main", limits=((NEED, 2),))))
+    await node.looked.wait()
+    await node.offer((facts(0), WHOLE))
+    await node.kubelet.until_allocatable(NEED, 0)
+    node.assign("p", 2, share(0, 2048))
+    await asking
+    assert len(await node.record.list()) == 1
 
 
 async def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_gives_it(node: Node) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from builders.gpunodes import facts, offered
 from builders.nodeviews import SaidPods
 from tessera.agent.deviceplugin import Gate, OfferedResource
 from tessera.core.cluster.advertise import OfferOptions, PluginDevice, Resource
+from tessera.core.deviceplugin import listing
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest
 from tessera.core.gpu.deviceids import DeviceId
@@ -110,6 +112,66 @@ async def test_a_device_that_leaves_is_given_to_whom_the_kubelet_chose_it_for_al
     assert not each.offers(frozenset({DeviceId(facts(1).uuid)}))
     with pytest.raises(InvalidInput, match="one of the 2 ids"):
         await each.allocate((IDS[3],))
+
+
+async def listed_by(each: OfferedResource) -> list[tuple[str, bool]]:
+    """Return what a stream that opens now is given: ids, and whether they are healthy."""
+    stream = each.watch()
+    devices = await anext(stream)
+    await stream.aclose()
+    return [(device.id, device.healthy) for device in devices]
+
+
+async def test_a_device_is_unhealthy_before_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "STAYS_S", 0.0)
+    each = plugin(two(SLICED))
+    each.update(offered((facts(0, "T4"), SLICED))[GPU])
+    both = [(name, name in IDS[:2]) for name in IDS]
+    now_s = asyncio.get_running_loop().time
+    assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both, True, True)
+    each.settle(None, now_s())
+    each.settle(frozenset(IDS), now_s())
+    assert await listed_by(each) == both, "the kubelet has it as healthy"
+    each.settle(frozenset(IDS[:2]), now_s())
+    assert (await listed_by(each), each.unsettled, each.awaits_kubelet) == (both[:2], False, False)
+
+
+async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the call until the pod is known: the kubelet reads in between what it has chosen."""
+    monkeypatch.setattr(listing, "STAYS_S", 0.0)
+    view, goes_on, inside = SaidPods(), asyncio.Event(), asyncio.Event()
+
+    class Slow(Shares):
+        async def allocate(self, resource: str, ids: tuple[str, ...]) -> Grant:
+            inside.set()
+            await goes_on.wait()
+            return await super().allocate(resource, ids)
+
+    def settle(each: OfferedResource) -> bool:
+        each.settle(frozenset(), asyncio.get_running_loop().time())
+        return each.unsettled
+
+    units = plugin(two(MEMORY, UNITS), Slow())
+    last = units.resource.devices[-1].id
+    asking = asyncio.create_task(units.allocate((last,)))
+    await inside.wait()
+    units.update(msgspec.structs.replace(units.resource, devices=()))
+    assert settle(units)
+    assert await listed_by(units) == [(last, False)], "the others are nobody's"
+    goes_on.set()
+    await asking
+    assert not units.resource.devices
+    assert not settle(units)
+
+    each = plugin(two(SLICED), view=view)
+    await each.allocate((IDS[3],))
+    each.update(offered((facts(0, "T4"), SLICED))[GPU], leaving=frozenset({DeviceId(facts(1).uuid)}))
+    assert settle(each), "the kubelet has not recorded whose it is"
+    view.record("p", GPU, IDS[3])
+    await each.pre_start((IDS[3],))
+    assert not settle(each)
+    with pytest.raises(InvalidInput, match="one of the 2 ids"):
+        await each.allocate((IDS[2],))
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:

@@ -1,5 +1,6 @@
 """A plugin and a kubelet in one process, over real sockets."""
 
+import functools
 import random
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from harness.plugins import RESOURCE, ScriptedPlugin, connect, devices
 from tessera.clients.kubelet import Container, MemoryKubelet, PluginOptions, PodResources, register, serve
+from tessera.core.cluster.advertise import PluginDevice
+from tessera.core.deviceplugin.grant import Grant
 from tessera.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +77,37 @@ async def test_a_refused_pod_holds_nothing(kubelet: MemoryKubelet) -> None:
     with pytest.raises(Conflict, match="another GPU"):
         await kubelet.create("default", "p", "main")
     await server.stop()
+
+
+class Forgetful(ScriptedPlugin):
+    """Lists other devices by the time that it answers `Allocate`."""
+
+    after: tuple[PluginDevice, ...] = ()
+
+    async def allocate(self, ids: tuple[str, ...]) -> Grant:
+        self.push(*self.after)
+        await self.taken(len(self.after))
+        return await super().allocate(ids)
+
+    async def taken(self, count: int) -> None:
+        raise AssertionError(count)
+
+
+async def test_a_device_that_is_not_listed_when_its_allocate_is_answered_ends_the_kubelet(socket_folder: Path) -> None:
+    kubelet, plugin = MemoryKubelet(socket_folder), Forgetful("a", "b", "c")
+    plugin.taken = functools.partial(kubelet.until_capacity, RESOURCE)  # type: ignore[method-assign]
+    await kubelet.start()
+    server = await connect(plugin, kubelet.plugins)
+    await kubelet.until_allocatable(RESOURCE, 3)
+    plugin.after = devices("a", "c", sick=("a",))
+    await kubelet.admit("default", "sound", ONE)
+    plugin.after = devices("a")
+    with pytest.raises(Unavailable, match="expected every device listed until it is recorded"):
+        await kubelet.admit("default", "p", ONE)
+    await server.stop()
+    with pytest.raises(Unavailable, match="panic: nil pointer dereference: c of nvidia"):
+        await kubelet.__aexit__(None)
+    assert len(kubelet.panics) == 1
 
 
 async def test_what_nobody_registered_is_refused(kubelet: MemoryKubelet) -> None:

@@ -54,6 +54,9 @@ class PodsInView(Protocol):
     async def held(self) -> tuple[Held, ...]:
         """Return what containers hold by the kubelet's record."""
 
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """Return the ids of the devices that the kubelet has as healthy, by resource."""
+
     def running(self, uids: Iterable[str]) -> frozenset[str]:
         """Return those of these pods of which processes run."""
 
@@ -115,6 +118,14 @@ class Gate:
         A kubelet that offers one of them has forgotten it, or never used it.
         """
         return frozenset(name for each in self._entries if each.resource == resource for name in each.ids)
+
+    def unclaimed(self, resource: str) -> frozenset[str]:
+        """Return the ids of a resource that `Allocate` was answered with, and for which no pod is known yet.
+
+        They were for a pod that was refused if that is so for a minute.
+        """
+        pending = (each for each in self._entries if each.resource == resource and not each.uid)
+        return frozenset(name for each in pending for name in each.ids)
 
     @property
     def by_name(self) -> frozenset[DeviceId]:

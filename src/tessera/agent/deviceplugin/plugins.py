@@ -112,7 +112,7 @@ class Plugins:
         self._folder = CdiFolder(paths.cdi)
         self.gate = Gate(view, self._capacity, log, file=paths.allocations)
         self.shares = ShareAllocator(self.gate, self, assigned, self._folder, log, memory=paths.memory)
-        self._servers = PluginServers(paths.plugins, self._plugin, log)
+        self._servers = PluginServers(paths.plugins, self._plugin, view.allocatable, log)
 
     @property
     def problems(self) -> tuple[str, ...]:

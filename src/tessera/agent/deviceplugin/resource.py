@@ -1,7 +1,8 @@
 """One resource as the kubelet sees it: its list of devices, and what its calls are answered."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Container, Iterator
 from typing import Protocol
 
 from tessera.agent.deviceplugin.gate import Gate
@@ -9,6 +10,14 @@ from tessera.clients.kubelet import PluginOptions
 from tessera.core.cluster.advertise import PluginDevice, Resource
 from tessera.core.deviceplugin.allocations import uses_of_devices
 from tessera.core.deviceplugin.grant import Grant
+from tessera.core.deviceplugin.listing import (
+    Withdrawn,
+    asked_for,
+    known_unhealthy,
+    listed,
+    staying,
+    withdrawn,
+)
 from tessera.core.deviceplugin.prefer import AllocationPolicy, PreferenceRequest, prefer
 from tessera.core.gpu.deviceids import DeviceId
 from tessera.errors import Conflict, InvalidInput, shown
@@ -30,7 +39,11 @@ class Shares(Protocol):
 
 
 class OfferedResource:
-    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back."""
+    """A `DevicePlugin` for one resource; its devices change by `update`, and `end` takes it back.
+
+    What is not offered any more stays listed, as unhealthy, until the kubelet cannot have chosen it
+    (`core.deviceplugin.listing`): it is to be `settle`d from time to time, and ends when nothing is `unsettled`.
+    """
 
     def __init__(
         self,
@@ -53,6 +66,11 @@ class OfferedResource:
         self._policy: AllocationPolicy = policy
         self._leaving: dict[str, PluginDevice] = {}
         """Devices that were taken back, and that the kubelet may have chosen just before."""
+        self._listed: tuple[PluginDevice, ...] = ()
+        """What streams of the kubelet are given: what is offered, and what was and must not be missing yet."""
+        self._withdrawn: tuple[Withdrawn, ...] = ()
+        self._calls: list[frozenset[str]] = []
+        """Ids of calls of the kubelet that are not answered yet."""
         self._set(resource, frozenset())
 
     def _set(self, resource: Resource, leaving: frozenset[DeviceId]) -> None:
@@ -61,6 +79,16 @@ class OfferedResource:
         self._devices = {device.id: device for device in resource.devices}
         gone = known.keys() - self._devices.keys()
         self._leaving = {name: known[name] for name in gone if known[name].device in leaving}
+        self._withdrawn = withdrawn(self._listed, self._withdrawn, resource.devices, _now_s())
+        self._list()
+
+    def _list(self) -> None:
+        """Let streams get what is to be listed now, where that has changed."""
+        devices = listed(self.resource.devices, self._withdrawn, self._listed)
+        if devices != self._listed:
+            self._listed = devices
+            self._version += 1
+            self._wake()
 
     @property
     def options(self) -> PluginOptions:
@@ -84,12 +112,44 @@ class OfferedResource:
         Those taken back that are `leaving` are allocated still to whom the kubelet chose them for before it knew.
         """
         self._policy = policy
-        changed = resource != self.resource
         self._set(resource, leaving)
-        if not changed:
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is listed that is not offered any more."""
+        return bool(self._withdrawn)
+
+    @property
+    def awaits_kubelet(self) -> bool:
+        """Whether it matters now which devices the kubelet knows as healthy: it was sent the present list."""
+        return self._is_sent() and any(each.known_s is None for each in self._withdrawn)
+
+    def settle(self, allocatable: Container[str] | None, asked_s: float) -> None:
+        """List no more what the kubelet cannot have chosen.
+
+        Args:
+            allocatable: ids that the kubelet has as healthy; None where that is not known.
+            asked_s: when it was asked, on the loop's clock.
+
+        """
+        if not self._withdrawn:
             return
-        self._version += 1
-        self._wake()
+        if allocatable is not None:
+            self._withdrawn = known_unhealthy(self._withdrawn, allocatable, asked_s, _now_s())
+        busy = self._gate.unclaimed(self.resource.name).union(*self._calls)
+        self._withdrawn = staying(self._withdrawn, busy, _now_s())
+        self._list()
+
+    @contextlib.contextmanager
+    def _call(self, ids: tuple[str, ...]) -> Iterator[None]:
+        """Let nothing that a call of the kubelet names be missing before it has been answered for a while."""
+        call = frozenset(ids)
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._calls.remove(call)
+            self._withdrawn = asked_for(self._withdrawn, call, _now_s())
 
     def offers(self, keys: frozenset[DeviceId]) -> bool:
         """Return whether one of these devices is offered by name, or was and is leaving."""
@@ -100,7 +160,7 @@ class OfferedResource:
         """Take all devices back: streams get an empty list, and end."""
         self._ended = True
         nothing = Resource(name=self.resource.name, devices=(), by_assignment=self.resource.by_assignment)
-        self._set(nothing, frozenset())
+        self.resource, self._devices, self._leaving, self._withdrawn, self._listed = nothing, {}, {}, (), ()
         self._version += 1
         self._wake()
 
@@ -112,11 +172,14 @@ class OfferedResource:
         """Return when every open stream was given the present list; whether that was within the deadline."""
         try:
             async with asyncio.timeout(deadline_s):
-                while any(each != self._version for each in self._streams.values()):
+                while not self._is_sent():
                     await self._changed.wait()
         except TimeoutError:
             return False
         return True
+
+    def _is_sent(self) -> bool:
+        return all(each == self._version for each in self._streams.values())
 
     async def watch(self) -> AsyncGenerator[tuple[PluginDevice, ...], None]:
         """Give all devices now and after each change, to one stream of the kubelet."""
@@ -125,7 +188,7 @@ class OfferedResource:
             while True:
                 version, ended = self._version, self._ended
                 self._streams.setdefault(stream, -1)
-                yield self.resource.devices
+                yield self._listed
                 self._streams[stream] = version
                 self._wake()
                 if ended:
@@ -142,11 +205,12 @@ class OfferedResource:
         None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
         what it likes, and `allocate` refuses.
         """
-        must = frozenset(wanted.must_include)
-        free = tuple(each for each in wanted.available if each in must or self._is_free(each))
-        size = min(wanted.size, len(must.union(free)))
-        sound = PreferenceRequest(available=free, must_include=wanted.must_include, size=size)
-        return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
+        with self._call(wanted.available):
+            must = frozenset(wanted.must_include)
+            free = tuple(each for each in wanted.available if each in must or self._is_free(each))
+            size = min(wanted.size, len(must.union(free)))
+            sound = PreferenceRequest(available=free, must_include=wanted.must_include, size=size)
+            return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
 
     def _is_free(self, name: str) -> bool:
         device = self._devices.get(name)
@@ -162,6 +226,10 @@ class OfferedResource:
             Conflict: a device is unhealthy, or no assignment says what is meant.
 
         """
+        with self._call(ids):
+            return await self._allocate(ids)
+
+    async def _allocate(self, ids: tuple[str, ...]) -> Grant:
         devices = self._known(ids)
         if self.resource.single_request and len(ids) > 1:
             raise InvalidInput(
@@ -202,9 +270,15 @@ class OfferedResource:
             raise InvalidInput(subject, found="no device ids", expected="at least one")
         if len(set(ids)) < len(ids):
             raise InvalidInput(subject, found="an id twice", expected="each id once")
-        known = {**self._leaving, **self._devices}
+        there = {each.device.id for each in self._withdrawn}
+        left = {name: device for name, device in self._leaving.items() if name in there}
+        known = {**left, **self._devices}
         unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
             wanted = f"one of the {len(self._devices)} ids that are offered"
             raise InvalidInput(subject, found=shown(unknown), expected=wanted)
         return tuple(known[each] for each in ids)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
 """The kubelet's device plugins of this node: each listening and registered, again whenever the kubelet restarts."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,8 @@ class _Server:
 
     def __init__(self, plugin: OfferedResource) -> None:
         self.plugin = plugin
+        self.wanted = True
+        """Whether the resource is advertised; otherwise it goes as soon as the kubelet cannot have chosen any of it."""
         self.server: PluginServer | None = None
         self.registered: tuple[int, int] | None = None
         """The kubelet it registered with, by its socket."""
@@ -43,14 +45,22 @@ class PluginServers:
     Args:
         folder: the kubelet's folder of plugins, with its `kubelet.sock`.
         make: returns the plugin of a resource.
+        allocatable: returns the ids that the kubelet has as healthy, by resource.
         log: where registrations and failures are logged.
 
     """
 
-    def __init__(self, folder: Path, make: Callable[[Resource], OfferedResource], log: Logger) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Resource], OfferedResource],
+        allocatable: Callable[[], Awaitable[Mapping[str, frozenset[str]]]],
+        log: Logger,
+    ) -> None:
         self._folder = folder
         self._kubelet = folder / "kubelet.sock"
         self._make = make
+        self._allocatable = allocatable
         self._log = log
         self._servers: dict[str, _Server] = {}
         self._turn = asyncio.Lock()
@@ -80,10 +90,12 @@ class PluginServers:
         async with self._turn:
             wanted = {resource.name: resource for resource in resources}
             for name, each in self._servers.items():
-                if name not in wanted and each.plugin.offers(leaving):
-                    wanted[name] = msgspec.structs.replace(each.plugin.resource, devices=())
-            for name in [name for name in self._servers if name not in wanted]:
-                await self._withdraw(self._servers.pop(name))
+                each.wanted = name in wanted or each.plugin.offers(leaving)
+                if name not in wanted:
+                    # First what goes: the same devices may come under other names.
+                    nothing = msgspec.structs.replace(each.plugin.resource, devices=())
+                    each.plugin.update(nothing, policy=policy, leaving=leaving)
+                    await each.plugin.sent(_EMPTY_S)
             for name, resource in wanted.items():
                 if name in self._servers:
                     self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)
@@ -95,9 +107,26 @@ class PluginServers:
             return all(task.result() for task in sent)
 
     async def tend(self) -> None:
-        """Listen and register wherever that is not so: at first, after a kubelet's restart, after a failure."""
+        """Listen and register wherever that is not so: at first, after a kubelet's restart, after a failure.
+
+        What is withdrawn leaves the lists of the kubelet, and the kubelet, when that harms nobody.
+        """
+        asked_s, known = asyncio.get_running_loop().time(), await self._known()
         async with self._turn:
+            for name, each in self._servers.items():
+                each.plugin.settle(known.get(name), asked_s)
             await self._tend()
+
+    async def _known(self) -> Mapping[str, frozenset[str]]:
+        """Return what the kubelet has as healthy of the resources that await it; nothing where it does not answer."""
+        awaited = [name for name, each in self._servers.items() if each.plugin.awaits_kubelet]
+        if not awaited:
+            return {}
+        try:
+            found = await self._allocatable()
+        except TesseraError:
+            return {}  # what is withdrawn stays unhealthy until it answers
+        return {name: found.get(name, frozenset()) for name in awaited}
 
     async def close(self) -> None:
         """Stop all servers; the kubelet keeps the resources for five minutes, without healthy devices."""
@@ -108,6 +137,8 @@ class PluginServers:
             self._servers.clear()
 
     async def _tend(self) -> None:
+        for name in [name for name, each in self._servers.items() if not each.wanted and not each.plugin.unsettled]:
+            await self._withdraw(self._servers.pop(name))
         for name, each in self._servers.items():
             try:
                 await self._listen(name, each)

@@ -37,6 +37,8 @@ class Endpoint:
 
     def __init__(self, socket: Path, notify: Callable[[], Awaitable[None]]) -> None:
         self.devices: tuple[Listed, ...] = ()
+        self.known: frozenset[str] = frozenset()
+        """Ids in the last list of the resource, whoever sent it."""
         self.options = PluginOptions(preferred=False)
         self.connected = False
         self.successor: Self | None = None
@@ -132,6 +134,7 @@ class Endpoint:
         try:
             async for answer in call(wire.Empty()):
                 self.devices = tuple(Listed(device) for device in answer.devices)
+                self.known = frozenset(each.id for each in self.devices)
                 await self._notify()
         except grpc.aio.AioRpcError:
             pass  # the plugin went away, which the end of the stream says as well

@@ -8,7 +8,7 @@ import asyncio
 import random
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -79,6 +79,9 @@ class MemoryKubelet:
         self.forgotten: set[str] = set()
         """Device ids that it believes to be free whoever holds them, as a kubelet does after a race of its own
         (docs/kubelet-races.md)."""
+        self.panics: list[str] = []
+        """Why a real kubelet would have died: a device that it had chosen was missing from the list when `Allocate` was
+        answered (docs/kubelet-races.md). Who leaves it open to the end is told."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
         self._endpoints: dict[str, Endpoint] = {}
         self._holdings: list[_Holding] = []
@@ -90,9 +93,16 @@ class MemoryKubelet:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Stop."""
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        """Stop.
+
+        Raises:
+            Unavailable: a real kubelet would have died.
+
+        """
         await self.stop()
+        if self.panics and kind is None:
+            raise _dead(self.panics[0])
 
     async def start(self) -> None:
         """Remove the sockets of plugins, then listen; what containers hold is known from before."""
@@ -163,11 +173,25 @@ class MemoryKubelet:
             Unavailable: they are not within the deadline.
 
         """
+        await self._until(resource, self.allocatable, count, "healthy devices", deadline_s)
+
+    async def until_capacity(self, resource: str, count: int, *, deadline_s: float = 30.0) -> None:
+        """Return when a resource has so many devices, healthy or not.
+
+        Raises:
+            Unavailable: it has not within the deadline.
+
+        """
+        await self._until(resource, self.capacity, count, "devices", deadline_s)
+
+    async def _until(
+        self, resource: str, number: Callable[[str], int], count: int, what: str, deadline_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(deadline_s), self._changed:
-                await self._changed.wait_for(lambda: self.allocatable(resource) == count)
+                await self._changed.wait_for(lambda: number(resource) == count)
         except TimeoutError as error:
-            found = f"{self.allocatable(resource)} healthy devices after {deadline_s:g} s"
+            found = f"{number(resource)} {what} after {deadline_s:g} s"
             raise Unavailable(f"resource {resource}", found=found, expected=str(count)) from error
 
     async def admit(self, namespace: str, pod: str, *containers: Container, uid: str = "") -> None:
@@ -175,6 +199,7 @@ class MemoryKubelet:
 
         Raises:
             Conflict: the pod is refused (`UnexpectedAdmissionError`), with the reason; it holds nothing then.
+            Unavailable: a real kubelet would have died.
 
         """
         try:
@@ -190,13 +215,23 @@ class MemoryKubelet:
     async def allocate(
         self, namespace: str, pod: str, container: Container, ids: tuple[str, ...], *, uid: str = ""
     ) -> Grant:
-        """Return what the plugin gives a container of one resource with just these devices, and note who holds them."""
+        """Return what the plugin gives a container of one resource with just these devices, and note who holds them.
+
+        Raises:
+            Conflict: the plugin refuses.
+            Unavailable: a real kubelet would have died.
+
+        """
         (resource, _), *_ = container.limits
         try:
             grant = await self._endpoints[resource].allocate(ids)
         except Conflict:
             self.forgotten.clear()  # an error makes it count anew what is held
             raise
+        missing = sorted(frozenset(ids) - self._endpoints[resource].known)
+        if missing:
+            self.panics.append(f"nil pointer dereference: {missing[0]} of {resource} is not listed any more")
+            raise _dead(self.panics[-1])
         self.record(namespace, pod, container, ids, grant, uid=uid)
         return grant
 
@@ -287,6 +322,7 @@ class MemoryKubelet:
         before = self._endpoints.get(resource)
         self._endpoints[resource] = endpoint
         if before is not None:
+            endpoint.known = before.known
             # When the stream of a plugin ends, the kubelet disconnects whoever is registered for the resource by then.
             before.successor = endpoint
         self.registrations.append(resource)
@@ -355,6 +391,10 @@ class MemoryKubelet:
         for each in self._holdings:
             pods.setdefault((each.namespace, each.pod), []).append(each)
         yield from pods.items()
+
+
+def _dead(reason: str) -> Unavailable:
+    return Unavailable("kubelet", found=f"panic: {reason}", expected="every device listed until it is recorded")
 
 
 def _fill(record: pods_wire.PodResources, holdings: Iterable[_Holding]) -> None:

@@ -93,8 +93,8 @@ class PodResources:
             raise
         return _held((answer.pod_resources,))
 
-    async def allocatable(self) -> frozenset[str]:
-        """Return the ids of all healthy devices that the kubelet knows, allocated or not.
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        """Return the ids of all healthy devices that the kubelet knows, allocated or not, by resource.
 
         What a plugin took back and is not among them will not be chosen any more.
 
@@ -105,7 +105,10 @@ class PodResources:
         answer = await self._ask(
             "GetAllocatableResources", wire.AllocatableResourcesRequest(), wire.AllocatableResourcesResponse
         )
-        return frozenset(name for each in answer.devices for name in each.device_ids)
+        found: dict[str, frozenset[str]] = {}
+        for each in answer.devices:
+            found[each.resource_name] = found.get(each.resource_name, frozenset()).union(each.device_ids)
+        return found
 
     async def _ask(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
         wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"

@@ -1,0 +1,97 @@
+"""Which devices stay in the kubelet's list, as unhealthy ones, when they are offered no more.
+
+The kubelet chooses ids, calls `Allocate`, and then reads the devices of these ids: one that its list has lost meanwhile
+ends the kubelet (docs/kubelet-races.md). An unhealthy device is never chosen, and is there to be read. So a device
+leaves the list in two steps, of which the second comes when nobody can have chosen it.
+"""
+
+from collections.abc import Container, Iterable
+
+import msgspec
+
+from tessera.core.cluster.advertise import MOST_DEVICES, PluginDevice
+
+__all__ = ["STAYS_S", "Withdrawn", "asked_for", "known_unhealthy", "listed", "staying", "withdrawn"]
+
+STAYS_S = 10.0
+"""How long a device stays listed from when the kubelet is seen to have it as unhealthy.
+
+Between its choice and `Allocate`, and between the answer and the read, the kubelet waits for a lock and does nothing
+else: microseconds, and what a busy machine takes to run it.
+"""
+
+
+class Withdrawn(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that the kubelet was told of, and that is offered no more."""
+
+    device: PluginDevice
+    """As an unhealthy one."""
+    since_s: float
+    """When it was withdrawn, or when the last call that it was in was answered."""
+    known_s: float | None = None
+    """When the kubelet was seen to have it as unhealthy, asked after `since_s`; None before."""
+
+
+def withdrawn(
+    former: Iterable[PluginDevice], before: Iterable[Withdrawn], offered: Iterable[PluginDevice], now_s: float
+) -> tuple[Withdrawn, ...]:
+    """Return what is to stay listed beside what is offered now.
+
+    Args:
+        former: what was listed until now.
+        before: what was withdrawn before.
+        offered: what is offered now.
+        now_s: the time.
+
+    """
+    ids, known = {each.id for each in offered}, {each.device.id: each for each in before}
+    return tuple(
+        known.get(each.id) or Withdrawn(device=msgspec.structs.replace(each, healthy=False), since_s=now_s)
+        for each in former
+        if each.id not in ids
+    )
+
+
+def asked_for(parts: Iterable[Withdrawn], ids: Container[str], now_s: float) -> tuple[Withdrawn, ...]:
+    """Return the same after a call of the kubelet with some of the ids: for those the time begins anew."""
+    return tuple(Withdrawn(device=each.device, since_s=now_s) if each.device.id in ids else each for each in parts)
+
+
+def known_unhealthy(
+    parts: Iterable[Withdrawn], allocatable: Container[str], asked_s: float, now_s: float
+) -> tuple[Withdrawn, ...]:
+    """Return the same after the kubelet said at `now_s` which devices are healthy, asked at `asked_s`."""
+    return tuple(
+        msgspec.structs.replace(each, known_s=now_s)
+        if each.known_s is None and each.since_s <= asked_s and each.device.id not in allocatable
+        else each
+        for each in parts
+    )
+
+
+def staying(parts: Iterable[Withdrawn], busy: Container[str], now_s: float) -> tuple[Withdrawn, ...]:
+    """Return those that must stay listed.
+
+    Args:
+        parts: what was withdrawn.
+        busy: ids of calls that are not answered yet, or for which the kubelet has recorded no pod yet.
+        now_s: the time.
+
+    """
+    return tuple(
+        each for each in parts if each.known_s is None or now_s < each.known_s + STAYS_S or each.device.id in busy
+    )
+
+
+def listed(
+    offered: Iterable[PluginDevice], parts: Iterable[Withdrawn], former: Iterable[PluginDevice]
+) -> tuple[PluginDevice, ...]:
+    """Return the list for the kubelet: what is offered, then what stays.
+
+    Where that is more than a kubelet takes, what is new waits until what was withdrawn has gone.
+    """
+    stays, here = [each.device for each in parts], {each.id for each in former}
+    every = tuple(offered)
+    room = MOST_DEVICES - len(stays) - sum(each.id in here for each in every)
+    new = frozenset([each.id for each in every if each.id not in here][: max(room, 0)])
+    return (*(each for each in every if each.id in here or each.id in new), *stays)
