@@ -431,6 +431,16 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
     written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
     assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
     assert written["containerEdits"] == {"env": ["A=b"]}
+
+
+async def test_a_configuration_that_is_broken_at_the_start_changes_no_way_to_hand_over(machine: Machine) -> None:
+    """Nothing new is offered, and containers that start again get what they got, the way they got it."""
+    strategy = {"metadata": {"annotations": {DEVICE_LIST: "cdi-cri"}}}
+    await machine.kube.patch(NODES, "n1", strategy)
+    (machine.folder / "sharing" / "default").write_text("version: [")
+    with capture_logs() as logs:
+        async with machine.agent():
+            await until_logged(logs, "device_list_strategy", strategies=["cdi-cri"])
     assert {each["log_level"] for each in logs if each.get("strategies") == ["cdi-cri"]} == {"info"}
 
 

@@ -308,7 +308,8 @@ class Agent:
         self._seen = None if said is None else (declared, said, declared.gpus)
         if said is None:
             self._impaired = declared.impaired
-            return await self._plugins.offer(NodeOffer(resources=()), inventory, PluginOptions())
+            # What runs still gets its devices the way it got them.
+            return await self._plugins.offer(NodeOffer(resources=()), inventory, self._plugin_options(PluginOptions()))
         # 2. Enforce: MPS daemons, memory limits; what cannot be enforced is not offered.
         self._plugins.count_in(said.unit_mib)
         gpus = await self._enforcer.apply(withheld(declared.gpus, self._kept), inventory, said, self._pods)
