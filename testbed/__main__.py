@@ -41,7 +41,7 @@ def building(console: Console) -> Iterator[Report]:
             tasks[name] = progress.add_task(name, total=None)
             if not console.is_terminal:
                 console.print(
-                    f"building {name} ... (all of it takes about seven minutes on two cores, once)", soft_wrap=True
+                    f"building {name} ... (once; Kubernetes takes about seven minutes on two cores)", soft_wrap=True
                 )
         progress.update(tasks[name], completed=done, total=total or None)
 

@@ -48,7 +48,11 @@ REFUSALS: dict[str, tuple[bytes | None, type[TesseraError], str]] = {
     "invalid": (status(422, "spec.x: " + "long " * 40 + "end"), InvalidInput, "long end"),
     "bad request": (status(400), InvalidInput, "HTTP 400"),
     "not allowed": (status(403, "may not"), Unavailable, "may not.*a role that grants it"),
-    "not known": (status(401, "Unauthorized"), Unavailable, "Unauthorized"),
+    "not known": (
+        status(401, "Unauthorized"),
+        Unavailable,
+        "Unauthorized.*a token or certificate that has not expired",
+    ),
     "not there": (status(404, "not found"), Conflict, "not found"),
     "changed": (status(409, "the object has been modified"), Conflict, "modified"),
     "too old": (status(410, "too old"), Expired, "too old"),

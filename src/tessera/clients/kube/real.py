@@ -315,7 +315,13 @@ async def _translated(subject: str, deadline_s: float) -> AsyncIterator[None]:
 
 _TOO_OLD, _ABSENT, _CHANGED, _BROKEN = 410, 404, 409, 500
 _UNAUTHORIZED = 401
-_RIGHTS = frozenset({_UNAUTHORIZED, 403})
+_WITHHELD = {
+    _UNAUTHORIZED: (
+        "a credential that the API server knows",
+        "a token or certificate that has not expired, of an account and a pod that still exist",
+    ),
+    403: ("the right to do so", "a role that grants it"),
+}
 _UNDECLARED = "field not declared in schema"
 """How the API server refuses to apply a field that the kind does not have; it calls that an internal error (500)."""
 _FOR_GOOD = frozenset({400, 405, 406, 413, 415, 422})
@@ -350,8 +356,9 @@ def _refused(code: int, found: str, asked: _Asked) -> TesseraError:
         return _Absent(subject, found=found, expected="an object that exists")
     if code == _CHANGED:
         return Conflict(subject, found=found, expected="an object nobody else changed")
-    if code in _RIGHTS:
-        return Unavailable(subject, found=found, expected="the right to do so", hint="a role that grants it")
+    if code in _WITHHELD:
+        expected, hint = _WITHHELD[code]
+        return Unavailable(subject, found=found, expected=expected, hint=hint)
     if _UNDECLARED in found:
         accepted = f"the CustomResourceDefinition of this version, {asked.kind.plural}.{asked.kind.group}"
         return InvalidInput(subject, found=found, expected="fields that the installed kind has", hint=accepted)
