@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,73 @@ async def test_the_servers_keys_are_followed_and_outlive_their_object(tmp_path: 
     await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
     await told(lambda: not public(SERVER).items() <= keys.keys.public.items())
     running.cancel()
+
+
+async def after_a_look(path: Path, kube: MemoryKube) -> AssignmentKeys:
+    """Return the keys of an agent that has started, and has looked once."""
+    keys = keys_at(path, kube)
+    running = asyncio.ensure_future(keys.run())
+    await keys.synced()
+    running.cancel()
+    keys.open(())
+    return keys
+
+
+async def test_an_agent_that_starts_again_knows_the_servers_keys_though_nobody_publishes_them(tmp_path: Path) -> None:
+    kube, path = MemoryKube(), tmp_path / "key"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    assert public(SERVER).items() <= (await after_a_look(path, kube)).keys.public.items()
+    await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    assert public(SERVER).items() <= (await after_a_look(path, kube)).keys.public.items()
+    await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
+    assert public(SERVER, STRANGER).items() <= (await after_a_look(path, kube)).keys.public.items()
+    assert (tmp_path / "server-keys.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_key_that_was_revoked_while_no_agent_ran_does_not_count(tmp_path: Path) -> None:
+    kube, path = MemoryKube(), tmp_path / "key"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="two")
+    await after_a_look(path, kube)
+    await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
+    for _ in range(2):
+        found = (await after_a_look(path, kube)).keys.public
+        assert key_id(SERVER.public) not in found
+        assert key_id(STRANGER.public) in found
+
+
+async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_made_anew(tmp_path: Path) -> None:
+    """Its versions begin anew: the first look began after all that was remembered."""
+    old, path = MemoryKube(), tmp_path / "key"
+    for _ in range(9):
+        await old.apply(CONFIG_MAPS, config_map(STRANGER), manager="one")
+        await old.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    await old.apply(CONFIG_MAPS, config_map(STRANGER), manager="one")
+    await after_a_look(path, old)
+    new = MemoryKube()
+    await new.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}'])
+async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "server-keys.json").write_bytes(content)
+    kube = MemoryKube()
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    with capture_logs() as logs:
+        keys = await after_a_look(tmp_path / "key", kube)
+    assert "server_keys_forgotten" in [each["event"] for each in logs]
+    assert public(SERVER).items() <= keys.keys.public.items()
+
+
+async def test_keys_that_cannot_be_kept_count_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / f".server-keys.json.{os.getpid()}").mkdir()
+    kube = MemoryKube()
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    with capture_logs() as logs:
+        keys = await after_a_look(tmp_path / "key", kube)
+    assert "server_keys_not_kept" in [each["event"] for each in logs]
+    assert public(SERVER).items() <= keys.keys.public.items()
 
 
 async def test_after_etcd_was_restored_the_keys_that_are_read_count_and_can_be_revoked(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 The key is made at the first start and kept in the state folder; the public key is in the status of the node's
 GPUNode, with the former ones, so that a state folder that was lost voids nothing that runs. A key that is stolen from
 a node forges for that node alone.
+
+The servers' public keys that were seen are kept there too: where somebody deletes what publishes them while no server
+and no agent runs, pods that they signed still count.
 """
 
 import base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from tessera.agent.nodefiles import read_file, write_through
+import msgspec
+
+from tessera.agent.nodefiles import UNREADABLE, read_file, write_through
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Keys, keys_text, public_keys, published_keys
 from tessera.clients.kube import CONFIG_MAPS, Change, Kube, Object, Selection, Store, version_of
 from tessera.core.cluster.keyring import KeyRing
@@ -20,6 +25,9 @@ from tessera.signing import SEED_BYTES, Signer, verify
 
 __all__ = ["AssignmentKeys", "Trust"]
 
+_SERVERS: Final = "server-keys.json"
+"""Beside the private key: the servers' public keys that were seen."""
+_RING: Final = msgspec.json.Decoder(KeyRing)
 _KEPT = 8
 """Keys that are published, the present one among them."""
 
@@ -68,9 +76,10 @@ class AssignmentKeys:
         )
         self._signer: Signer | None = None
         self._own: tuple[str, ...] = ()
-        self._ring = KeyRing()
+        self._ring = self._remembered()
         """The servers' keys."""
-        self._keys = Keys(public={}, verify=verify)
+        self._looked = False
+        self._keys = Keys(public=self._ring.public, verify=verify)
 
     async def run(self) -> None:
         """Follow the servers' keys until cancelled."""
@@ -123,11 +132,16 @@ class AssignmentKeys:
 
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:
-            self._take(change.object, self._ring.version if change.rewound else None)
+            # The first look begins after all that was remembered.
+            now = change.rewound or not self._looked
+            self._looked = True
+            self._take(change.object, self._ring.version if now else None)
 
     def _take(self, found: Object, begun: int | None) -> None:
         uid, version = found["metadata"].get("uid", ""), int(version_of(found) or 0)
-        self._ring = self._ring.saw(uid, version, published_keys(found), begun=begun)
+        before, self._ring = self._ring, self._ring.saw(uid, version, published_keys(found), begun=begun)
+        if self._ring != before:
+            self._remember()
         new = Keys(public={**self._ring.public, **public_keys(self._own)}, verify=verify)
         self._keys = self._keys if new.like(self._keys) else new
 
@@ -150,6 +164,24 @@ class AssignmentKeys:
                 f"node {self._node}", found="no key to sign with yet", expected="one that was read or made"
             )
         return self._signer.sealed(annotations, uid=pod["metadata"].get("uid", ""), node=self._node)
+
+    def _remembered(self) -> KeyRing:
+        """Return the servers' keys as they were kept; an empty ring where none were, or they cannot be read."""
+        path = self._path.with_name(_SERVERS)
+        try:
+            return _RING.decode(read_file(path))
+        except FileNotFoundError:
+            return KeyRing()
+        except UNREADABLE as error:
+            self._log.warning("server_keys_forgotten", file=str(path), reason=type(error).__name__)
+            return KeyRing()
+
+    def _remember(self) -> None:
+        path = self._path.with_name(_SERVERS)
+        try:
+            write_through(path, msgspec.json.encode(self._ring), mode=0o600)
+        except OSError as error:  # they count until the agent ends
+            self._log.warning("server_keys_not_kept", file=str(path), reason=error.strerror or "an error")
 
     def _read(self) -> bytes | None:
         """Return the private key; None where there is none that can be used."""
