@@ -234,6 +234,26 @@ def test_a_pod_with_an_assignment_is_otherwise_its_owners(bound: Cluster) -> Non
     assert bound.get("pod", "a")["metadata"]["annotations"] == {ASSIGNMENT: "granted", "note": "mine"}
 
 
+@pytest.mark.parametrize("value", ["MiB", None], ids=["set or changed", "removed"])
+def test_what_a_pod_requests_is_fixed_once_it_has_a_node(guarded: Cluster, value: str | None) -> None:
+    """Its assignment is judged by these annotations: an owner that changed them would make its share look free."""
+    unit = "tessera.dev/gpu-memory-unit"
+    patch = ("patch", "pod", "a", "--type=merge", "-p", json.dumps({"metadata": {"annotations": {unit: value}}}))
+    pod = asking(MEMORY)
+    pod["metadata"]["annotations"] = {unit: "GiB"}
+    create(guarded, pod, dry=False)
+    try:
+        guarded.kubectl(*patch, *TENANT)
+        guarded.kubectl("annotate", "pod", "a", f"{unit}=GiB", "--overwrite", *TENANT)
+        bind(guarded, f"--as={ACCOUNT}server")
+        with pytest.raises(Unavailable, match=f"a pod that has a node may not change what it requests .* {unit}"):
+            guarded.kubectl(*patch, *TENANT)
+        assert guarded.get("pod", "a")["metadata"]["annotations"] == {unit: "GiB", ASSIGNMENT: "granted"}
+        guarded.kubectl(*patch, f"--as={ACCOUNT}agent")
+    finally:
+        guarded.kubectl("delete", "pod", "a", "--force", "--grace-period=0")
+
+
 def test_others_may_be_named(bound: Cluster) -> None:
     """A program of the administrator's that restores pods, say."""
     policy = objects("admission/assignments.yaml")[0]

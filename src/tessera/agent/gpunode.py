@@ -96,7 +96,7 @@ class GpuNodeLink:
                 async with asyncio.timeout(_REMIND_S):
                     await self._known.wait()
                     return
-            fix = "allow the agent to list and watch gpunodes (deploy/rbac), and let it reach the API server"
+            fix = "upgrade the chart, so that the agent may list and watch gpunodes, and let it reach the API server"
             self._log.warning("gpunode_awaited", reason=self._complaint or "no answer", fix=fix)
 
     def _told(self, change: Change) -> None:

@@ -36,7 +36,7 @@ class SelfSigned:
     Args:
         kube: the Kubernetes API.
         tls: the files that are written.
-        log: where renewals are told.
+        log: records renewals.
         now: the time of day.
 
     """

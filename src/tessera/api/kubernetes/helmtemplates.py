@@ -28,7 +28,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart's files, and what its templates are told besides the values."""
+    """A chart's files, and what its templates get besides the values."""
 
     files: Mapping[str, str]
     """Text by path: `templates/agent.yaml`, `files/scheduler.yaml`."""

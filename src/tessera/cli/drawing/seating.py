@@ -1,4 +1,4 @@
-"""Who sits where: a plan and its snapshot joined into the records that the drawing and the tables are made from."""
+"""Which pods use which devices: a plan and its snapshot joined, for the drawing and the tables."""
 
 from collections import defaultdict
 

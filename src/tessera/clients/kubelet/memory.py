@@ -81,7 +81,7 @@ class MemoryKubelet:
         (docs/kubelet-races.md)."""
         self.panics: list[str] = []
         """Why a real kubelet would have died: a device that it had chosen was missing from the list when `Allocate` was
-        answered (docs/kubelet-races.md). Who leaves it open to the end is told."""
+        answered (docs/kubelet-races.md). Leaving the context raises it again."""
         self._rng = rng or random.Random(0)  # noqa: S311  # a choice anyone may know
         self._endpoints: dict[str, Endpoint] = {}
         self._holdings: list[_Holding] = []
