@@ -93,7 +93,7 @@ async def test_an_agent_that_may_not_ask_goes_on_asking_and_says_so_until_it_is_
     assert link.assignment_keys == ("v1.a",)
     reminders = [each for each in lines if each["event"] == "gpunode_awaited"]
     assert len(reminders) > 1
-    assert "deploy/rbac" in reminders[-1]["fix"]
+    assert "upgrade the chart" in reminders[-1]["fix"]
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
