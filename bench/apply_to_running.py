@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from kube import pods
 from kube.observing import Api, NoAnswerError, seen
-from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.cluster import Cluster, Desired, default_folder
 from testbed.processes import until
 from testbed.programs import programs
 
@@ -108,7 +108,7 @@ class Bench:
     def _uncut(self) -> None:
         """Have every instance destroyed: nothing is kept for pods by name, and a pod takes an amount of each GPU."""
         self._keep_idle(1)
-        until("nothing kept", lambda: not self._of_node("wanted"), timeout_s=120)
+        until("nothing kept", lambda: not self._of_node("desired"), timeout_s=120)
         amounts = Case("", {NEED: 30, "tessera.dev/gpu-count": 2}, "none")
         self._run(self._pod(amounts, f"amounts-{self._number}"))
         self.clean()
@@ -165,7 +165,7 @@ def brought_up(misrouted: int, policy: dict[str, Any] | None, *, admission: bool
     cluster = Cluster(default_folder("bench-run"), programs(lambda *_: None))
     cluster.down()
     try:
-        cluster.up(Wanted(nodes=1, gpus=("2xA100-40GB",), agents=True, scheduler=True, admission=admission))
+        cluster.up(Desired(nodes=1, gpus=("2xA100-40GB",), agents=True, scheduler=True, admission=admission))
         if policy is not None:
             patch = json.dumps([{"op": "replace", "path": "/spec", "value": policy}])
             cluster.kubectl("patch", "gpupolicy", "testbed", "--type=json", f"--patch={patch}")

@@ -195,10 +195,10 @@ def misses(name: str, found: dict[MigPolicy, NDArray[np.float64]]) -> Iterator[s
     """Yield what is below its floor."""
     unused, floor, accepted, _ = found[MigPolicy.TESSERA].mean(axis=0)
     if unused - floor > 0.5:
-        yield f"{name}: fill leaves {unused - floor:.2f} points more than its floor, wanted at most 0.5"
+        yield f"{name}: fill leaves {unused - floor:.2f} points more than its floor, desired at most 0.5"
     least = found[MigPolicy.FRAGMENTATION_MIN][:, 2].mean()
     if accepted < least:
-        yield f"{name}: churn accepts {accepted:.2f} %, wanted at least fragmentation-min's {least:.2f}"
+        yield f"{name}: churn accepts {accepted:.2f} %, desired at least fragmentation-min's {least:.2f}"
 
 
 def random_mixes(count: int) -> Iterator[tuple[int, ...]]:

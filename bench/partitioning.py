@@ -78,8 +78,8 @@ def seen(pods: tuple[Pod, ...]) -> PartitioningState:
 def after(observed: PartitioningState) -> tuple[Memory, PartitioningState]:
     """Return the memory and the cluster after a decision was written."""
     memory, decision = advance(Memory(), observed, 0.0, LIMITS)
-    wanted = dict(decision.wanted)
-    states = tuple(msgspec.structs.replace(each, wanted=wanted.get(each.name, ())) for each in observed.states)
+    desired = dict(decision.desired)
+    states = tuple(msgspec.structs.replace(each, desired=desired.get(each.name, ())) for each in observed.states)
     return memory, msgspec.structs.replace(observed, states=states)
 
 
@@ -113,7 +113,7 @@ def main() -> int:
         if case == "full":
             for name, (now_s, floor) in LOOKS.items():
                 calls[name] = (partial(advance, memory, later, now_s, LIMITS), floor)
-                if advance(memory, later, now_s, LIMITS)[1].wanted:
+                if advance(memory, later, now_s, LIMITS)[1].desired:
                     broken.append(f"{name}: another look decides something else")
         for name, (call, floor) in calls.items():
             taken_s = median_s(call, rounds)

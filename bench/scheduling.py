@@ -28,7 +28,7 @@ from typing import NamedTuple
 from kube.fakenodes import FakeNode, connected, delete_pods, make_nodes
 from tessera.clients.kube import PODS, Kube, Object, Store
 from testbed import controlplane, parts
-from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.cluster import Cluster, Desired, default_folder
 from testbed.namespaces import Namespaces, environment
 from testbed.programs import programs
 
@@ -80,8 +80,8 @@ def spent_ms(cluster: Cluster) -> dict[str, float]:
 def writes(cluster: Cluster) -> int:
     """Return how many writes of GPUNodes the API server has answered."""
     lines = cluster.kubectl("get", "--raw", "/metrics").splitlines()
-    wanted = re.compile(r"apiserver_request_total\{(?=.*resource=\"gpunodes\")(?=.*verb=\"PATCH\").*\} (\S+)")
-    return round(sum(float(found[1]) for found in map(wanted.match, lines) if found))
+    desired = re.compile(r"apiserver_request_total\{(?=.*resource=\"gpunodes\")(?=.*verb=\"PATCH\").*\} (\S+)")
+    return round(sum(float(found[1]) for found in map(desired.match, lines) if found))
 
 
 async def one_round(cluster: Cluster, kube: Kube, scheduler: str, count: int) -> Round:
@@ -164,7 +164,7 @@ def main() -> int:
     cluster = Cluster(default_folder("bench"), programs(lambda *_: None))
     cluster.down()
     try:
-        cluster.up(Wanted(nodes=0, scheduler=True))
+        cluster.up(Desired(nodes=0, scheduler=True))
         limit(cluster, given.requests_per_s, all_nodes=given.all_nodes)
         best = asyncio.run(measure(cluster, given.nodes, given.pods, given.rounds))
         memory = {each.name: each.memory_mib for each in cluster.components()}

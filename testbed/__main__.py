@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tessera.cli import EXIT_CODES
 from tessera.errors import InvalidInput, TesseraError, Unavailable
-from testbed.cluster import Cluster, Component, Source, Wanted, default_folder
+from testbed.cluster import Cluster, Component, Desired, Source, default_folder
 from testbed.programs import Report, programs
 from testbed.requirements import check_machine
 
@@ -110,7 +110,7 @@ def up(name: str, /, *, source: Source | None, **given: Any) -> None:
     testbed = _testbed(name)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        wanted = Wanted(
+        desired = Desired(
             given["nodes"],
             given["gpus"],
             agents=given["agent"] and bool(given["gpus"]),
@@ -118,7 +118,7 @@ def up(name: str, /, *, source: Source | None, **given: Any) -> None:
             admission=given["admission"],
             source=source or ("image" if given["nodes"] else "source"),
         )
-        testbed.up(wanted, _told(console, status.update))
+        testbed.up(desired, _told(console, status.update))
     click.echo(f"export KUBECONFIG={testbed.kubeconfig}")
 
 

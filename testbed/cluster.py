@@ -29,7 +29,7 @@ from testbed.node import Node, Shape
 from testbed.pki import Pki
 from testbed.processes import Processes, until
 
-__all__ = ["Cluster", "Component", "Source", "Wanted", "default_folder"]
+__all__ = ["Cluster", "Component", "Desired", "Source", "default_folder"]
 
 _READY_S = 120
 _STOP_S = 60
@@ -42,7 +42,7 @@ _HIDDEN = ("/run", "/var/lib", "/var/log", "/proc", "/sys")
 Source = Literal["source", "image"]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Desired(msgspec.Struct, frozen=True):
     """What a testbed should be."""
 
     nodes: int = 1
@@ -77,7 +77,7 @@ class Component(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
-    wanted: Wanted
+    desired: Desired
     port: int
 
 
@@ -117,28 +117,28 @@ class Cluster:
         return self.processes.get("namespaces") is not None
 
     @property
-    def wanted(self) -> Wanted:
+    def desired(self) -> Desired:
         """What it was last brought up as."""
         record = self._record()
-        return record.wanted if record else Wanted(nodes=0)
+        return record.desired if record else Desired(nodes=0)
 
     @property
     def settings(self) -> Settings:
         """How its control plane is started."""
-        return self._settings(self.wanted)
+        return self._settings(self.desired)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Its nodes that have a kubelet."""
         settings = self.settings
-        shapes = (Shape(number, self.wanted.gpus) for number in range(1, self.wanted.nodes + 1))
+        shapes = (Shape(number, self.desired.gpus) for number in range(1, self.desired.nodes + 1))
         return tuple(Node(shape, settings, self.processes, self.cgroup) for shape in shapes)
 
-    def up(self, wanted: Wanted, report: Callable[[str], None] = lambda _: None) -> None:
+    def up(self, desired: Desired, report: Callable[[str], None] = lambda _: None) -> None:
         """Start what does not run, and return when pods can be created and all nodes are ready.
 
         Args:
-            wanted: what it should be.
+            desired: what it should be.
             report: told each step as it begins.
 
         Raises:
@@ -146,19 +146,19 @@ class Cluster:
             Unavailable: something did not start; tells the end of its log.
 
         """
-        self._check(wanted)
+        self._check(desired)
         with self._locked():
             record = self._record()
-            if self.running and record and record.wanted != wanted:
+            if self.running and record and record.desired != desired:
                 raise Conflict(
                     f"testbed {self.folder.name}",
-                    found=f"running with {record.wanted}",
-                    expected=str(wanted),
+                    found=f"running with {record.desired}",
+                    expected=str(desired),
                     hint="scripts/testbed down, then up",
                 )
             if not self.running:
                 self._clean()
-            self._start(wanted, report)
+            self._start(desired, report)
 
     def down(self) -> None:
         """Stop everything and remove what is left; nothing happens when there is nothing.
@@ -197,12 +197,12 @@ class Cluster:
         record = self._record()
         if record is None:
             return ()
-        own = parts.names() if record.wanted.scheduler and record.wanted.source == "source" else ()
+        own = parts.names() if record.desired.scheduler and record.desired.source == "source" else ()
         names = ["namespaces", *controlplane.COMPONENTS, "relay", *own]
-        for number in range(1, record.wanted.nodes + 1):
+        for number in range(1, record.desired.nodes + 1):
             names += [f"node{number}", *(f"node{number}-{part}" for part in node.COMPONENTS)]
         names += [name for name in self.processes.names() if name not in names]
-        pods = self._pods() if record.wanted.source == "image" else ()
+        pods = self._pods() if record.desired.source == "image" else ()
         return (*(self._component(name) for name in names), *pods)
 
     def _pods(self) -> tuple[Component, ...]:
@@ -211,12 +211,12 @@ class Cluster:
         items = json.loads(said.stdout)["items"] if said.returncode == 0 else ()
         return tuple(Component(f"pod {each['metadata']['name']}", 0, _ready(each), 0) for each in items)
 
-    def _check(self, wanted: Wanted) -> None:
-        if not 0 <= wanted.nodes <= MOST_NODES:
-            raise InvalidInput("nodes", found=str(wanted.nodes), expected=f"0 to {MOST_NODES}")
-        if wanted.gpus:
-            gpus_of(wanted.gpus)
-        if wanted.source == "image" and not wanted.nodes:
+    def _check(self, desired: Desired) -> None:
+        if not 0 <= desired.nodes <= MOST_NODES:
+            raise InvalidInput("nodes", found=str(desired.nodes), expected=f"0 to {MOST_NODES}")
+        if desired.gpus:
+            gpus_of(desired.gpus)
+        if desired.source == "image" and not desired.nodes:
             raise InvalidInput("--from", found="image, and no node", expected="a node to run it", hint="--from source")
         if len(str(self.folder)) > _LONGEST_FOLDER:
             what = f"at most {_LONGEST_FOLDER} characters, because sockets lie in it"
@@ -242,11 +242,11 @@ class Cluster:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def _settings(self, wanted: Wanted) -> Settings:
-        return Settings(self.folder, self.bin, self.pki, real_nodes=wanted.nodes > 0)
+    def _settings(self, desired: Desired) -> Settings:
+        return Settings(self.folder, self.bin, self.pki, real_nodes=desired.nodes > 0)
 
-    def _start(self, wanted: Wanted, report: Callable[[str], None]) -> None:
-        settings = self._settings(wanted)
+    def _start(self, desired: Desired, report: Callable[[str], None]) -> None:
+        settings = self._settings(desired)
         report("keys and namespaces")
         self.folder.mkdir(mode=0o700, exist_ok=True)
         waiter = build_waiter(self.folder / "bin" / "pause")
@@ -255,7 +255,7 @@ class Cluster:
         outer = make(self.processes, waiter)
         for command in prepare_bridge() if fresh else ():
             outer.run(*command)
-        self._start_control_plane(settings, outer, wanted, report)
+        self._start_control_plane(settings, outer, desired, report)
         for one in self.nodes:
             report(one.name)
             one.start(outer, waiter)
@@ -266,23 +266,23 @@ class Cluster:
             timeout_s=_READY_S,
             found=lambda: self.processes.last_words("controller-manager"),
         )
-        ready = self._start_pods if wanted.source == "image" else self._start_parts
-        ready(wanted, report)
+        ready = self._start_pods if desired.source == "image" else self._start_parts
+        ready(desired, report)
 
-    def _start_parts(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+    def _start_parts(self, desired: Desired, report: Callable[[str], None]) -> None:
         """Start server, second scheduler, controller and agents as processes of this checkout."""
         report("Tessera's kinds and rights")
         self.install()
-        self._policies(wanted, report)
-        for name in parts.names() if wanted.scheduler else ():
+        self._policies(desired, report)
+        for name in parts.names() if desired.scheduler else ():
             report(name)
             self.start_part(name)
         self._await_nodes()
-        for one in self.nodes if wanted.agents else ():
+        for one in self.nodes if desired.agents else ():
             report(f"agent of {one.name}")
             one.start_agent(self.agent_kubeconfig(one.name))
 
-    def _start_pods(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+    def _start_pods(self, desired: Desired, report: Callable[[str], None]) -> None:
         """Start them as pods of the image, by the objects of the chart."""
         archives = installed.images(self.folder / "images", self.bin, report)
         self._await_nodes()
@@ -290,15 +290,15 @@ class Cluster:
             report(f"image on {one.name}")
             for archive in archives:
                 one.import_image(archive)
-        values = installed.values(scheduler=wanted.scheduler, admission=wanted.admission)
-        installed.install(self, self.nodes if wanted.agents else (), values, report)
-        self._policies(wanted, report)
+        values = installed.values(scheduler=desired.scheduler, admission=desired.admission)
+        installed.install(self, self.nodes if desired.agents else (), values, report)
+        self._policies(desired, report)
 
-    def _policies(self, wanted: Wanted, report: Callable[[str], None]) -> None:
+    def _policies(self, desired: Desired, report: Callable[[str], None]) -> None:
         """Make the GPUPolicy where there is none, and put the admission policies into force."""
-        if wanted.scheduler and not self.get("gpupolicies")["items"]:
+        if desired.scheduler and not self.get("gpupolicies")["items"]:
             self.apply(parts.policy())
-        if wanted.scheduler and wanted.admission:
+        if desired.scheduler and desired.admission:
             report("admission policies")
             admission.install(self)
 
@@ -352,7 +352,7 @@ class Cluster:
         self.kubectl("wait", "--for=condition=Established", *names, f"--timeout={_READY_S}s")
 
     def _start_control_plane(
-        self, settings: Settings, outer: Namespaces, wanted: Wanted, report: Callable[[str], None]
+        self, settings: Settings, outer: Namespaces, desired: Desired, report: Callable[[str], None]
     ) -> None:
         report("control plane")
         inside = outer.enter()
@@ -360,7 +360,7 @@ class Cluster:
         self.processes.start("apiserver", controlplane.api_server(settings), inside=inside, environment=environment())
         port = self._start_relay(inside)
         self.pki.kubeconfig("admin", "admin", f"https://127.0.0.1:{port}")
-        (self.folder / "testbed.json").write_bytes(msgspec.json.encode(_Record(wanted, port)))
+        (self.folder / "testbed.json").write_bytes(msgspec.json.encode(_Record(desired, port)))
         (self.folder / "bin" / "kubectl").unlink(missing_ok=True)
         (self.folder / "bin" / "kubectl").symlink_to(self.bin / "kubectl")
         until(

@@ -67,9 +67,9 @@ class Process(msgspec.Struct, frozen=True):
 
 def sharing_mounts(process: Process) -> tuple[Process, ...]:
     """Return every process that sees the same mounts as this one, itself too."""
-    wanted = _mounts(process.pid)
+    desired = _mounts(process.pid)
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    found = (find_process(pid) for pid in pids if wanted and _mounts(pid) == wanted)
+    found = (find_process(pid) for pid in pids if desired and _mounts(pid) == desired)
     return tuple(one for one in found if one)
 
 

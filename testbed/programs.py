@@ -99,20 +99,20 @@ def programs(report: Report, *, cache: Path | None = None, modules: tuple[Module
     """
     folder = (cache or _cache()) / "programs"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = folder / "-".join((*(f"{module.name}_{module.version.removeprefix('v')}" for module in modules),))
-    if wanted.is_dir():
-        return wanted
+    desired = folder / "-".join((*(f"{module.name}_{module.version.removeprefix('v')}" for module in modules),))
+    if desired.is_dir():
+        return desired
     with _locked(folder / "lock"):
-        if not wanted.is_dir():
+        if not desired.is_dir():
             for stale in folder.glob(".building-*"):
                 _remove(stale)
             scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
             try:
                 _build(scratch, report, modules)
-                (scratch / "bin").rename(wanted)
+                (scratch / "bin").rename(desired)
             finally:
                 _remove(scratch)
-    return wanted
+    return desired
 
 
 def go_version(program: str) -> tuple[int, ...]:

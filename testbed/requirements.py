@@ -54,5 +54,5 @@ def check_machine() -> None:
     """
     lack = missing()
     if lack:
-        wanted = "Linux, root, and what `apt-get install` calls " + " ".join(sorted(set(PACKAGES.values())))
-        raise Unsupported("this machine", found=lack, expected=wanted)
+        desired = "Linux, root, and what `apt-get install` calls " + " ".join(sorted(set(PACKAGES.values())))
+        raise Unsupported("this machine", found=lack, expected=desired)

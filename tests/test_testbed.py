@@ -14,7 +14,7 @@ import pytest
 from tessera.errors import InvalidInput, Unavailable
 from testbed.addresses import node_address, pod_network
 from testbed.cgroups import make_cgroup, remove_cgroup
-from testbed.cluster import Cluster, Wanted
+from testbed.cluster import Cluster, Desired
 from testbed.gpus import capability_minors
 from testbed.images import BUSYBOX, Image, write_archive, write_images, write_layer
 from testbed.pki import Pki
@@ -183,7 +183,7 @@ def test_the_dockerfile_makes_the_testbeds_image() -> None:
 
 def test_an_image_needs_a_node(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="hint: --from source"):
-        Cluster(tmp_path / "x", Path("/opt/programs")).up(Wanted(nodes=0, source="image"))
+        Cluster(tmp_path / "x", Path("/opt/programs")).up(Desired(nodes=0, source="image"))
 
 
 def test_control_groups_are_made_and_removed_in_every_hierarchy(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_there_is_no_version_where_there_is_no_go(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_brought_up_is_refused_before_anything_is_made(folder: str, nodes: int, want: str) -> None:
     with pytest.raises(InvalidInput, match=want):
-        Cluster(Path(folder), Path("/opt/programs")).up(Wanted(nodes=nodes))
+        Cluster(Path(folder), Path("/opt/programs")).up(Desired(nodes=nodes))
     assert not Path(folder).exists()
 
 

@@ -42,8 +42,8 @@ async def answering(port: int | None, waiting_for: Callable[[], str]) -> AsyncIt
         family = socket.AF_INET6 if both else socket.AF_INET
         listener = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        wanted, accepted = "a free port", "another --health-port"
-        raise Unavailable(f"port {port}", found=shown(error), expected=wanted, hint=accepted) from error
+        desired, accepted = "a free port", "another --health-port"
+        raise Unavailable(f"port {port}", found=shown(error), expected=desired, hint=accepted) from error
     async with await asyncio.start_server(answer, sock=listener):
         yield listener.getsockname()[1]
 

@@ -63,7 +63,7 @@ async def test_a_bare_machine(places: Places) -> None:
     assert (seen.inventory, seen.driver_problem) == (None, "no libnvidia-ml.so.1")
     assert [each.problem for each in (*seen.kubelet, seen.runtime.socket)] == ["No such file or directory"] * 3
     assert not any(each.exists for each in (seen.shm, seen.mps_root, seen.plugin_folder, *seen.cdi_folders))
-    assert (seen.mps_program, seen.mps_wanted, seen.node) == ("", False, None)
+    assert (seen.mps_program, seen.mps_desired, seen.node) == ("", False, None)
     assert checks(seen)
 
 
@@ -75,8 +75,8 @@ async def test_the_sharing_file_says_whether_cdi_is_used(places: Places, strateg
     file.parent.mkdir(parents=True)
     file.write_text(f"version: v1\nflags: {{plugin: {{deviceListStrategy: {strategies}}}}}\n")
     given = msgspec.structs.replace(places, sources=Sources(sharing=file))
-    assert (await look(given)).cdi_wanted is want
-    assert not (await look(places)).cdi_wanted
+    assert (await look(given)).cdi_desired is want
+    assert not (await look(places)).cdi_desired
 
 
 async def test_a_node_in_order(places: Places) -> None:
@@ -226,7 +226,7 @@ async def test_a_configuration_is_looked_at_and_not_kept(places: Places, root: P
     sources = Sources(policy=policy, applied=root / "applied.json")
     given = msgspec.structs.replace(places, sources=sources)
     seen = await look(given)
-    assert seen.mps_wanted
+    assert seen.mps_desired
     assert seen.config_notes == ("node policy: this node has no GPU 9",)
     assert not (root / "applied.json").exists()
     policy.write_text("kind: Fleet\n")

@@ -13,7 +13,7 @@ from builders.cards import at
 from builders.gpunodes import facts, shared
 from harness.agentmachine import Machine
 from tessera.agent.gpunode import Asked, GpuNodeLink
-from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import desired_field, read_gpu_node
 from tessera.clients.kube import (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_NODES,
@@ -116,27 +116,27 @@ async def stored(kube: MemoryKube) -> Object:
 async def test_the_object_is_made_and_belongs_to_the_node() -> None:
     kube = MemoryKube()
     async with following(kube) as link:
-        assert link.asked() == Asked(wanted=())
+        assert link.asked() == Asked(desired=())
         await link.report(STATE, NODE, generation=0)
         found = await stored(kube)
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", "uid-of-n1")
         assert read_gpu_node(found).gpus == STATE.gpus
-        await until(link, Asked(wanted=(), generation=1))
+        await until(link, Asked(desired=(), generation=1))
         await kube.delete(GPU_NODES, "n1")
         async with asyncio.timeout(20):
             while await kube.get(GPU_NODES, "n1") is None:
                 await link.report(STATE, NODE, generation=1)
                 await asyncio.sleep(0.01)
         assert read_gpu_node(await stored(kube)).reported
-        assert link.asked().wanted == ()
+        assert link.asked().desired == ()
 
 
 async def test_the_status_is_written_when_it_differs_and_never_twice() -> None:
     kube = Counting()
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        await until(link, Asked(wanted=(), generation=1))
+        await until(link, Asked(desired=(), generation=1))
         for _ in range(3):
             await link.report(STATE, NODE, generation=1)
         assert kube.writes == 2  # as it was made, and that generation 1 was seen
@@ -157,19 +157,19 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
     kube = Counting()
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
-        await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
-        await until(link, Asked(wanted=(wanted,), generation=2))
+        desired = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
+        await kube.patch(GPU_NODES, "n1", {"spec": {"desired": desired_field([desired])}})
+        await until(link, Asked(desired=(desired,), generation=2))
         await link.report(STATE, NODE, generation=2)
         assert (await stored(kube))["status"]["observedGeneration"] == 2
         writes = kube.writes
         await kube.patch(GPU_NODES, "n1", {"spec": {"claims": [{"uid": "u", "pod": "a/b", "shares": []}]}})
-        await until(link, Asked(wanted=(wanted,), generation=3))
+        await until(link, Asked(desired=(desired,), generation=3))
         await link.report(STATE, NODE, generation=3)
         assert kube.writes == writes
         await kube.patch(GPU_NODES, "n1", {"spec": {"policy": {"name": "p", "document": DOCUMENT}}})
         policy = msgspec.json.encode(DOCUMENT).decode()
-        await until(link, Asked(wanted=(wanted,), policy_name="p", policy=policy, generation=4))
+        await until(link, Asked(desired=(desired,), policy_name="p", policy=policy, generation=4))
         await link.report(STATE, NODE, generation=3)
         assert (await stored(kube))["status"]["observedGeneration"] == 2
         await link.report(STATE, NODE, generation=4)
@@ -178,17 +178,17 @@ async def test_generations_are_reported_for_what_concerns_an_agent_alone() -> No
 
 async def test_an_object_that_is_no_good_leaves_in_force_what_it_asked_before() -> None:
     kube = MemoryKube()
-    wanted = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
+    desired = DesiredDevices(gpu=facts(0).uuid, instances=HALF)
     async with following(kube) as link:
         await link.report(STATE, NODE, generation=0)
-        await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field([wanted])}})
-        await until(link, Asked(wanted=(wanted,), generation=2))
-        await kube.patch(GPU_NODES, "n1", {"spec": {"wanted": "all of them"}})
+        await kube.patch(GPU_NODES, "n1", {"spec": {"desired": desired_field([desired])}})
+        await until(link, Asked(desired=(desired,), generation=2))
+        await kube.patch(GPU_NODES, "n1", {"spec": {"desired": "all of them"}})
         for _ in range(1000):
             if link.asked().problem:
                 break
             await asyncio.sleep(0.01)
-        assert (link.asked().wanted, link.asked().generation) == ((wanted,), 3)
+        assert (link.asked().desired, link.asked().generation) == ((desired,), 3)
         assert "GPUNode" in link.asked().problem
 
 
@@ -204,7 +204,7 @@ async def test_without_the_kind_it_says_once_what_to_install() -> None:
             (line,) = [each for each in logs if each["event"] == "gpunode_not_followed"]
             assert "it comes with the chart, see docs/install.md" in line["reason"]
             await kube.create(CUSTOM_RESOURCE_DEFINITIONS, {"metadata": {"name": "gpunodes.tessera.dev"}})
-            await until(link, Asked(wanted=()))
+            await until(link, Asked(desired=()))
             await link.report(STATE, NODE, generation=0)
             assert read_gpu_node(await stored(kube)).reported
 

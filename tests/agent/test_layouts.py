@@ -1,4 +1,4 @@
-"""Managed GPUs in a whole agent: devices that are wanted come, pods get what they were assigned."""
+"""Managed GPUs in a whole agent: devices that are desired come, pods get what they were assigned."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from builders.kubeobjects import amount
 from harness.agentmachine import Machine
-from tessera.api.tessera.gpunodes import read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import desired_field, read_gpu_node
 from tessera.clients.kube import CUSTOM_RESOURCE_DEFINITIONS, GPU_NODES, PODS, Object
 from tessera.core.cluster.gpunodestate import DesiredDevices, GpuNodeState
 from tessera.core.gpu.gpumodels import model
@@ -46,8 +46,8 @@ class Scheduled:
             {"metadata": {"name": "n1"}, "spec": {"policy": {"name": "all", "document": AUTO}}},
         )
 
-    async def want(self, *wanted: DesiredDevices) -> None:
-        await self.machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": wanted_field(wanted)}})
+    async def want(self, *desired: DesiredDevices) -> None:
+        await self.machine.kube.patch(GPU_NODES, "n1", {"spec": {"desired": desired_field(desired)}})
 
     async def object(self) -> Object:
         found = await self.machine.kube.get(GPU_NODES, "n1")
@@ -84,7 +84,7 @@ async def scheduled(machine: Machine) -> Scheduled:
     return made
 
 
-async def test_wanted_devices_are_cut_and_offered(scheduled: Scheduled) -> None:
+async def test_desired_devices_are_cut_and_offered(scheduled: Scheduled) -> None:
     kubelet, (first, second) = scheduled.machine.kubelet, scheduled.uuids
     async with scheduled.machine.agent():
         await kubelet.until_allocatable(UNITS, ALL_UNITS)
@@ -104,7 +104,7 @@ async def test_wanted_devices_are_cut_and_offered(scheduled: Scheduled) -> None:
         assert kubelet.allocatable(UNITS) == ALL_UNITS
 
 
-async def test_mig_is_switched_off_for_a_wanted_whole_gpu(scheduled: Scheduled) -> None:
+async def test_mig_is_switched_off_for_a_desired_whole_gpu(scheduled: Scheduled) -> None:
     kubelet, (first, _) = scheduled.machine.kubelet, scheduled.uuids
     async with scheduled.machine.agent():
         await scheduled.want(DesiredDevices(gpu=first, instances=SMALL))

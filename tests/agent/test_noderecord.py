@@ -14,7 +14,7 @@ from tessera.log import logger
 pytestmark = pytest.mark.anyio
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
-APPLIED = Report(reason="LayoutApplied", message="all GPUs as wanted")
+APPLIED = Report(reason="LayoutApplied", message="all GPUs as desired")
 FAILED = Report(reason="LayoutFailed", message="1g.5gb at 0 is in use", warning=True)
 READY = {"type": "Ready", "status": "True"}
 
@@ -44,12 +44,12 @@ def record(kube: MemoryKube) -> NodeRecord:
 
 
 async def test_labels_of_others_stay(kube: MemoryKube, record: NodeRecord) -> None:
-    wanted = {"nvidia.com/gpu.count": "2"}
-    assert await record.set_labels(wanted, owned=lambda key: key.startswith("nvidia.com/gpu."))
+    desired = {"nvidia.com/gpu.count": "2"}
+    assert await record.set_labels(desired, owned=lambda key: key.startswith("nvidia.com/gpu."))
     want = {"nvidia.com/gpu.count": "2", "nvidia.com/mig.config": "all-1g.5gb", "zone": "a"}
     assert labels_of(await node_of(kube)) == want
     version = (await node_of(kube))["metadata"]["resourceVersion"]
-    assert not await record.set_labels(wanted, owned=lambda key: key.startswith("nvidia.com/gpu."))
+    assert not await record.set_labels(desired, owned=lambda key: key.startswith("nvidia.com/gpu."))
     assert (await node_of(kube))["metadata"]["resourceVersion"] == version
 
 

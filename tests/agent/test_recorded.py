@@ -30,7 +30,7 @@ SLICE = "nvidia.com/mig-3g.20gb"
 HALVES = at("A100-40GB", ("3g.20gb", 0), ("3g.20gb", 4))
 CUT = facts(0, layout=HALVES)
 IDS = tuple(each.uuid for each in CUT.instances)
-SHARED = shared(CUT, Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False))
+SHARED = shared(CUT, Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition=False))
 DEVICES = shares_by_id([SHARED], Inventory(gpus=(CUT,)))
 
 

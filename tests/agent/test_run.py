@@ -14,7 +14,7 @@ from builders.kubeobjects import amount, share
 from harness.agentmachine import CONFIG, STATE, Machine
 from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
-from tessera.api.tessera.gpunodes import wanted_field
+from tessera.api.tessera.gpunodes import desired_field
 from tessera.api.tessera.nodereports import DEVICE_LIST
 from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
@@ -46,9 +46,9 @@ gpus:
 
 async def until_logged(logs: Sequence[Mapping[str, Any]], event: str, **fields: object) -> None:
     """Return as soon as an event with these fields is logged."""
-    wanted = {"event": event, **fields}.items()
+    desired = {"event": event, **fields}.items()
     for _ in range(1000):
-        if any(wanted <= each.items() for each in logs):
+        if any(desired <= each.items() for each in logs):
             return
         await asyncio.sleep(0.02)
     pytest.fail(f"after 20 s: {logs}")
@@ -505,7 +505,7 @@ async def test_who_deletes_the_gpunode_does_not_take_its_policy_away(
             for _ in range(20):
                 assert machine.kubelet.allocatable("nvidia.com/gpu") == count
                 await asyncio.sleep(0.01)
-            await machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": []}})
+            await machine.kube.patch(GPU_NODES, "n1", {"spec": {"desired": []}})
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
 
 
@@ -525,8 +525,8 @@ async def test_a_gpu_that_a_container_uses_is_not_offered_whatever_is_written_on
         (machine.folder / "proc/77/cgroup").write_text(f"0::/kubepods/pod{found['metadata']['uid']}/abc\n")
     unit = {"metadata": {"annotations": {"tessera.dev/gpu-memory-unit": "MiB"}}}
     await machine.kube.patch(PODS, "p", unit, namespace="default")
-    both = wanted_field([DesiredDevices(gpu=gpu.uuid, whole=True) for gpu in (used, free)])
-    await machine.kube.patch(GPU_NODES, "n1", {"spec": {"wanted": both}})
+    both = desired_field([DesiredDevices(gpu=gpu.uuid, whole=True) for gpu in (used, free)])
+    await machine.kube.patch(GPU_NODES, "n1", {"spec": {"desired": both}})
     async with machine.agent():
         await machine.kubelet.until_allocatable("nvidia.com/gpu", 1)
         offered = (await machine.kube.get(GPU_NODES, "n1") or {})["status"]["offered"]

@@ -177,7 +177,7 @@ def test_a_huge_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("text", "found"), [("", 0), ("a: 1\n---\nb: 2\n", 2), ("{}\n{}\n[]", 3), (b"---\n---\n", 0)])
-def test_where_one_document_is_wanted_others_are_counted(text: str | bytes, found: int) -> None:
+def test_where_one_document_is_desired_others_are_counted(text: str | bytes, found: int) -> None:
     with pytest.raises(InvalidInput, match=f"a.yaml: {found} documents; expected one document"):
         documents.one("a.yaml", text)
 

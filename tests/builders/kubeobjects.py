@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.api.tessera.gpunodes import claims_field, new_object, status_fields, wanted_field
+from tessera.api.tessera.gpunodes import claims_field, desired_field, new_object, status_fields
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
@@ -96,7 +96,7 @@ def node(name: str = "a", allocatable: dict[str, str] | None = None, **labels: s
 def gpunode(name: str, *gpus: Gpu, **more: Any) -> Object:
     """Return the GPUNode of a node; `more` are fields of its state."""
     state = GpuNodeState(name=NodeName(name), gpus=gpus, **more)
-    spec: Object = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
+    spec: Object = {"desired": desired_field(state.desired), "claims": claims_field(state.claims)}
     if state.policy:
         spec["policy"] = {"name": state.policy, "document": {}}
     return new_object(name, f"uid-{name}") | {"spec": spec, "status": status_fields(state)}

@@ -23,7 +23,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "auto, narrowed": shared(mode="auto", modes=["whole", "mig"]),
     "auto by default": {"gpus": [{"sharing": {}}]},
     "a layout by name": shared(mode="mig", layout=LAYOUT),
-    "a layout by counts, to begin with": shared(mode="mig", layout={"counts": {"1g.5gb": 7}}, recut=True),
+    "a layout by counts, to begin with": shared(mode="mig", layout={"counts": {"1g.5gb": 7}}, allow_repartition=True),
     "a layout by placements, shared": shared(mode="mig-mps", layout={"placements": ["3g.20gb@4"]}, replicas=2),
     "replicas by profile": shared(
         mode="mig-time-slicing", layout=LAYOUT, replicasByProfile={"1g.5gb": 4}, renamed=True
@@ -96,10 +96,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "take it out for the others",
         "take it out for the others",
     ),
-    "recut beside replicas": (
-        shared(mode="mig-mps", layout=LAYOUT, replicas=2, recut=True),
-        "recut goes with mode mig",
-        "recut goes with mode mig",
+    "allowRepartition beside replicas": (
+        shared(mode="mig-mps", layout=LAYOUT, replicas=2, allow_repartition=True),
+        "allowRepartition goes with mode mig",
+        "allowRepartition goes with mode mig",
     ),
     "renamed without replicas": (
         shared(mode="whole", renamed=True),
@@ -108,18 +108,18 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "an allocator of what is managed": (
         shared(mode="auto", allocator="kubelet"),
-        "take it out for auto, memory-share and recut",
-        "take it out for auto, memory-share and recut",
+        "take it out for auto, memory-share and allowRepartition",
+        "take it out for auto, memory-share and allowRepartition",
     ),
     "an allocator of amounts": (
         shared(mode="memory-share", allocator="scheduler"),
-        "take it out for auto, memory-share and recut",
-        "take it out for auto, memory-share and recut",
+        "take it out for auto, memory-share and allowRepartition",
+        "take it out for auto, memory-share and allowRepartition",
     ),
-    "an allocator of what may be recut": (
-        shared(mode="mig", layout=LAYOUT, recut=True, allocator="scheduler"),
-        "take it out for auto, memory-share and recut",
-        "take it out for auto, memory-share and recut",
+    "an allocator of what may be allowRepartition": (
+        shared(mode="mig", layout=LAYOUT, allow_repartition=True, allocator="scheduler"),
+        "take it out for auto, memory-share and allowRepartition",
+        "take it out for auto, memory-share and allowRepartition",
     ),
     "another allocator": (
         shared(mode="whole", allocator="nobody"),

@@ -62,11 +62,16 @@ BALANCED = (
 CARDS = (
     (A100, Sharing()),
     (A100, Sharing(layout=BALANCED)),
-    (A100, Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG,))),
-    (A100, Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG,), strategy="single")),
+    (A100, Sharing(layout=BALANCED, allow_repartition=False, modes=(Mode.MIG,))),
+    (A100, Sharing(layout=BALANCED, allow_repartition=False, modes=(Mode.MIG,), strategy="single")),
     (
         A100,
-        Sharing(layout=BALANCED, recut=False, modes=(Mode.MIG_TIME_SLICING,), replicas=(("1g.5gb", 2), ("3g.20gb", 2))),
+        Sharing(
+            layout=BALANCED,
+            allow_repartition=False,
+            modes=(Mode.MIG_TIME_SLICING,),
+            replicas=(("1g.5gb", 2), ("3g.20gb", 2)),
+        ),
     ),
     (A100, Sharing(layout=BALANCED, modes=(Mode.MIG, Mode.MIG_MPS), replicas=(("3g.20gb", 2),), renamed=True)),
     (A100, Sharing(modes=(Mode.MIG,))),
@@ -251,7 +256,7 @@ def legal(gpu: Gpu, shares: Sequence[Share]) -> bool:
             and sum(s.memory_mib for s in amounts) <= gpu.memory_mib
             and sum(s.compute_percent for s in amounts) <= 100
         )
-    fixed = not gpu.sharing.recut or (gpu.sharing.layout is None and bool(gpu.devices))
+    fixed = not gpu.sharing.allow_repartition or (gpu.sharing.layout is None and bool(gpu.devices))
     spots = {(s.mode, s.profile, s.start) for s in devices}
     for mode, name, start in spots:
         device = standing.get((mode, start))

@@ -417,7 +417,7 @@ def test_twenty_four_workloads_look_different() -> None:
 FREE = {
     "what the largest opening takes is named": (Sharing(), 4, "4 slices free", "fits 3g.40gb"),
     "a unit no instance can start at fits nothing": (Sharing(), 7, "1 slice free", "nothing fits"),
-    "where the layout is fixed nothing is promised": (Sharing(recut=False), 7, "1 slice free", ""),
+    "where the layout is fixed nothing is promised": (Sharing(allow_repartition=False), 7, "1 slice free", ""),
 }
 
 

@@ -102,7 +102,7 @@ def test_json_has_every_value() -> None:
     assert [each["message"] for each in got["events"]] == ["not about the other"]
 
 
-# Keyed by a sentence: arguments; wanted are words of the one error line.
+# Keyed by a sentence: arguments; desired are words of the one error line.
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "a pod of another namespace": (["pod", "other", "-n", "ns", "--cluster", "-"], ["pod ns/other", "-n team"]),
     "a pod that is not there": (["pod", "gone", "-n", "ns", "--cluster", "-"], ["pod ns/gone", "vllm-0, large"]),

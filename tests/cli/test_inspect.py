@@ -44,7 +44,7 @@ CLUSTER: list[Object] = [
         policy="batch",
         unhealthy=(UnhealthyDevice(gpu="GPU-gpu-a-3", reason="Xid 79"),),
         used=(Used(gpu="GPU-gpu-a-0", memory_mib=3072), Used(gpu="GPU-gpu-a-1", memory_mib=19456)),
-        wanted=(DesiredDevices(gpu="GPU-gpu-a-0", instances=(place(A100, "1g.5gb", 4),)),),
+        desired=(DesiredDevices(gpu="GPU-gpu-a-0", instances=(place(A100, "1g.5gb", 4),)),),
     ),
     node(LONG),
     gpunode(LONG, gpu(0, "T4", SLICED, node=LONG), gpu(1, "T4", SLICED, node=LONG)),
@@ -286,7 +286,7 @@ def test_json_has_every_value() -> None:
     assert {name: " ".join(each[0]) for name, each in records.items()} == FIELDS
 
 
-# Keyed by a sentence: arguments; wanted are the nodes shown, and the pods that wait.
+# Keyed by a sentence: arguments; desired are the nodes shown, and the pods that wait.
 CHOICES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "all": ([], ["gpu-a", LONG], ["team/w1"]),
     "by name": ([LONG], [LONG], ["team/w1"]),
@@ -311,7 +311,7 @@ def test_nodes_are_chosen(sentence: str) -> None:
         assert run("-o", output, *arguments, objects=objects).exit_code == 0
 
 
-# Keyed by a sentence: arguments, standard input; wanted are words of the one error line.
+# Keyed by a sentence: arguments, standard input; desired are words of the one error line.
 BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "a node that is not there": (["--cluster", "-", "gone"], kubectl(*CLUSTER), ["node gone", "gpu-a"]),
     "a file that is not there": (["--cluster", "missing.json"], "", ["missing.json", "No such file"]),

@@ -167,7 +167,7 @@ GPUSHARE = {
     "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "aliyun.com/gpu-mem": "15109"}},
 }
 
-# Keyed by a sentence: options, --cluster, the ask; wanted are the MiB granted (none where the pod waits) and the notes.
+# Keyed by a sentence: options, --cluster, the ask; desired are the MiB granted (none where it waits) and notes.
 UNITS: dict[str, tuple[list[str], str, int, int | None, str]] = {
     "GiB by default": ([], "", 4, 4096, ""),
     "MiB when the user says so": (["--share-unit", "MiB"], "", 4096, 4096, ""),

@@ -15,7 +15,7 @@ CLUSTERS = Path(__file__).parents[1] / "data" / "clusters"
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of a cluster's plan."""
+    """What is desired of a cluster's plan."""
 
     gpus: dict[str, int]
     """Number of GPUs by model and MiB."""

@@ -72,11 +72,11 @@ async def cut(world: World, *placements: Placement) -> GpuFacts:
     return (await read(world))[0]
 
 
-async def soon(events: AsyncIterator[GpuEvent], wanted: Callable[[GpuEvent], bool]) -> GpuEvent:
-    """Return the next event that is wanted."""
+async def soon(events: AsyncIterator[GpuEvent], desired: Callable[[GpuEvent], bool]) -> GpuEvent:
+    """Return the next event that is desired."""
     async with asyncio.timeout(20):
         async for event in events:
-            if wanted(event):
+            if desired(event):
                 return event
     pytest.fail("the stream ended")
 
@@ -166,7 +166,7 @@ class GpuSuite:
 
     # Instances
 
-    async def test_an_instance_is_made_exactly_where_it_is_wanted(self, world: World) -> None:
+    async def test_an_instance_is_made_exactly_where_it_is_desired(self, world: World) -> None:
         a100 = await cut(world)
         made = await world.driver.create_instance(a100.uuid, LARGE)
         after, _ = await read(world)

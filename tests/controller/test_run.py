@@ -81,9 +81,9 @@ async def until(kube: MemoryKube, holds: Callable[[Any], bool], kind: Any = GPU_
     return found
 
 
-def wanted(found: Object) -> list[str]:
+def desired(found: Object) -> list[str]:
     spec = found.get("spec") or {}
-    return [f"{one['profile']}@{one['start']}" for each in spec.get("wanted", ()) for one in each.get("instances", ())]
+    return [f"{one['profile']}@{one['start']}" for each in spec.get("desired", ()) for one in each.get("instances", ())]
 
 
 def condition(found: Object, kind: str) -> tuple[str, str]:
@@ -107,18 +107,18 @@ async def test_a_policy_reaches_its_nodes(kube: MemoryKube) -> None:
     assert (policy["status"]["nodes"], policy["status"]["gpus"]) == (1, 1)
 
 
-async def test_a_slice_is_wanted_for_a_pod_that_waits(kube: MemoryKube) -> None:
+async def test_a_slice_is_desired_for_a_pod_that_waits(kube: MemoryKube) -> None:
     """The wish is in the node's object, an event says why, the policy counts it; then nothing more is written."""
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube) as one:
-        await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
-        policy = await until(kube, lambda each: each.get("status", {}).get("wantedSlices") == 1, GPU_POLICIES, "all")
+        await until(kube, lambda each: desired(each) == ["1g.5gb@4"])
+        policy = await until(kube, lambda each: each.get("status", {}).get("desiredSlices") == 1, GPU_POLICIES, "all")
         version = (await kube.list(GPU_NODES)).resource_version
         for _ in range(3):
             await one.look()
         assert (await kube.list(GPU_NODES)).resource_version == version
     assert policy["status"]["decision"] == "a: GPU 0: 1g.5gb at 4, for pending pods"
-    events = [each for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesWanted"]
+    events = [each for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesDesired"]
     assert [(each["source"]["component"], each["involvedObject"]["name"]) for each in events] == [
         ("tessera-controller", "a")
     ]
@@ -131,8 +131,8 @@ async def test_pods_that_ask_no_gpu_or_end_wait_for_none(kube: MemoryKube) -> No
     await kube.create(PODS, pod("held", SLICE, cut(0, "1g.5gb", 2)))
     await kube.create(PODS, pod("new", SLICE))
     async with running(kube):
-        found = await until(kube, lambda each: wanted(each) != [])
-    assert wanted(found) == ["1g.5gb@2"]
+        found = await until(kube, lambda each: desired(each) != [])
+    assert desired(found) == ["1g.5gb@2"]
 
 
 async def test_a_policy_that_cannot_be_read_says_so_and_the_former_holds(kube: MemoryKube) -> None:
@@ -171,7 +171,7 @@ async def test_a_node_without_agent_or_that_cannot_be_read_stops_nobody(kube: Me
     await report(kube, "gone")
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube):
-        await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+        await until(kube, lambda each: desired(each) == ["1g.5gb@4"])
 
 
 async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
@@ -187,7 +187,7 @@ async def test_an_outage_is_outlived(kube: MemoryKube) -> None:
                     told = [each["event"] for each in logs]
             kube.start()
             await kube.create(PODS, pod("one", SLICE, node=None))
-            await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+            await until(kube, lambda each: desired(each) == ["1g.5gb@4"])
 
 
 @pytest.mark.parametrize("seen", [True, False])
@@ -200,8 +200,8 @@ async def test_what_a_server_claims_is_held(kube: MemoryKube, *, seen: bool) -> 
     async with running(kube):
         policy = await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
         found = await until(kube, lambda each: "policy" in each["spec"])
-    assert policy["status"]["wantedSlices"] == 0
-    assert wanted(found) == []
+    assert policy["status"]["desiredSlices"] == 0
+    assert desired(found) == []
     assert found["spec"]["claims"] == [claim]
 
 
@@ -217,14 +217,14 @@ class Crossed(MemoryKube):
 
 
 async def test_a_claim_made_meanwhile_is_seen_first() -> None:
-    """What is wanted is written on the version that was looked at; a claim in between makes it look again."""
+    """What is desired is written on the version that was looked at; a claim in between makes it look again."""
     kube = Crossed()
     await furnish(kube)
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube):
         await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
         found = await until(kube, lambda each: "policy" in each["spec"])
-    assert wanted(found) == []
+    assert desired(found) == []
 
 
 AMOUNT = {
@@ -261,7 +261,7 @@ def test_a_lone_pod_is_decided_about_at_once() -> None:
             await asyncio.sleep(60)
             began_s = loop.time()
             await kube.create(PODS, pod("one", SLICE, node=None))
-            await until(kube, lambda each: wanted(each) == ["1g.5gb@4"])
+            await until(kube, lambda each: desired(each) == ["1g.5gb@4"])
             return loop.time() - began_s
 
     assert virtualtime.run(story()) == pytest.approx(0.25, abs=0.02)
@@ -310,9 +310,9 @@ async def test_what_former_keys_signed_is_held_though_the_keys_object_is_written
         await kube.apply(CONFIG_MAPS, config_map(STRANGER), manager="another")
         await shown(controller, STRANGER)
         await asyncio.sleep(2 * SETTINGS.interval_s)
-        assert wanted(await kube.get(GPU_NODES, "a") or {}) == []
+        assert desired(await kube.get(GPU_NODES, "a") or {}) == []
         change = {"data": {key_id(SERVER.public): keys_text([SERVER.public])[0]}}
         await kube.patch(CONFIG_MAPS, KEYS, change, namespace=NAMESPACE)
         await shown(controller, STRANGER, SERVER)
         await kube.patch(CONFIG_MAPS, KEYS, {"data": {key_id(SERVER.public): None}}, namespace=NAMESPACE)
-        await until(kube, lambda each: bool(wanted(each)))
+        await until(kube, lambda each: bool(desired(each)))

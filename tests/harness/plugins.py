@@ -49,9 +49,9 @@ class ScriptedPlugin:
         while (listed := await queue.get()) is not None:
             yield listed
 
-    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        self.asked.append(("prefer", wanted.size))
-        return tuple(sorted(wanted.available))[: wanted.size]
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+        self.asked.append(("prefer", desired.size))
+        return tuple(sorted(desired.available))[: desired.size]
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         self.asked.append(("allocate", ids))

@@ -132,13 +132,13 @@ def _unlike_asked(pod: Object) -> list[str]:
     found = [] if len(held) == count else [f"{len(held)} shares where {count} were asked for"]
     if len({each["gpu"] for each in held}) != len(held):
         found.append("two shares on one GPU")
-    wanted = GRADES[annotations.get("tessera.dev/isolation", "none")]
+    desired = GRADES[annotations.get("tessera.dev/isolation", "none")]
     for share in held:
         if share["memoryMiB"] < memory * UNIT_MIB:
             found.append(f"{share['memoryMiB']} MiB where {memory} GiB were asked for")
         if share["computePercent"] < int(limits.get("tessera.dev/gpu-compute", 0)):
             found.append(f"{share['computePercent']} % of compute")
-        if MODES[share["mode"]] < wanted:
+        if MODES[share["mode"]] < desired:
             found.append(f"{share['mode']} where {annotations['tessera.dev/isolation']} was asked for")
         if "aliyun.com/gpu-mem" in limits and annotations.get("ALIYUN_COM_GPU_MEM_IDX") != str(share["gpu"]):
             found.append("gpushare's annotation names another GPU")
@@ -192,7 +192,7 @@ def untrue(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> list[str]:
 def free_mib(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> dict[str, int]:
     """Return by node the largest amount of one GPU's memory that a share can have there.
 
-    GPUs that shall be cut or kept whole for pods that ask by name (`spec.wanted`) give none.
+    GPUs that shall be cut or kept whole for pods that ask by name (`spec.desired`) give none.
     """
     held = ledger_of(pods)
     return {
@@ -200,7 +200,7 @@ def free_mib(gpu_nodes: Iterable[Object], pods: Iterable[Object]) -> dict[str, i
             (
                 _left_mib(gpu, held.get((each["metadata"]["name"], gpu["index"]), []))
                 for gpu in (each.get("status") or {}).get("gpus", ())
-                if gpu["uuid"] not in {one["gpu"] for one in (each.get("spec") or {}).get("wanted") or ()}
+                if gpu["uuid"] not in {one["gpu"] for one in (each.get("spec") or {}).get("desired") or ()}
                 and "memory-share" in (gpu.get("sharing") or {}).get("modes", ("memory-share",))
             ),
             default=0,

@@ -213,8 +213,8 @@ def objects_of(act: Act) -> dict[str, Any]:
 
 def _add_containers(act: Act, command: str, spec: dict[str, Any]) -> None:
     """Add the kind's other containers to a pod's spec, and to all of them their names as a variable."""
-    wanted = ((INIT, act.kind.init, "sleep 1" if act.stubborn else "true"), (BESIDE, act.kind.beside, command))
-    for name, limits, runs in wanted:
+    desired = ((INIT, act.kind.init, "sleep 1" if act.stubborn else "true"), (BESIDE, act.kind.beside, command))
+    for name, limits, runs in desired:
         if limits is not None:
             added = pod(name, command=runs, limits=dict(limits))["spec"]["containers"][0] | {"name": name}
             spec.setdefault("initContainers" if name == INIT else "containers", []).append(added)

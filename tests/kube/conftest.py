@@ -10,7 +10,7 @@ from rich.console import Console
 from kube.gpunode import GpuNode
 from kube.helm import Helm
 from testbed.__main__ import building
-from testbed.cluster import Cluster, Wanted, default_folder
+from testbed.cluster import Cluster, Desired, default_folder
 from testbed.node import Node
 from testbed.programs import HELM, programs
 from testbed.requirements import missing
@@ -69,7 +69,7 @@ def control_plane(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster without kubelets: nodes are objects that the test makes, `kubeconfig` works from this process."""
     testbed = fresh("plane", program_folder)
     try:
-        testbed.up(Wanted(nodes=0))
+        testbed.up(Desired(nodes=0))
         yield testbed
     finally:
         testbed.down()
@@ -83,7 +83,7 @@ def scheduling_plane(program_folder: Path) -> Iterator[Cluster]:
     """
     testbed = fresh("sched", program_folder)
     try:
-        testbed.up(Wanted(nodes=0, scheduler=True, admission=False))
+        testbed.up(Desired(nodes=0, scheduler=True, admission=False))
         yield testbed
     finally:
         testbed.down()
@@ -94,7 +94,7 @@ def node_cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster with a real node, `node1`, on which pods run."""
     testbed = fresh("node", program_folder)
     try:
-        testbed.up(Wanted(nodes=1))
+        testbed.up(Desired(nodes=1))
         yield testbed
     finally:
         testbed.down()
@@ -111,7 +111,7 @@ def second_cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster with one node that the test may break, beside those that others use."""
     testbed = fresh("second", program_folder)
     try:
-        testbed.up(Wanted(nodes=1))
+        testbed.up(Desired(nodes=1))
         yield testbed
     finally:
         testbed.down()
@@ -134,7 +134,7 @@ def gpu_cluster(gpu_testbed: Cluster, request: pytest.FixtureRequest) -> Iterato
     Modules with the same GPUS that follow each other have one cluster, unless a test of the first failed.
     """
     failed = request.session.testsfailed
-    gpu_testbed.up(Wanted(nodes=1, gpus=request.module.GPUS))
+    gpu_testbed.up(Desired(nodes=1, gpus=request.module.GPUS))
     yield gpu_testbed
     items = request.session.items
     last = max(place for place, item in enumerate(items) if item.path == request.path)
@@ -148,7 +148,7 @@ def whole_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Itera
     """Give a cluster with all of Tessera: one node with the GPUs in the test module's `GPUS`, agent, scheduler."""
     testbed = fresh("whole", program_folder)
     try:
-        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True))
+        testbed.up(Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True))
         yield testbed
     finally:
         testbed.down()
@@ -159,7 +159,7 @@ def image_cluster(program_folder: Path, request: pytest.FixtureRequest) -> Itera
     """Give a cluster as `whole_cluster` is, but with Tessera's image, run by the objects of the chart."""
     testbed = fresh("image", program_folder)
     try:
-        testbed.up(Wanted(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image"))
+        testbed.up(Desired(nodes=1, gpus=request.module.GPUS, agents=True, scheduler=True, source="image"))
         yield testbed
     finally:
         testbed.down()

@@ -75,7 +75,7 @@ class GpuNode:
         self.node.power_off()
         with Machine(self.node.gpu_state) as machine:
             machine.reboot()
-        self.cluster.up(self.cluster.wanted)
+        self.cluster.up(self.cluster.desired)
 
     def start_again(self) -> None:
         """Start the agent with the options it had."""
@@ -114,7 +114,7 @@ class GpuNode:
         return {str(key): str(value) for key, value in found.items()}
 
     def until_state(self, want: str, timeout_s: float = 60) -> None:
-        """Wait until the layout label's state is as wanted."""
+        """Wait until the layout label's state is as desired."""
         until(
             f"state of the layout: {want}",
             lambda: self.labels().get(STATE) == want,

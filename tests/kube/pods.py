@@ -160,12 +160,12 @@ def allocatable(cluster: Cluster, node: str, resource: str) -> int:
 
 def until_allocatable(cluster: Cluster, node: str, wants: Iterable[tuple[str, int]], timeout_s: float = 90) -> None:
     """Wait until a node offers so many of each resource."""
-    wanted = dict(wants)
+    desired = dict(wants)
 
     def offered() -> dict[str, int]:
-        return {resource: allocatable(cluster, node, resource) for resource in wanted}
+        return {resource: allocatable(cluster, node, resource) for resource in desired}
 
-    until(f"allocatable of {node}", lambda: offered() == wanted, timeout_s=timeout_s, found=lambda: str(offered()))
+    until(f"allocatable of {node}", lambda: offered() == desired, timeout_s=timeout_s, found=lambda: str(offered()))
 
 
 def until_nothing_is_offered(cluster: Cluster, node: str) -> None:

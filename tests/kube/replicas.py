@@ -134,7 +134,7 @@ class Replicas:
 
     def start_api_server(self) -> None:
         """Start the API server where it was killed; the cluster finds what else it needs running."""
-        self._cluster.up(self._cluster.wanted)
+        self._cluster.up(self._cluster.desired)
 
     # Asking
 

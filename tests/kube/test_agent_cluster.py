@@ -1,4 +1,4 @@
-"""The agent and the cluster's scheduler on a real node: GPUNode, wanted devices, slices that pods were assigned."""
+"""The agent and the cluster's scheduler on a real node: GPUNode, desired devices, slices that pods were assigned."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from builders.kubeobjects import amount
 from judges.grants import shares_of
 from kube.gpunode import GpuNode
 from kube.pods import allocatable, create, devices, pod, run
-from tessera.api.tessera.gpunodes import claims_field, read_gpu_node, wanted_field
+from tessera.api.tessera.gpunodes import claims_field, desired_field, read_gpu_node
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.clients.kubelet import PodResources
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState
@@ -79,8 +79,8 @@ class Left:
             "patch", "gpunode", self.node.node.name, "--type=merge", f"--patch={json.dumps({'spec': spec})}"
         )
 
-    def want(self, *wanted: DesiredDevices) -> None:
-        self.say({"wanted": wanted_field(wanted)})
+    def want(self, *desired: DesiredDevices) -> None:
+        self.say({"desired": desired_field(desired)})
 
     def assignment(self, name: str) -> list[dict[str, Any]]:
         """Return the shares written on a pod, as soon as there are any."""
@@ -113,7 +113,7 @@ def left(gpu_node: GpuNode) -> Left:
     return Left(gpu_node)
 
 
-def test_wanted_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Left) -> None:
+def test_desired_devices_are_allocatable_and_a_pod_is_told_its_instance(left: Left) -> None:
     first, second = left.node.gpu_uuids()
     left.want(DesiredDevices(gpu=first, instances=SMALL), DesiredDevices(gpu=second, whole=True))
     left.node.until_offered(("nvidia.com/mig-1g.5gb", 2), ("nvidia.com/gpu", 1), (UNITS, ALL_UNITS))

@@ -36,7 +36,7 @@ def share(gpu: int, units: int) -> tuple[Share, ...]:
     return (one,)
 
 
-def wanted_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
+def desired_pods(rng: random.Random, per_gpu: int) -> list[dict[str, Any]]:
     """Return pods of equal and unequal sizes, in any order, with a GPU each that has room for them."""
     left = dict.fromkeys(range(4), per_gpu)
     made = []
@@ -72,7 +72,7 @@ async def test_annotation_record_and_environment_of_fifty_pods_agree(gpu_node: G
     plugin = {"migStrategy": "none", "plugin": {"deviceListStrategy": [strategy]}}
     gpu_node.start_agent(policy=POLICY, flags=plugin)
     gpu_node.until_offered((UNITS, 4 * 39))
-    pods = wanted_pods(random.Random(strategy), 39)
+    pods = desired_pods(random.Random(strategy), 39)
     run(cluster, *pods, timeout_s=150)
     record = {one.pod: len(one.device_ids) for one in await PodResources(gpu_node.node.pod_resources).list()}
     mismatches = []

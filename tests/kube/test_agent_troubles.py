@@ -153,7 +153,7 @@ def test_pods_that_come_while_containerd_is_away_are_handed_their_devices_as_eve
             found=gpu_node.agent_log,
         )
     finally:
-        gpu_node.cluster.up(gpu_node.cluster.wanted)
+        gpu_node.cluster.up(gpu_node.cluster.desired)
     gpu_node.cluster.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=90s")
     for name in ("before", "late"):
         assert environment(gpu_node.cluster, name)["NVIDIA_VISIBLE_DEVICES"] == "void"

@@ -16,7 +16,7 @@ from tessera.api import documents
 from tessera.api.tessera.pods.signatures import SECRET
 from tessera.cli.manifests import chart_folder
 from tessera.errors import Unavailable
-from testbed.cluster import Cluster, Wanted
+from testbed.cluster import Cluster, Desired
 from testbed.deploy import KUBE_VERSION, NAMESPACE, rendered
 from testbed.processes import until
 
@@ -120,7 +120,7 @@ def cluster(program_folder: Path) -> Iterator[Cluster]:
     """Give a cluster of nodes that are objects: `own` and `other`, with GPUs, and `plain`."""
     testbed = fresh("chart", program_folder)
     try:
-        testbed.up(Wanted(nodes=0))
+        testbed.up(Desired(nodes=0))
         for name, labels in (("own", GPU), ("other", GPU), ("plain", {})):
             node = FakeNode(name=name, labels={"kubernetes.io/hostname": name, **labels}).node()
             testbed.kubectl("create", "-f", "-", input_text=json.dumps(node))

@@ -37,7 +37,7 @@ from kube.observing import Api
 from kube.watching import START_S, Book, Seen, Watcher
 from tessera.errors import Unavailable
 from tessera.sim.mpscontrol import install
-from testbed.cluster import Cluster, Wanted
+from testbed.cluster import Cluster, Desired
 from testbed.node import Node
 from testbed.processes import Process, until
 
@@ -208,7 +208,7 @@ class Bed:
 def bed(program_folder: Path) -> Iterator[Bed]:
     testbed = fresh("soak", program_folder)
     try:
-        testbed.up(Wanted(nodes=2, gpus=GPUS, scheduler=True, admission=ADMISSION))
+        testbed.up(Desired(nodes=2, gpus=GPUS, scheduler=True, admission=ADMISSION))
         made = Bed(testbed)
         made.ready()
         yield made
@@ -364,17 +364,17 @@ def _held(api: Api) -> list[str]:
     found = []
     for each in _objects(api, "/apis/tessera.dev/v1alpha1/gpunodes"):
         spec = each.get("spec") or {}
-        found += [f"{each['metadata']['name']}: {key} {spec[key]}" for key in ("claims", "wanted") if spec.get(key)]
+        found += [f"{each['metadata']['name']}: {key} {spec[key]}" for key in ("claims", "desired") if spec.get(key)]
     return found
 
 
 def full(cluster: Cluster) -> list[str]:
     """Make the pods that take all there is: every slice of the fixed GPUs by name, every other GPU whole."""
     each_node = [("all-slice", SLICE, "default-scheduler")] * 7 + [("all-gpu", WHOLE, OURS)] * AUTO_GPUS
-    wanted = [pod for _ in cluster.nodes for pod in each_node]
+    desired = [pod for _ in cluster.nodes for pod in each_node]
     made = [
         pods.pod(f"{name}-{number}", limits={resource: 1}, schedulerName=scheduler)
-        for number, (name, resource, scheduler) in enumerate(wanted)
+        for number, (name, resource, scheduler) in enumerate(desired)
     ]
     cluster.apply(*made)
     return [each["metadata"]["name"] for each in made]

@@ -37,7 +37,7 @@ def test_a_pod_is_bound_to_a_node_that_is_an_object_only(control_plane: Cluster)
 
 def test_up_again_changes_nothing(control_plane: Cluster) -> None:
     before = [component.pid for component in control_plane.components()]
-    control_plane.up(control_plane.wanted)
+    control_plane.up(control_plane.desired)
     assert [component.pid for component in control_plane.components()] == before
 
 
@@ -45,7 +45,7 @@ def test_up_starts_again_what_was_killed(control_plane: Cluster) -> None:
     killed = control_plane.processes.get("scheduler")
     assert killed is not None
     os.kill(killed.pid, signal.SIGKILL)
-    control_plane.up(control_plane.wanted)
+    control_plane.up(control_plane.desired)
     after = control_plane.processes.get("scheduler")
     assert after is not None
     assert after.pid != killed.pid

@@ -1,4 +1,4 @@
-"""The controller on a real API server: policies reach nodes, devices are wanted for pods, another takes over."""
+"""The controller on a real API server: policies reach nodes, devices are desired for pods, another takes over."""
 
 import asyncio
 import contextlib
@@ -66,8 +66,8 @@ async def until(kube: Kube, holds: Callable[[Any], bool], kind: Any, name: str, 
 
 
 async def wishes(kube: Kube) -> list[str]:
-    """Return what events say became wanted."""
-    return [each["message"] for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesWanted"]
+    """Return what events say became desired."""
+    return [each["message"] for each in (await kube.list(EVENTS)).objects if each["reason"] == "DevicesDesired"]
 
 
 async def until_told(kube: Kube) -> None:
@@ -79,9 +79,9 @@ async def until_told(kube: Kube) -> None:
             await asyncio.sleep(0.1)
 
 
-def wanted(found: Object) -> list[str]:
+def desired(found: Object) -> list[str]:
     spec = found.get("spec") or {}
-    return [one["profile"] for each in spec.get("wanted", ()) for one in each.get("instances", ())]
+    return [one["profile"] for each in spec.get("desired", ()) for one in each.get("instances", ())]
 
 
 async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                 assert node["spec"]["policy"]["name"] == "all"
                 async with controller(control_plane, "two", tmp_path):
                     await kube.create(PODS, pod("one", "1g.5gb"))
-                    await until(kube, lambda each: wanted(each) == ["1g.5gb"], GPU_NODES, "fake-a")
+                    await until(kube, lambda each: desired(each) == ["1g.5gb"], GPU_NODES, "fake-a")
                     await until_told(kube)
                     os.kill(first, signal.SIGKILL)
                     await kube.create(PODS, pod("two", "3g.20gb"))
@@ -107,9 +107,11 @@ async def test_a_controller_that_is_killed_is_replaced(control_plane: Cluster, t
                         SYSTEM,
                     )
                     assert lease["spec"]["leaseTransitions"] == 1
-                    found = await until(kube, lambda each: len(wanted(each)) == 2, GPU_NODES, "fake-a")
-                    assert sorted(wanted(found)) == ["1g.5gb", "3g.20gb"]
-                    await until(kube, lambda each: each.get("status", {}).get("wantedSlices") == 2, GPU_POLICIES, "all")
+                    found = await until(kube, lambda each: len(desired(each)) == 2, GPU_NODES, "fake-a")
+                    assert sorted(desired(found)) == ["1g.5gb", "3g.20gb"]
+                    await until(
+                        kube, lambda each: each.get("status", {}).get("desiredSlices") == 2, GPU_POLICIES, "all"
+                    )
                     said = await wishes(kube)
                     assert len(said) == 2
                     assert all("for pending pods" in each for each in said)

@@ -74,10 +74,10 @@ def test_unknown_fields_are_refused_by_kubectl_and_pruned_by_the_server(plane: C
 
 
 GPU_NODES: dict[str, tuple[dict[str, Any], str]] = {
-    "a GPU wanted twice": ({"wanted": [{"gpu": f"{GPU}0"}, {"gpu": f"{GPU}0"}]}, "Duplicate value"),
+    "a GPU desired twice": ({"desired": [{"gpu": f"{GPU}0"}, {"gpu": f"{GPU}0"}]}, "Duplicate value"),
     "whole and in instances": (
-        {"wanted": [{"gpu": f"{GPU}0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
-        "a GPU is wanted as a whole or as instances, not both",
+        {"desired": [{"gpu": f"{GPU}0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
+        "a GPU is desired as a whole or as instances, not both",
     ),
     "a claim of nothing": ({"claims": [{"uid": "a", "pod": "x/y", "shares": []}]}, "at least 1 items"),
     "a claim without a pod": ({"claims": [{"uid": "a", "pod": "y", "shares": [{}]}]}, "spec.claims[0].pod"),
@@ -102,15 +102,15 @@ def apply_as(cluster: Cluster, owner: str, spec: dict[str, Any]) -> dict[str, An
     return found
 
 
-def test_server_side_apply_merges_what_is_wanted_by_gpu_and_leaves_claims_alone(plane: Cluster) -> None:
+def test_server_side_apply_merges_what_is_desired_by_gpu_and_leaves_claims_alone(plane: Cluster) -> None:
     share = {"gpu": 0, "mode": "whole", "memoryMiB": 1, "computePercent": 100, "isolation": "hardware", "resource": "x"}
     claims = [{"uid": name, "pod": f"ns/{name}", "shares": [share]} for name in ("a", "b")]
-    apply_as(plane, "controller", {"wanted": [{"gpu": f"{GPU}0", "whole": True}], "policy": {"name": "p"}})
+    apply_as(plane, "controller", {"desired": [{"gpu": f"{GPU}0", "whole": True}], "policy": {"name": "p"}})
     plane.kubectl("patch", "gpunode", "node-a", "--type=merge", "-p", json.dumps({"spec": {"claims": claims}}))
-    both = apply_as(plane, "second", {"wanted": [{"gpu": f"{GPU}1"}]})
-    assert [each["gpu"] for each in both["wanted"]] == [f"{GPU}0", f"{GPU}1"]
+    both = apply_as(plane, "second", {"desired": [{"gpu": f"{GPU}1"}]})
+    assert [each["gpu"] for each in both["desired"]] == [f"{GPU}0", f"{GPU}1"]
     left = apply_as(plane, "controller", {"policy": {"name": "p"}})
-    assert [each["gpu"] for each in left["wanted"]] == [f"{GPU}1"]
+    assert [each["gpu"] for each in left["desired"]] == [f"{GPU}1"]
     assert (left["claims"], left["policy"]) == (claims, {"name": "p"})
     plane.kubectl("delete", "gpunode", "node-a")
 
@@ -136,7 +136,7 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
     status = {
         "nodes": 2,
         "gpus": 16,
-        "wantedSlices": 5,
+        "desiredSlices": 5,
         "waitingPods": 1,
         "decision": "cut 3",
         "conditions": conditions,

@@ -52,17 +52,17 @@ async def until(kube: Kube, condition: Callable[[Object], bool], count: int) -> 
 
 @pytest.mark.anyio
 async def test_many_pods_are_bound_with_assignments_and_no_gpu_is_granted_beyond_its_memory(kube: Kube) -> None:
-    wanted = [asking(f"small-{n}", SMALL, "none") for n in range(EACH * 10)]
-    wanted += [asking(f"slice-{n}", SLICE, "hardware") for n in range(EACH * 5)]
+    desired = [asking(f"small-{n}", SMALL, "none") for n in range(EACH * 10)]
+    desired += [asking(f"slice-{n}", SLICE, "hardware") for n in range(EACH * 5)]
     async with asyncio.TaskGroup() as tasks:
-        for each in wanted:
+        for each in desired:
             tasks.create_task(kube.create(PODS, each))
-    bound = await until(kube, is_bound, len(wanted))
+    bound = await until(kube, is_bound, len(desired))
     granted: Counter[tuple[str, int]] = Counter()
     for each in bound:
         for share in shares_of(each):
             granted[each["spec"]["nodeName"], share["gpu"]] += share["memoryMiB"]
-    assert sum(granted.values()) >= len(wanted) * 6 * 1024
+    assert sum(granted.values()) >= len(desired) * 6 * 1024
     assert max(granted.values()) <= 40 * 1024
 
 

@@ -126,7 +126,7 @@ async def test_a_store_outlives_a_killed_api_server_and_misses_no_deletion(
     with pytest.raises(Unavailable):
         await kube.create(CONFIG_MAPS, config_map("too-early"))
     wire.mend()
-    await asyncio.to_thread(control_plane.up, control_plane.wanted)
+    await asyncio.to_thread(control_plane.up, control_plane.desired)
     async with HttpKube.connect(control_plane.kubeconfig) as other:
         await other.delete(CONFIG_MAPS, "brief", namespace=NAMESPACE)
         await other.create(CONFIG_MAPS, config_map("after"))

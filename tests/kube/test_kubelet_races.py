@@ -42,9 +42,9 @@ class Slow(ScriptedPlugin):
         self.goes_on.set()
         self.held: set[str] = set()
 
-    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        self.offered.append(tuple(sorted(wanted.available)))
-        return (self.preferred,) if self.preferred in wanted.available else tuple(sorted(wanted.available))[:1]
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
+        self.offered.append(tuple(sorted(desired.available)))
+        return (self.preferred,) if self.preferred in desired.available else tuple(sorted(desired.available))[:1]
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
         self.inside.set()
@@ -76,12 +76,12 @@ class Bed:
         status = (await asyncio.to_thread(self.cluster.get, "pod", name))["status"]
         return status["phase"], status.get("reason", "")
 
-    async def until_phase(self, name: str, *wanted: str) -> None:
+    async def until_phase(self, name: str, *desired: str) -> None:
         for _ in range(300):
-            if (await self.phase(name))[0] in wanted:
+            if (await self.phase(name))[0] in desired:
                 return
             await asyncio.sleep(0.1)
-        pytest.fail(f"{name} is {await self.phase(name)}; expected {wanted}")
+        pytest.fail(f"{name} is {await self.phase(name)}; expected {desired}")
 
     def checkpoint(self) -> list[str]:
         """Return the ids that pods have by the kubelet's checkpoint, sorted."""

@@ -7,7 +7,7 @@ import pytest
 
 from kube.pods import pod, remove, run
 from tessera.errors import Conflict, Unavailable
-from testbed.cluster import Cluster, Wanted
+from testbed.cluster import Cluster, Desired
 from testbed.node import Node
 from testbed.processes import find_process, until
 
@@ -51,7 +51,7 @@ def test_a_node_boots_again_after_a_power_cut(node_cluster: Cluster, node: Node)
         "node1-containerd",
         "node1-kubelet",
     ]
-    node_cluster.up(node_cluster.wanted)
+    node_cluster.up(node_cluster.desired)
     until("the pod runs again", lambda: restarts(node_cluster, "survivor") == 1, timeout_s=90)
     node_cluster.kubectl("wait", "--for=condition=Ready", "pod/survivor", "--timeout=90s")
     remove(node_cluster, "survivor")
@@ -66,7 +66,7 @@ def test_nothing_lies_outside_the_run_folder(node_cluster: Cluster, node: Node) 
 
 def test_another_number_of_nodes_is_refused_while_it_runs(node_cluster: Cluster) -> None:
     with pytest.raises(Conflict, match="running with 1 nodes with"):
-        node_cluster.up(Wanted(nodes=2))
+        node_cluster.up(Desired(nodes=2))
 
 
 def test_down_cleans_after_everything_was_killed_with_a_pod_running(second_cluster: Cluster) -> None:

@@ -175,17 +175,17 @@ class ConfigurationFiles:
         if root is not None and self._alone:
             return root.name, root
         keys = {path.name: path for path in _listed(root)}
-        wanted = label or self._sources.default
-        if wanted and wanted not in keys:
+        desired = label or self._sources.default
+        if desired and desired not in keys:
             raise InvalidInput(
                 f"label {CONFIG_LABEL}" if label else "default configuration",
-                found=shown(wanted),
+                found=shown(desired),
                 expected="--sharing-config, a directory with that file"
                 if root is None
                 else f"the name of a file in {root}",
                 hint=", ".join(sorted(keys)) or "none: there are no files",
             )
-        name = wanted or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
+        name = desired or (_DEFAULT_KEY if _DEFAULT_KEY in keys else next(iter(keys), "") if len(keys) == 1 else "")
         return name, keys.get(name)
 
     # What was applied

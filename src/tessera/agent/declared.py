@@ -26,7 +26,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     said: NodeSharing | None
     """None where the files are refused and nothing was in force before: then nothing may be offered."""
     gpus: tuple[Gpu, ...] = ()
-    """With the sharing in force, before anything is wanted or withheld of it."""
+    """With the sharing in force, before anything is desired or withheld of it."""
     asked: Asked = Asked()
     layout_name: str = ""
     """The label `nvidia.com/mig.config`; empty for none."""

@@ -109,7 +109,7 @@ async def observe(
     return Observed(
         inventory=inventory,
         driver_problem=driver_problem,
-        mps_wanted=inventory is not None and _wants_mps(inventory, said),
+        mps_desired=inventory is not None and _wants_mps(inventory, said),
         mps_program=mps.program,
         user_id=os.geteuid(),
         shm=_folder(places.shm),

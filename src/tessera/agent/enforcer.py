@@ -45,9 +45,9 @@ class Enforcer:
         self, gpus: Iterable[Gpu], inventory: Inventory, said: NodeSharing, pods: NodePods
     ) -> tuple[Gpu, ...]:
         """Do what is needed and return the GPUs without the shares behind which nothing stands."""
-        wanted = tuple(gpus)
+        desired = tuple(gpus)
         used = used_keys(await pods.held(inventory), inventory)
-        states = await self._mps.apply(mps_targets(wanted, inventory, pods.shares), inventory, used)
+        states = await self._mps.apply(mps_targets(desired, inventory, pods.shares), inventory, used)
         self._daemons = tuple(states)
         unable = self._mps.unavailable()
         self.problems = (
@@ -55,7 +55,7 @@ class Enforcer:
             *await self._memory.apply(memory_caps(pods.by_pod, inventory, systemd=systemd_cgroups())),
             *await self._power.apply(said.policies, inventory),
         )
-        return enforceable(wanted, ready_keys(wanted, states, available=not unable))
+        return enforceable(desired, ready_keys(desired, states, available=not unable))
 
     def check(self, shares: Iterable[Share], inventory: Inventory) -> None:
         """Return when the MPS daemons of these shares ran at the last `apply`.

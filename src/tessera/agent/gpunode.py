@@ -27,7 +27,7 @@ _REMIND_S = 60.0
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPUNode asks of this node, at one moment."""
 
-    wanted: tuple[DesiredDevices, ...] | None = None
+    desired: tuple[DesiredDevices, ...] | None = None
     """None where the cluster does not have the kind: then nobody wants devices, and all there are are offered."""
     policy_name: str = ""
     """The GPUPolicy that applies; empty for none."""
@@ -127,10 +127,10 @@ class GpuNodeLink:
             return Asked()
         found, (known, asked) = self._object, self._read
         if found is None:
-            return Asked(wanted=()) if known is None else asked
+            return Asked(desired=()) if known is None else asked
         if found is not known:
             made_anew = known is not None and _uid(known) != _uid(found)
-            if made_anew and not (found.get("spec") or {}).keys() & {"policy", "wanted"}:
+            if made_anew and not (found.get("spec") or {}).keys() & {"policy", "desired"}:
                 return asked
             asked = _asked(found, asked)
             self._read = (found, asked)
@@ -253,7 +253,7 @@ class GpuNodeLink:
         if found is None or self.lost:  # servers claim what is free as soon as GPUs are reported
             return
         present, spec = found.get("status") or {}, found.get("spec") or {}
-        concerns = spec.get("policy"), spec.get("wanted")
+        concerns = spec.get("policy"), spec.get("desired")
         news = concerns != self._acted and (found["metadata"].get("generation") or 0) == generation
         observed = generation if news else present.get("observedGeneration", 0)
         status = status_fields(state, observed_generation=observed)
@@ -299,11 +299,11 @@ def _asked(found: Object, former: Asked) -> Asked:
     try:
         state = read_gpu_node(found)
     except InvalidInput as error:
-        wanted = former.wanted or ()
-        return msgspec.structs.replace(former, wanted=wanted, generation=generation, problem=str(error))
+        desired = former.desired or ()
+        return msgspec.structs.replace(former, desired=desired, generation=generation, problem=str(error))
     document = ((found.get("spec") or {}).get("policy") or {}).get("document")
     return Asked(
-        wanted=state.wanted,
+        desired=state.desired,
         policy_name=state.policy,
         policy=msgspec.json.encode(document).decode() if document else "",
         generation=generation,

@@ -147,12 +147,12 @@ class Layouts:
     # The pods' layouts
 
     async def _follow_pods(self, declared: Declared) -> None:
-        """Cut managed GPUs for what pods were assigned and what is wanted."""
-        wanted, assigned = declared.asked.wanted or (), self._pods.assigned(declared.inventory)
-        if not targets(declared.gpus, declared.inventory, wanted, (), assigned):
+        """Cut managed GPUs for what pods were assigned and what is desired."""
+        desired, assigned = declared.asked.desired or (), self._pods.assigned(declared.inventory)
+        if not targets(declared.gpus, declared.inventory, desired, (), assigned):
             return
         inventory, users = await self._gpus.observe()
-        await self._try("wanted", targets(declared.gpus, inventory, wanted, users, assigned), inventory)
+        await self._try("desired", targets(declared.gpus, inventory, desired, users, assigned), inventory)
 
     async def _try(self, what: str, goals: tuple[Target, ...], inventory: Inventory) -> None:
         """Bring GPUs to their targets; what failed is tried again after a while, or when something changed."""

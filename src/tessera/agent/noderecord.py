@@ -20,7 +20,7 @@ _EVENTS = {
     "mig-config": "ConfigurationImpaired",
     "plugins": "ResourceNotAdvertised",
     "policy": "LayoutFailed",
-    "wanted": "LayoutFailed",
+    "desired": "LayoutFailed",
 }
 """Reasons of the node's events about what is impaired."""
 
@@ -60,21 +60,21 @@ class NodeRecord:
             )
         return found
 
-    async def set_labels(self, wanted: Mapping[str, str], *, owned: Callable[[str], bool]) -> bool:
+    async def set_labels(self, desired: Mapping[str, str], *, owned: Callable[[str], bool]) -> bool:
         """Give the node these labels and take away every other one that is `owned`; return whether any changed."""
         present = labels_of(await self.read())
-        stale = {key: None for key in present if owned(key) and key not in wanted}
-        new = {key: value for key, value in wanted.items() if present.get(key) != value}
+        stale = {key: None for key in present if owned(key) and key not in desired}
+        new = {key: value for key, value in desired.items() if present.get(key) != value}
         if not stale and not new:
             return False
         await self._kube.patch(NODES, self._node, {"metadata": {"labels": {**stale, **new}}})
         self._log.info("labels_changed", node=self._node, set=new, removed=sorted(stale))
         return True
 
-    async def annotate(self, wanted: Mapping[str, str | None]) -> bool:
+    async def annotate(self, desired: Mapping[str, str | None]) -> bool:
         """Set annotations, or remove those that are None; return whether any changed."""
         present = annotations_of(await self.read())
-        new = {key: value for key, value in wanted.items() if present.get(key) != value}
+        new = {key: value for key, value in desired.items() if present.get(key) != value}
         if new:
             await self._kube.patch(NODES, self._node, {"metadata": {"annotations": new}})
         return bool(new)

@@ -188,10 +188,10 @@ class NodeView:
         The control groups of a pod carry its UID, whichever version and driver of them the node has. A view that is
         `blind` finds none.
         """
-        wanted = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
+        desired = {uid: (f"pod{uid}", f"pod{uid.replace('-', '_')}") for uid in uids if len(uid) >= _LEAST_UID}
         found: set[str] = set()
-        for text in _cgroups(self._proc) if wanted else ():
-            found |= {uid for uid, names in wanted.items() if any(name in text for name in names)}
+        for text in _cgroups(self._proc) if desired else ():
+            found |= {uid for uid, names in desired.items() if any(name in text for name in names)}
         return frozenset(found)
 
     @property

@@ -365,11 +365,11 @@ class Agent:
 
     async def _chosen(self, declared: Declared) -> Mapping[str, frozenset[DeviceId]]:
         """Return what is offered of managed GPUs; without GPUNodes nobody says, and all is offered."""
-        wanted = declared.asked.wanted
-        if wanted is None or not any(gpu.sharing.managed for gpu in declared.gpus):
+        desired = declared.asked.desired
+        if desired is None or not any(gpu.sharing.managed for gpu in declared.gpus):
             return {}
         held = await self._pods.by_name(declared.inventory) | self._plugins.gate.by_name
-        return offered_devices(declared.gpus, wanted, held, self._pods.assigned(declared.inventory))
+        return offered_devices(declared.gpus, desired, held, self._pods.assigned(declared.inventory))
 
     async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""

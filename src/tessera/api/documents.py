@@ -353,8 +353,8 @@ class _Yaml:
             case _:
                 pass
 
-    def _refuse(self, line: int, found: str, wanted: str, accepted: str = "") -> InvalidInput:
-        return InvalidInput(f"{self.subject}, line {line}", found=found, expected=wanted, hint=accepted)
+    def _refuse(self, line: int, found: str, desired: str, accepted: str = "") -> InvalidInput:
+        return InvalidInput(f"{self.subject}, line {line}", found=found, expected=desired, hint=accepted)
 
     def _count(self, values: int, line: int) -> None:
         self.values += values

@@ -128,13 +128,13 @@ def _program(text: str) -> tuple[str, ...]:
         InvalidInput: an open quote, or no such program.
 
     """
-    option, wanted = "--reboot-command", "a program of this machine and its arguments"
+    option, desired = "--reboot-command", "a program of this machine and its arguments"
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidInput(option, found=f"{shown(text)}, {error}", expected=wanted) from error
+        raise InvalidInput(option, found=f"{shown(text)}, {error}", expected=desired) from error
     if words and shutil.which(words[0]) is None:
-        raise InvalidInput(option, found=f"no program {shown(words[0])}", expected=wanted)
+        raise InvalidInput(option, found=f"no program {shown(words[0])}", expected=desired)
     return words
 
 

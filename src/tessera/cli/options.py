@@ -221,19 +221,19 @@ def write_outputs(folder: str | Path, contents: Mapping[str, str | bytes]) -> No
 
 
 def _file_refusal(target: str | Path) -> contextlib.AbstractContextManager[None]:
-    return _refusal(f"output file {target}", wanted="a file that can be written")
+    return _refusal(f"output file {target}", desired="a file that can be written")
 
 
 def _folder_refusal(folder: str | Path) -> contextlib.AbstractContextManager[None]:
-    return _refusal(f"output folder {folder}", wanted="a folder that can be written to")
+    return _refusal(f"output folder {folder}", desired="a folder that can be written to")
 
 
 @contextlib.contextmanager
-def _refusal(subject: str, *, wanted: str) -> Iterator[None]:
+def _refusal(subject: str, *, desired: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidInput(subject, found=error.strerror or type(error).__name__, expected=wanted) from error
+        raise InvalidInput(subject, found=error.strerror or type(error).__name__, expected=desired) from error
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -40,7 +40,7 @@ __all__ = ["simulate"]
 _FROM_0 = click.IntRange(min=0)
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """The options that all workloads share: policies, rules, and outputs."""
 
     policy: tuple[str, ...]
@@ -108,7 +108,7 @@ run_options = with_options(
     click.option("--plots", type=click.Path(path_type=Path), help="Write figures as PNG and SVG to this folder."),
     output_option(),
 )
-"""Adds the options that all workloads share; the command passes them on as `Wanted(**options)`."""
+"""Adds the options that all workloads share; the command passes them on as `Desired(**options)`."""
 
 
 arrival_options = with_options(
@@ -163,7 +163,7 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     FOLDER has the CSV files of cluster-trace-gpu-v2023. By default pods arrive as in the published comparison of
     packing policies: in random order, more than fit, and none departs.
     """
-    compare(arrivals(openb.read(folder, trace), options), Wanted(**options))
+    compare(arrivals(openb.read(folder, trace), options), Desired(**options))
 
 
 @simulate.command("manifests", short_help="Replay the pods of manifests.")
@@ -180,7 +180,7 @@ def simulate_manifests(
     """Replay the pods of Kubernetes manifests, one by one in file order; none departs."""
     snapshot = read_snapshot(cluster, gpus, filename, share_unit, gpu_model)
     note_skipped(snapshot.nodes)
-    compare(in_order(snapshot, options["seed"]), Wanted(**options))
+    compare(in_order(snapshot, options["seed"]), Desired(**options))
 
 
 @simulate.command("synthetic", short_help="Replay a synthetic workload.")
@@ -227,7 +227,7 @@ def simulate_synthetic(
     mix = ClassMix(part=part, one=one, several=several, without_percent=options.pop("without_gpu"))
     given = read_snapshot(cluster, gpus, (), gpu_models=gpu_model).nodes if cluster or gpus else plain_nodes(nodes)
     note_skipped(given)
-    compare(arrivals(make(given, options["seed"], mix), options), Wanted(**options))
+    compare(arrivals(make(given, options["seed"], mix), options), Desired(**options))
 
 
 def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
@@ -240,36 +240,36 @@ def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
     return departing(trace, options["seed"], load, lifetimes=lifetimes)
 
 
-def compare(workload: Workload, wanted: Wanted) -> None:
+def compare(workload: Workload, desired: Desired) -> None:
     """Run the policies, write what was asked for, print the comparison."""
-    _check_targets(wanted)
-    logs = _run(workload, wanted)
+    _check_targets(desired)
+    logs = _run(workload, desired)
     runs = tuple(measure(log, replay(log)) for log in logs)
-    if wanted.log is not None:
+    if desired.log is not None:
         for log in logs:
-            write_output(wanted.log_of(log.policy), "".join(log_lines(log)))
-    if wanted.plots is not None:
-        write_outputs(wanted.plots, dict(figures(runs)))
-    if not print_document(_report(workload, wanted, runs), wanted.output):
-        _print_table(runs, wide_console(80, output=wanted.output))
+            write_output(desired.log_of(log.policy), "".join(log_lines(log)))
+    if desired.plots is not None:
+        write_outputs(desired.plots, dict(figures(runs)))
+    if not print_document(_report(workload, desired, runs), desired.output):
+        _print_table(runs, wide_console(80, output=desired.output))
 
 
-def _check_targets(wanted: Wanted) -> None:
+def _check_targets(desired: Desired) -> None:
     """Find out before a long run what could not be written after it."""
-    if str(wanted.log) == "-" and len(wanted.policies) > 1:
-        raise InvalidInput("--log -", found=f"{len(wanted.policies)} policies", expected="one policy, or a file")
-    if wanted.log is not None:
-        for policy in wanted.policies:
-            check_output(wanted.log_of(policy))
-    if wanted.plots is not None:
+    if str(desired.log) == "-" and len(desired.policies) > 1:
+        raise InvalidInput("--log -", found=f"{len(desired.policies)} policies", expected="one policy, or a file")
+    if desired.log is not None:
+        for policy in desired.policies:
+            check_output(desired.log_of(policy))
+    if desired.plots is not None:
         check_figures()
-        check_outputs(wanted.plots)
+        check_outputs(desired.plots)
 
 
-def _run(workload: Workload, wanted: Wanted) -> tuple[Log, ...]:
+def _run(workload: Workload, desired: Desired) -> tuple[Log, ...]:
     """Return a log for each policy."""
     with progress_bar() as report:
-        return tuple(_run_one(workload, policy, wanted.rules, report) for policy in wanted.policies)
+        return tuple(_run_one(workload, policy, desired.rules, report) for policy in desired.policies)
 
 
 def _run_one(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
@@ -277,12 +277,12 @@ def _run_one(workload: Workload, policy: str, rules: Rules, report: Report) -> L
     return simulate_policy(workload, policy, rules, progress=lambda done: report(policy, done, count))
 
 
-def _report(workload: Workload, wanted: Wanted, runs: Sequence[Metrics]) -> dict[str, Any]:
+def _report(workload: Workload, desired: Desired, runs: Sequence[Metrics]) -> dict[str, Any]:
     return {
         "workload": workload.name,
         "seed": workload.seed,
         "gpus": workload.capacity_milli // MILLI,
-        "rules": wanted.rules,
+        "rules": desired.rules,
         "runs": runs,
     }
 

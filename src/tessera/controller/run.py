@@ -1,6 +1,6 @@
 """The controller: observe the cluster, plan by `core.packing.partitioning`, apply; level-triggered.
 
-It writes three things: the policy that applies to each node and the devices wanted of its GPUs, both into the node's
+It writes three things: the policy that applies to each node and the devices desired of its GPUs, both into the node's
 GPUNode, and the status of each GPUPolicy. Whatever it remembers may be lost at any moment without harm.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.tessera.clusters import PodMemory, as_fields, read_cluster
-from tessera.api.tessera.gpunodes import API_VERSION, wanted_field
+from tessera.api.tessera.gpunodes import API_VERSION, desired_field
 from tessera.api.tessera.gpunodes import KIND as GPU_NODE
 from tessera.api.tessera.gpupolicies import GpuPolicy, Spec, Status, node_policy, read_gpu_policy, status_fields
 from tessera.api.tessera.nodereports import Report
@@ -193,29 +193,31 @@ class Controller:
     async def _write_nodes(
         self, seen: PartitioningState, policies: tuple[Policy, ...], decisions: Mapping[str, Decision]
     ) -> None:
-        """Write what is wanted of nodes whose agents report, where it differs.
+        """Write what is desired of nodes whose agents report, where it differs.
 
         Raises:
             Conflict: somebody wrote to a node's object meanwhile; what was decided may be wrong by now.
 
         """
-        wanted = {name: each for decision in decisions.values() for name, each in decision.wanted}
+        desired = {name: each for decision in decisions.values() for name, each in decision.desired}
         nodes = {node.name: node for node in seen.nodes}
         for state in seen.states:
             if state.name not in nodes:
                 continue
             policy = applying(policies, nodes[state.name])
-            spec: dict[str, Any] = {"wanted": wanted_field(wanted.get(state.name, state.wanted))}
+            spec: dict[str, Any] = {"desired": desired_field(desired.get(state.name, state.desired))}
             if policy is not None:
                 spec["policy"] = {"name": policy.name, "document": node_policy(self._accepted[policy.name].spec)}
             present = self._stores[GPU_NODES].objects.get(("", state.name), {}).get("spec") or {}
-            if state.name not in wanted and present.get("policy") == spec.get("policy"):
+            if state.name not in desired and present.get("policy") == spec.get("policy"):
                 continue
             metadata = {"name": state.name, "resourceVersion": state.version}
             body = {"apiVersion": API_VERSION, "kind": GPU_NODE, "metadata": metadata, "spec": spec}
             stored = await self._kube.apply(GPU_NODES, body, manager=_MANAGER, force=True)
             self._generations[state.name] = stored["metadata"].get("generation", 0)
-            self._log.info("node_written", node=state.name, policy=policy.name if policy else "", wanted=spec["wanted"])
+            self._log.info(
+                "node_written", node=state.name, policy=policy.name if policy else "", desired=spec["desired"]
+            )
 
     async def _record_events(self, decisions: Mapping[str, Decision]) -> None:
         for event in (each for decision in decisions.values() for each in decision.events):
@@ -251,13 +253,13 @@ class Controller:
 
     def _facts(self, seen: PartitioningState, names: set[NodeName], decision: Decision) -> Facts:
         states = [state for state in seen.states if state.name in names]
-        wanted = dict(decision.wanted)
+        desired = dict(decision.desired)
         events = "; ".join(f"{each.node}: {each.message}" for each in decision.events)
         return Facts(
             nodes=len(states),
             gpus=sum(len(state.gpus) for state in states),
-            wanted=sum(
-                each.whole + len(each.instances) for state in states for each in wanted.get(state.name, state.wanted)
+            desired=sum(
+                each.whole + len(each.instances) for state in states for each in desired.get(state.name, state.desired)
             ),
             waiting=None if decision.pending is None else len(decision.pending),
             decision=events,

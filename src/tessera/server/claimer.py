@@ -248,9 +248,9 @@ class Claimer:
         if known is None or not self._view.gpus(node):
             raise Conflict(f"node {node}", found="no such node with GPUs", expected="one that is there")
         if has_agent(known):
-            found, wanted = "no GPUNode, though the node has an agent", "the one that the agent writes"
+            found, desired = "no GPUNode, though the node has an agent", "the one that the agent writes"
             accepted = "another try, once the agent runs (kubectl get pods -n tessera-system)"
-            raise Conflict(f"node {node}", found=found, expected=wanted, hint=accepted)
+            raise Conflict(f"node {node}", found=found, expected=desired, hint=accepted)
         body = new_object(node, known["metadata"].get("uid", ""))
         body["metadata"]["annotations"] = {BY_LABELS: "true"}
         return await self._kube.create(GPU_NODES, body)

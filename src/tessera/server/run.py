@@ -314,8 +314,8 @@ class Server:
         try:
             config.load()
         except OSError as error:  # ssl.SSLError is one
-            found, wanted = shown(error), "a certificate, its key and an authority in PEM"
-            raise InvalidInput("TLS files", found=found, expected=wanted) from error
+            found, desired = shown(error), "a certificate, its key and an authority in PEM"
+            raise InvalidInput("TLS files", found=found, expected=desired) from error
         return config
 
 

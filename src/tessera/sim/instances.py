@@ -49,9 +49,9 @@ class Instances:
         if share.profile is None or share.start is None:
             self._there[gpu] = frozenset()
             return 0
-        wanted = Placement(share.start, self._sizes[gpu[0]][share.gpu][share.profile], share.profile)
+        desired = Placement(share.start, self._sizes[gpu[0]][share.gpu][share.profile], share.profile)
         there = self._there[gpu]
-        if wanted in there:
+        if desired in there:
             return 0
-        self._there[gpu] = frozenset(other for other in there if not other.mask & wanted.mask) | {wanted}
+        self._there[gpu] = frozenset(other for other in there if not other.mask & desired.mask) | {desired}
         return 1

@@ -240,15 +240,15 @@ class Node:
 
     def spec(self, grant: Grant) -> dict[str, Any]:
         """Return the edits of the one CDI device of an answer, as the runtime finds them."""
-        (wanted,) = grant.cdi_devices
-        kind, _, name = wanted.partition("=")
+        (desired,) = grant.cdi_devices
+        kind, _, name = desired.partition("=")
         for path in self.cdi.glob("*.json"):
             written = json.loads(path.read_text())
             for device in written["devices"]:
                 if (written["kind"], device["name"]) == (kind, name):
                     found: dict[str, Any] = device["containerEdits"]
                     return found
-        pytest.fail(f"no CDI device {wanted}")
+        pytest.fail(f"no CDI device {desired}")
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def share(gpu: int, memory_mib: int = 1024, **changes: Any) -> Share:
 
 
 def mig(layout: Iterable[Placement]) -> Sharing:
-    return Sharing(modes=(Mode.MIG,), layout=tuple(layout), recut=False)
+    return Sharing(modes=(Mode.MIG,), layout=tuple(layout), allow_repartition=False)
 
 
 async def test_whole_gpus_by_environment(node: Node) -> None:

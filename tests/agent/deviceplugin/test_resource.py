@@ -175,12 +175,12 @@ async def test_a_device_stays_listed_while_a_pod_is_given_it(monkeypatch: pytest
 
 
 async def test_what_is_preferred_follows_the_policy() -> None:
-    wanted = PreferenceRequest(available=tuple(IDS), size=2)
-    assert await plugin(two(SLICED)).prefer(wanted) == (IDS[0], IDS[2])
-    assert await plugin(two(SLICED), policy="packed").prefer(wanted) == (IDS[0], IDS[1])
+    desired = PreferenceRequest(available=tuple(IDS), size=2)
+    assert await plugin(two(SLICED)).prefer(desired) == (IDS[0], IDS[2])
+    assert await plugin(two(SLICED), policy="packed").prefer(desired) == (IDS[0], IDS[1])
     each = plugin(two(SLICED))
     each.update(two(SLICED), policy="packed")
-    assert await each.prefer(wanted) == (IDS[0], IDS[1])
+    assert await each.prefer(desired) == (IDS[0], IDS[1])
 
 
 async def test_streams_get_the_whole_list_when_anything_changed() -> None:

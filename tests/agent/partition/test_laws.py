@@ -33,9 +33,9 @@ SLACK_S = 400
 def situations(draw: st.DrawFn) -> tuple[str, Layout | None, Layout | None, Layout]:
     name = draw(st.sampled_from(MIG_MODELS))
     layouts = st.sampled_from(all_layouts(model(name)))
-    present, wanted = draw(st.none() | layouts), draw(st.none() | layouts)
+    present, desired = draw(st.none() | layouts), draw(st.none() | layouts)
     used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
-    return name, present, wanted, used
+    return name, present, desired, used
 
 
 FATES = st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 7]), max_size=40)
@@ -53,11 +53,11 @@ def machine_of(situation: Situation, fate: Iterable[int]) -> Machine:
 
 
 def target_of(situation: Situation, *, places: bool) -> Target:
-    name, _, wanted, _ = situation
-    target = exact(card(name), wanted)
-    if places or wanted is None:
+    name, _, desired, _ = situation
+    target = exact(card(name), desired)
+    if places or desired is None:
         return target
-    return Target(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), wanted))
+    return Target(gpu="GPU-0", index=0, mig=True, counts=counts_of(model(name), desired))
 
 
 async def is_met(machine: Machine, target: Target) -> bool:

@@ -78,7 +78,7 @@ async def cut(driver: NvmlDriver, layout: Layout | None) -> str:
 def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
     simulated: Simulated,
     present: Layout | None,
-    wanted: Layout | None,
+    desired: Layout | None,
     chosen: list[bool],
     faults: list[tuple[str, int, int]],
 ) -> None:
@@ -93,16 +93,16 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
             machine.pods = {f"ns/p{number}": (gpu, each) for number, each in enumerate(used)}
             for function, skip, times in faults:
                 simulated.fault(function, code=UNKNOWN, skip=skip, times=times)
-            told = await follow(machine, wanted)
+            told = await follow(machine, desired)
             assert told[-1].state in {State.SUCCESS, State.FAILED}
             simulated.clear_faults()
-            told = await follow(machine, wanted)
+            told = await follow(machine, desired)
             assert await uuids(driver, used) == before
             facts = (await driver.inventory()).gpus[0]
             met = (
-                facts.layout == wanted
-                if wanted is None
-                else facts.layout is not None and counts_of(A100, facts.layout) == counts_of(A100, wanted)
+                facts.layout == desired
+                if desired is None
+                else facts.layout is not None and counts_of(A100, facts.layout) == counts_of(A100, desired)
             )
             assert told[-1].state is (State.SUCCESS if met else State.FAILED), told[-1]
             assert met or told[-1].cause is Cause.BLOCKED, told[-1]
@@ -111,7 +111,7 @@ def test_whatever_nvml_refuses_what_is_used_stays_and_the_label_ends(
     asyncio.run(scene())
 
 
-async def follow(machine: Machine, wanted: Layout | None) -> list[LayoutRequest]:
+async def follow(machine: Machine, desired: Layout | None) -> list[LayoutRequest]:
     """Follow a label until its state has ended, and a little longer."""
     told: list[LayoutRequest] = []
 
@@ -119,7 +119,7 @@ async def follow(machine: Machine, wanted: Layout | None) -> list[LayoutRequest]
         await asyncio.sleep(0)
         told.append(request)
 
-    group = Group(enabled=wanted is not None, instances=() if wanted is None else counts_of(A100, wanted))
+    group = Group(enabled=desired is not None, instances=() if desired is None else counts_of(A100, desired))
     limits = msgspec.structs.replace(LIMITS, pending_s=0.3)
     policy = FollowOptions(configurations=lambda: {"mine": (group,)}, report=report, limits=limits)
     follower = Follower(Partitioner(machine.gpus), policy)

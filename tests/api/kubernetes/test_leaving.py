@@ -37,7 +37,7 @@ BACK = {"matchLabels": {"tier": "back"}}
 IN = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]}
 NO_APP = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
 
-# Keyed by a sentence: the objects; wanted is why it stays, empty where it may go, and the budgets that select it.
+# Keyed by a sentence: the objects; desired is why it stays, empty where it may go, and the budgets that select it.
 CASES: dict[str, tuple[list[Object], str, tuple[str, ...]]] = {
     "a pod of a ReplicaSet goes": ([made()], "", ()),
     "a pod of a StatefulSet goes": ([made("StatefulSet")], "", ()),

@@ -230,7 +230,7 @@ def test_mig_instances(shown: dict[str, str], allocatable: dict[str, str] | None
     got = node(shown, allocatable)
     assert [dict(counts_of(gpu.model, gpu.sharing.layout or ())) for gpu in got.gpus] == want
     assert all(gpu.memory_mib == gpu.model.memory_mib for gpu in got.gpus)
-    assert not any(gpu.sharing.layout and gpu.sharing.recut for gpu in got.gpus)
+    assert not any(gpu.sharing.layout and gpu.sharing.allow_repartition for gpu in got.gpus)
 
 
 def test_slices_of_gke_are_advertised_as_gpus() -> None:
@@ -248,10 +248,10 @@ def test_replicas_of_mixed_instances() -> None:
     }
 
 
-def test_unused_instances_may_be_recut_where_the_owner_says_so() -> None:
+def test_unused_instances_may_be_allow_repartition_where_the_owner_says_so() -> None:
     shown = labels("NVIDIA-A100-SXM4-40GB", "mig-3g.20gb.count=2") | {"tessera.dev/sharing": "auto"}
     got = node(shown, {"nvidia.com/mig-3g.20gb": "2"}).gpus[0].sharing
-    assert (got.recut, got.modes, len(got.layout or ())) == (True, AUTO.modes, 2)
+    assert (got.allow_repartition, got.modes, len(got.layout or ())) == (True, AUTO.modes, 2)
 
 
 MEMORY = {

@@ -25,7 +25,7 @@ def only(*objects: Object) -> SeenPod:
     return found
 
 
-# Keyed by a sentence: what is added to a good cluster; wanted are words of the notes, all of them.
+# Keyed by a sentence: what is added to a good cluster; desired are words of the notes, all of them.
 NOTED: dict[str, tuple[Object, list[str]]] = {
     "another kind": ({"kind": "Service", "metadata": {"name": "x"}}, []),
     "no kind": ({"metadata": {"name": "x"}}, []),
@@ -98,7 +98,7 @@ def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:
     assert "cannot be read" in got.problem
 
 
-# Keyed by a sentence: a pod that cannot be read; wanted are its node, its phase and words of its problem.
+# Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.
 UNREAD: dict[str, tuple[Object, str | None, Phase, str]] = {
     "without anything recorded": (pod("p", {"nvidia.com/gpu": "-1"}), "a", Phase.RUNNING, "cannot be read"),
     "with nonsense recorded": (

@@ -54,7 +54,7 @@ def test_lists_and_texts_have_bounds_and_lists_say_how_they_are_merged(file: str
         if each["x-kubernetes-list-type"] == "map"
     }
     want = {
-        "tessera.dev_gpunodes.yaml": {".spec.wanted": ["gpu"]},
+        "tessera.dev_gpunodes.yaml": {".spec.desired": ["gpu"]},
         "tessera.dev_gpupolicies.yaml": {".status.conditions": ["type"]},
     }[file]
     assert keys == want

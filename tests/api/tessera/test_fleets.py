@@ -204,7 +204,7 @@ _WORDS = st.sampled_from(["a", "1", "T4", "2xT4", "A100-40GB", "auto", "whole", 
 _KEYS = st.sampled_from(
     (
         *("name", "count", "cpu", "memory", "pods", "gpus", "sharing", "labels", "taints", "model"),
-        *("mig", "modes", "mps", "time-slicing", "recut", "1g.5gb"),
+        *("mig", "modes", "mps", "time-slicing", "allow-repartition", "1g.5gb"),
     )
 )
 _VALUES: st.SearchStrategy[documents.Plain] = st.recursive(

@@ -84,14 +84,14 @@ def test_what_is_sick_is_given_to_nobody_new() -> None:
 
 
 def test_a_wish_alone_holds_nothing() -> None:
-    wanted = (DesiredDevices(gpu="GPU-a-0", instances=LAYOUT),)
+    desired = (DesiredDevices(gpu="GPU-a-0", instances=LAYOUT),)
     got = read(
-        node(), gpunode("a", gpu(0), wanted=wanted), pod("p", {"nvidia.com/mig-1g.5gb": "1"}, cut(0, "1g.5gb", 6))
+        node(), gpunode("a", gpu(0), desired=desired), pod("p", {"nvidia.com/mig-1g.5gb": "1"}, cut(0, "1g.5gb", 6))
     )
     assert held(got) == {"ns/p": [0]}
 
 
-# Keyed by a sentence: objects beside the node; wanted words of the error.
+# Keyed by a sentence: objects beside the node; desired words of the error.
 BAD: dict[str, tuple[list[Object], str]] = {
     "two reports of one name": ([gpunode("a", gpu(0)), gpunode("a", gpu(0))], "GPUNode a again"),
     "a GPU twice": ([gpunode("a", gpu(0), gpu(0))], "GPUNode a"),

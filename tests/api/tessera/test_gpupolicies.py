@@ -109,7 +109,10 @@ MODES: dict[str, tuple[dict[str, Any], tuple[Mode, ...]]] = {
     "mig by name": ({"mode": "mig", "layout": {"configuration": "all-1g.5gb"}}, (Mode.MIG,)),
     "mig by counts": ({"mode": "mig", "layout": {"counts": {"1g.5gb": 7}}}, (Mode.MIG,)),
     "mig by placements": ({"mode": "mig", "layout": {"placements": ["3g.20gb@4"]}}, (Mode.MIG,)),
-    "mig, recut": ({"mode": "mig", "layout": {"counts": {"1g.5gb": 7}}, "recut": True}, AUTO.modes),
+    "mig, allowRepartition": (
+        {"mode": "mig", "layout": {"counts": {"1g.5gb": 7}}, "allowRepartition": True},
+        AUTO.modes,
+    ),
     "mig-time-slicing": (
         {"mode": "mig-time-slicing", "layout": {"counts": {"1g.5gb": 7}}, "replicas": 2},
         (Mode.MIG, Mode.MIG_TIME_SLICING),
@@ -132,7 +135,7 @@ def test_every_mode_says_what_the_node_policy_means(case: str) -> None:
 @pytest.mark.parametrize("case", MODES)
 def test_every_fixed_mode_says_who_allocates(case: str) -> None:
     sharing, _ = MODES[case]
-    if sharing.get("recut") or sharing["mode"] == "memory-share":
+    if sharing.get("allowRepartition") or sharing["mode"] == "memory-share":
         return
     for allocator in ("kubelet", "scheduler"):
         found = on_node({"gpus": [{"devices": ["0"], "sharing": sharing | {"allocator": allocator}}]}).policies[0]
@@ -197,7 +200,7 @@ def test_a_status_is_written_whole_and_read_again() -> None:
     status = Status(nodes=2, decision="nothing to do", conditions=(condition,))
     written = status_fields(status)
     assert set(written) == {
-        *("observedGeneration", "nodes", "gpus", "wantedSlices", "waitingPods", "decision", "conditions"),
+        *("observedGeneration", "nodes", "gpus", "desiredSlices", "waitingPods", "decision", "conditions"),
     }
     assert read_gpu_policy({**gpu_policy({}), "status": written}).status == status
     assert status_fields(Status())["conditions"] == []

@@ -48,38 +48,42 @@ SHARING = {
     ),
     "MIG by name, by the scheduler": (
         "{mig: all-1g.5gb, allocator: scheduler}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False, allocator="scheduler"),
+        Sharing(modes=(Mode.MIG,), layout=one_g(7), allow_repartition=False, allocator="scheduler"),
     ),
     "MIG by name, by the kubelet as ever": (
         "{mig: all-1g.5gb, allocator: kubelet}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False),
+        Sharing(modes=(Mode.MIG,), layout=one_g(7), allow_repartition=False),
     ),
     "MIG off by name": ("{mig: all-disabled}", Sharing(modes=(Mode.WHOLE,))),
-    "MIG on without instances": ("{mig: all-enabled}", Sharing(modes=(Mode.MIG,), layout=(), recut=False)),
-    "MIG by name": ("{mig: all-balanced}", Sharing(modes=(Mode.MIG,), layout=BALANCED, recut=False)),
+    "MIG on without instances": ("{mig: all-enabled}", Sharing(modes=(Mode.MIG,), layout=(), allow_repartition=False)),
+    "MIG by name": ("{mig: all-balanced}", Sharing(modes=(Mode.MIG,), layout=BALANCED, allow_repartition=False)),
     "MIG by counts": (
         "{mig: {1g.5gb: 2, nvidia.com/mig-2g.10gb: 1, 3g.20gb: 1}}",
-        Sharing(modes=(Mode.MIG,), layout=BALANCED, recut=False),
+        Sharing(modes=(Mode.MIG,), layout=BALANCED, allow_repartition=False),
     ),
     "MIG by placements": (
         "{mig: [3g.20gb@4, 1g.5gb@0]}",
-        Sharing(modes=(Mode.MIG,), layout=(Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")), recut=False),
+        Sharing(
+            modes=(Mode.MIG,), layout=(Placement(0, 1, "1g.5gb"), Placement(4, 4, "3g.20gb")), allow_repartition=False
+        ),
     ),
-    "MIG that may be recut": ("{mig: all-1g.5gb, recut: true}", Sharing(layout=one_g(7))),
+    "MIG that may be allow-repartition": ("{mig: all-1g.5gb, allow-repartition: true}", Sharing(layout=one_g(7))),
     "MIG advertised as GPUs": (
         "{mig: all-1g.5gb, strategy: single}",
-        Sharing(modes=(Mode.MIG,), layout=one_g(7), recut=False, strategy="single"),
+        Sharing(modes=(Mode.MIG,), layout=one_g(7), allow_repartition=False, strategy="single"),
     ),
     "time-sliced instances": (
         "{mig: {1g.5gb: 7}, time-slicing: 4}",
-        Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=one_g(7), recut=False, replicas=(("1g.5gb", 4),)),
+        Sharing(
+            modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=one_g(7), allow_repartition=False, replicas=(("1g.5gb", 4),)
+        ),
     ),
     "instances under MPS, by profile": (
         "{mig: all-balanced, mps: {3g.20gb: 4, 1g.5gb: 1}, renamed: true}",
         Sharing(
             modes=(Mode.MIG, Mode.MIG_MPS),
             layout=BALANCED,
-            recut=False,
+            allow_repartition=False,
             replicas=(("1g.5gb", 1), ("3g.20gb", 4)),
             renamed=True,
         ),
@@ -115,9 +119,9 @@ SHARING_REFUSED = {
         "{modes: [mig, mps], allocator: kubelet}",
         "several modes leave the GPU to Tessera, so that the scheduler allocates there",
     ),
-    "an allocator of what may be recut": (
-        "{mig: all-1g.5gb, recut: true, allocator: scheduler}",
-        "recut leaves the GPU to Tessera, so that the scheduler allocates there",
+    "an allocator of what may be allow-repartition": (
+        "{mig: all-1g.5gb, allow-repartition: true, allocator: scheduler}",
+        "allow-repartition leaves the GPU to Tessera, so that the scheduler allocates there",
     ),
     "two ways": ("{mps: 2, time-slicing: 2}", "time-slicing and mps; expected one way to share"),
     "an unknown field": ("{mps: 2, replicas: 2}", "sharing.replicas: an unknown field"),
@@ -141,9 +145,9 @@ SHARING_REFUSED = {
     "placements that overlap": ("{mig: [3g.20gb@0, 1g.5gb@1]}", "expected a legal layout of A100-40GB"),
     "a start that is not legal": ("{mig: [3g.20gb@1]}", "expected a legal layout of A100-40GB"),
     "both kinds of replicas": ("{mig: all-1g.5gb, mps: 2, time-slicing: 2}", "both; expected one of time-slicing"),
-    "replicas that may be recut": (
-        "{mig: all-1g.5gb, mps: 2, recut: true}",
-        "recut: true; expected a fixed",
+    "replicas that may be allow-repartition": (
+        "{mig: all-1g.5gb, mps: 2, allow-repartition: true}",
+        "allow-repartition: true; expected a fixed",
     ),
     "replicas of what is not there": ("{mig: all-1g.5gb, mps: {3g.20gb: 2}}", "3g.20gb; expected replicas of inst"),
     "several profiles as one": (

@@ -70,7 +70,7 @@ READ = {
             policies=(
                 GpuPolicy(
                     uuid="GPU-1",
-                    sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False, strategy="single"),
+                    sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition=False, strategy="single"),
                     strategy="single",
                 ),
             ),

@@ -103,7 +103,7 @@ def test_many_pods_without_a_place_are_told_in_short() -> None:
     assert "no node could ever take it" in text
 
 
-# Keyed by a sentence: arguments; wanted are words of the error.
+# Keyed by a sentence: arguments; desired are words of the error.
 REFUSED = {
     "nothing is asked for": ([], "cluster: no pending pod that requests GPUs; expected -f, --pod or --resource"),
     "no such pod": (["--pod", "ns/none"], "pod ns/none: no pending pod of this namespace and name"),

@@ -145,7 +145,7 @@ def test_a_replacement_that_takes_the_place_stops_it() -> None:
     assert caught.value.__notes__ == ["ns/web-0"]
 
 
-# Keyed by a sentence: what the controller makes; wanted are words of the error.
+# Keyed by a sentence: what the controller makes; desired are words of the error.
 LATE: dict[str, tuple[React, str]] = {
     "no replacement comes": (lambda _, __: None, "no replacement yet"),
     "the replacement waits": (lambda _, __: owned("new", place=None), "its replacement new is not ready yet"),

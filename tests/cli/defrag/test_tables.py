@@ -13,7 +13,7 @@ MOVE = Move(pod=PodKey("ns/p"), uid="u", owner="ReplicaSet/ns/web", frees=HERE, 
 STUCK = Stuck(pod=PodKey("ns/big"), reasons=("it is large",))
 ASKED = [Asker(pod=PodKey("ns/big"), need=Need())]
 
-# Keyed by a sentence: what was proposed; wanted is the last line.
+# Keyed by a sentence: what was proposed; desired is the last line.
 CASES = {
     "fewest": (Proposal(moves=(MOVE,), at_least=1), "1 move, 0 pods placed, 0 pending; fewer moves are not enough"),
     "some smaller sets were not tried": (

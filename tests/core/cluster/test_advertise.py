@@ -21,7 +21,7 @@ A100_MIB, T4_MIB = model("A100-40GB").memory_mib, model("T4").memory_mib
 
 
 def cut(layout: Layout, **changes: object) -> Sharing:
-    return msgspec.structs.replace(Sharing(modes=(Mode.MIG,), layout=layout, recut=False), **changes)
+    return msgspec.structs.replace(Sharing(modes=(Mode.MIG,), layout=layout, allow_repartition=False), **changes)
 
 
 def replicated(strategy: str) -> Sharing:

@@ -37,7 +37,7 @@ SEVEN = sevenths()
 (HALF,) = at("A100-40GB", ("3g.20gb", 0))
 (OTHER,) = at("A100-40GB", ("3g.20gb", 4))
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
-CUT = Sharing(modes=(Mode.MIG,), layout=SEVEN, recut=False)
+CUT = Sharing(modes=(Mode.MIG,), layout=SEVEN, allow_repartition=False)
 
 
 def node_offer() -> NodeOffer:
@@ -132,7 +132,7 @@ STEPS: dict[str, Any] = {
     "what the kubelet lists no more is let go": (NONE, A, NONE, NONE, NONE, OfferPlan(withdrawing=A, release=A)),
     "what the kubelet lists is not known": (NONE, A, NONE, NONE, None, OfferPlan(withdrawing=A)),
     "what a pod holds stays": (NONE, A, A, NONE, NONE, OfferPlan()),
-    "what is wanted again comes back without a write": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
+    "what is desired again comes back without a write": (A, A, NONE, NONE, NONE, OfferPlan(advertise=A)),
     "what lies across one that goes waits for it": (IN_A, A, NONE, NONE, A, OfferPlan(withdrawing=A)),
     "what lies across one that a pod holds waits for the pod": (IN_A, A, A, NONE, A, OfferPlan()),
     "what lies across one that goes is not advertised even if it is written": (

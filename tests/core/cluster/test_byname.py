@@ -29,7 +29,7 @@ def test_a_managed_gpu_may_be_held_whole_or_in_instances() -> None:
 
 def test_ids_are_those_that_are_offered() -> None:
     sliced = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
-    fixed = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=HALVES, recut=False, replicas=(("3g.20gb", 2),))
+    fixed = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=HALVES, allow_repartition=False, replicas=(("3g.20gb", 2),))
     gpus = [(facts(0, "T4"), sliced), (facts(1, layout=HALVES), fixed), (facts(2, "T4"), Sharing(modes=(Mode.WHOLE,)))]
     found = shares_by_id([shared(*pair) for pair in gpus], Inventory(gpus=tuple(gpu for gpu, _ in gpus)))
     devices = [device for resource in offered(*gpus).values() for device in resource.devices]
@@ -38,5 +38,5 @@ def test_ids_are_those_that_are_offered() -> None:
 
 
 def test_a_gpu_that_offers_nothing_has_no_ids() -> None:
-    nothing = msgspec.structs.replace(AUTO, modes=(), recut=False)
+    nothing = msgspec.structs.replace(AUTO, modes=(), allow_repartition=False)
     assert shares_by_id([shared(facts(0), nothing)], Inventory(gpus=(facts(0),))) == {}

@@ -13,7 +13,9 @@ from tessera.core.workload.need import Ask, Isolation, Need, Pod, PodKey
 
 T4 = 15360
 LAYOUT = (place("A100-40GB", "3g.20gb", 0), place("A100-40GB", "3g.20gb", 4))
-FIXED = Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, recut=False, replicas=(("3g.20gb", 2),))
+FIXED = Sharing(
+    modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, allow_repartition=False, replicas=(("3g.20gb", 2),)
+)
 WHOLE_SICK = (UnhealthyDevice(gpu="GPU-a-0", reason="Xid 79"),)
 SECOND_SICK = (UnhealthyDevice(gpu="GPU-a-0", placement=LAYOUT[1], reason="Xid 43"),)
 ANY = (
@@ -32,7 +34,7 @@ def replicated(start: int) -> Share:
     return cut(0, "3g.20gb", start, mode=Mode.MIG_TIME_SLICING)
 
 
-# Keyed by a sentence: the GPU, what is unhealthy, what is held; wanted is whether anything new is served.
+# Keyed by a sentence: the GPU, what is unhealthy, what is held; desired is whether anything new is served.
 CASES: dict[str, tuple[Gpu, tuple[UnhealthyDevice, ...], tuple[Share, ...], bool]] = {
     "a GPU that is well": (gpu(0), (), (), True),
     "the neighbour is unhealthy": (gpu(0), (UnhealthyDevice(gpu="GPU-a-1"),), (), True),

@@ -11,7 +11,9 @@ from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
 
-FIXED = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), recut=False)
+FIXED = Sharing(
+    modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), allow_repartition=False
+)
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 

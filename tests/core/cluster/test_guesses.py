@@ -12,7 +12,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Sharing
 from tessera.core.workload.need import Need, Pod, PodKey
 
-CUT = Sharing(layout=(Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")), recut=False)
+CUT = Sharing(layout=(Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")), allow_repartition=False)
 
 
 def running(name: str, *, guessed: bool) -> Running:

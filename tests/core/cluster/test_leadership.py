@@ -181,15 +181,15 @@ class World:
 
     def write(self, process: Process) -> None:
         fate, sent_s = next(process.fates), self.clock(process)
-        wanted = claim(process.candidate, sent_s)
-        if wanted is None:
+        desired = claim(process.candidate, sent_s)
+        if desired is None:
             self.again(process, fate)
             return
 
         def arrived() -> None:
             stored = None
-            if wanted.version == self.lease.version:
-                self.lease = stored = msgspec.structs.replace(wanted, version=str(next(self.versions)))
+            if desired.version == self.lease.version:
+                self.lease = stored = msgspec.structs.replace(desired, version=str(next(self.versions)))
             if fate.answered:
                 self.later(fate.back_s, lambda: answered(stored))
 

@@ -66,7 +66,9 @@ def test_what_cannot_be_enforced_is_not_offered() -> None:
 
 
 def test_instances_of_a_policy_are_withheld_too() -> None:
-    sharing = Sharing(modes=(Mode.MIG, Mode.MIG_MPS), layout=CUT.layout, recut=False, replicas=(("3g.20gb", 2),))
+    sharing = Sharing(
+        modes=(Mode.MIG, Mode.MIG_MPS), layout=CUT.layout, allow_repartition=False, replicas=(("3g.20gb", 2),)
+    )
     said = NodeSharing(policies=(GpuPolicy(uuid="GPU-1", sharing=sharing),))
     gpus = effective(node(CUT), said)
     assert [target.key for target in mps_targets(gpus, node(CUT))] == ["GPU-1-0-4", "GPU-1-4-4"]

@@ -52,7 +52,7 @@ Inserted: TypeAlias = frozenset[tuple[str, DeviceId]]
 class Object(NamedTuple):
     """The GPUNode."""
 
-    wanted: frozenset[DeviceId] = NOBODY
+    desired: frozenset[DeviceId] = NOBODY
     offered: frozenset[DeviceId] = NOBODY
     claims: frozenset[tuple[str, DeviceId]] = frozenset()
 
@@ -199,8 +199,8 @@ def steps(state: State, model: Model) -> Iterator[State]:
 
 def controller_and_server(state: State, model: Model) -> Iterator[State]:
     old = state.stored
-    if model.changing or not old.wanted:
-        yield store(state, old._replace(wanted=old.wanted ^ model.by_name), model)
+    if model.changing or not old.desired:
+        yield store(state, old._replace(desired=old.desired ^ model.by_name), model)
     if state.server is None and model.for_needs:
         yield state._replace(server=old)
     for name, pod in state.pods:
@@ -208,7 +208,7 @@ def controller_and_server(state: State, model: Model) -> Iterator[State]:
             continue
         if pod.state == "new" and state.server is not None:
             kept = (
-                state.server.wanted
+                state.server.desired
                 | state.server.offered
                 | {device for _, device in state.server.claims}
                 | assigned(state)
@@ -228,7 +228,7 @@ def agent_s_handshake(state: State, model: Model) -> Iterator[State]:
     shown = frozenset(name for name, _ in state.inserted)
     named = (each for each in state.record if each.resource == "named" and (model.counted or each.uid in shown))
     held = frozenset(map(device_of, named)) & model.by_name
-    desired = state.seen.wanted | held
+    desired = state.seen.desired | held
     taken = frozenset(each for each in desired for other in assigned(state) if overlap(each, other))
     if state.seen != state.stored:
         yield state._replace(seen=state.stored)

@@ -14,7 +14,7 @@ from tessera.errors import InvalidInput
 
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 3),))
 WHOLE = Sharing(modes=(Mode.WHOLE,))
-SEVEN = Sharing(modes=(Mode.MIG,), layout=sevenths(), recut=False)
+SEVEN = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False)
 MEMORY = Sharing(modes=(Mode.MEMORY_SHARE,))
 
 REPLICAS = offered((facts(0, "T4"), SLICED), (facts(1, "T4"), SLICED))["nvidia.com/gpu"]
@@ -62,29 +62,29 @@ CHOICES: dict[str, tuple[Resource, list[int], list[int], int, AllocationPolicy, 
 def test_what_is_preferred(case: str) -> None:
     resource, available, must, size, policy, distinct, want = CHOICES[case]
     ids = [device.id for device in resource.devices]
-    wanted = PreferenceRequest(
+    desired = PreferenceRequest(
         available=tuple(ids[i] for i in available), must_include=tuple(ids[i] for i in must), size=size
     )
-    assert [ids.index(each) for each in prefer(resource, wanted, policy, distinct=distinct)] == want
+    assert [ids.index(each) for each in prefer(resource, desired, policy, distinct=distinct)] == want
 
 
 def test_ids_that_are_no_longer_offered_come_last() -> None:
-    wanted = PreferenceRequest(available=("gone", REPLICAS.devices[0].id), size=2)
-    assert prefer(REPLICAS, wanted) == (REPLICAS.devices[0].id, "gone")
+    desired = PreferenceRequest(available=("gone", REPLICAS.devices[0].id), size=2)
+    assert prefer(REPLICAS, desired) == (REPLICAS.devices[0].id, "gone")
     assert prefer(REPLICAS, PreferenceRequest(available=("gone",), must_include=("gone",), size=1)) == ("gone",)
 
 
 @pytest.mark.parametrize(
-    ("case", "wanted"),
+    ("case", "desired"),
     [
         ("more than are available", PreferenceRequest(available=("a", "b", "a"), size=3)),
         ("more must be included", PreferenceRequest(available=("a", "b"), must_include=("a", "b"), size=1)),
         ("less than none", PreferenceRequest(available=("a",), size=-1)),
     ],
 )
-def test_what_cannot_be_preferred(case: str, wanted: PreferenceRequest) -> None:
+def test_what_cannot_be_preferred(case: str, desired: PreferenceRequest) -> None:
     with pytest.raises(InvalidInput, match=r"nvidia\.com/gpu") as error:
-        prefer(REPLICAS, wanted)
+        prefer(REPLICAS, desired)
     assert error.value.found, case
 
 
@@ -98,8 +98,8 @@ def test_laws_of_the_preferred_allocation(data: st.DataObject) -> None:
     policies: list[AllocationPolicy] = ["distributed", "packed"]
     policy = data.draw(st.sampled_from(policies))
     distinct = data.draw(st.booleans())
-    wanted = PreferenceRequest(available=tuple(available), must_include=tuple(must), size=size)
-    got = prefer(resource, wanted, policy, distinct=distinct)
+    desired = PreferenceRequest(available=tuple(available), must_include=tuple(must), size=size)
+    got = prefer(resource, desired, policy, distinct=distinct)
     assert len(got) == len(set(got)) == size
     assert set(must) <= set(got) <= set(available)
     if distinct and not must and "gone" not in available:

@@ -17,8 +17,13 @@ HALVES = (place(A100, "3g.20gb", 0), place(A100, "3g.20gb", 4))
 GPUS = (
     gpu(0),
     gpu(0, layout=HALVES),
-    gpu(0, sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False)),
-    gpu(0, sharing=Sharing(modes=(Mode.MIG, Mode.MIG_MPS), layout=HALVES, recut=False, replicas=(("3g.20gb", 2),))),
+    gpu(0, sharing=Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition=False)),
+    gpu(
+        0,
+        sharing=Sharing(
+            modes=(Mode.MIG, Mode.MIG_MPS), layout=HALVES, allow_repartition=False, replicas=(("3g.20gb", 2),)
+        ),
+    ),
     gpu(0, sharing=Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))),
     gpu(0, sharing=Sharing(modes=(Mode.MPS,), replicas=(("", 4),))),
     gpu(0, sharing=Sharing(modes=(Mode.MEMORY_SHARE,))),

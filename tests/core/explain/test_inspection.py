@@ -76,7 +76,7 @@ CHOOSERS = {
     "fixed as whole": (Sharing(modes=(Mode.WHOLE,)), False),
     "fixed as memory share": (Sharing(modes=(Mode.MEMORY_SHARE,)), False),
     "fixed as MPS by amounts": (Sharing(modes=(Mode.MPS,)), False),
-    "a fixed layout": (Sharing(modes=(Mode.MIG,), layout=LAYOUT, recut=False), False),
+    "a fixed layout": (Sharing(modes=(Mode.MIG,), layout=LAYOUT, allow_repartition=False), False),
 }
 
 
@@ -97,10 +97,10 @@ def test_fragmentation_is_what_the_pods_cannot_use_of_what_is_free() -> None:
     assert got.fragmentation_percent == 60  # three of five devices asked for: 3g.20gb starts at 0 and 4
 
 
-def test_wanted_instances_are_drawn_where_nobody_is_in_their_way() -> None:
-    wanted = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
-    got = first(node(), gpunode("a", gpu(0), wanted=wanted), pod("p", MIG, cut(0, "2g.10gb", 0)))
-    assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "wanted"), (7, "free")]
+def test_desired_instances_are_drawn_where_nobody_is_in_their_way() -> None:
+    desired = (DesiredDevices(gpu="GPU-a-0", instances=(place(A100, "1g.5gb", 0), place(A100, "1g.5gb", 6))),)
+    got = first(node(), gpunode("a", gpu(0), desired=desired), pod("p", MIG, cut(0, "2g.10gb", 0)))
+    assert [(each.start, each.state) for each in got.slices] == [(0, "held"), (2, "free"), (6, "desired"), (7, "free")]
 
 
 def test_how_far_pods_are() -> None:
@@ -163,7 +163,7 @@ ENFORCEMENT = (
     '{"gpu":"GPU-a-1","placement":{"start":0,"size":4,"profile":"3g.20gb"},"mode":"mig-mps","level":"driver-mps"}]'
 )
 
-# Keyed by a sentence: annotations of the node, the share held; wanted is the isolation in force.
+# Keyed by a sentence: annotations of the node, the share held; desired is the isolation in force.
 LEVELS: dict[str, tuple[str, Any, Level]] = {
     "by mode where no agent says": ("", share(0, 1024, Mode.MPS), Level.DRIVER_MPS),
     "nothing by mode": ("", share(0, 1024), Level.NONE),
@@ -187,7 +187,9 @@ def test_the_isolation_in_force(sentence: str) -> None:
 
 
 def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
-    sharing = Sharing(modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, recut=False, replicas=(("2g.10gb", 2),))
+    sharing = Sharing(
+        modes=(Mode.MIG, Mode.MIG_TIME_SLICING), layout=LAYOUT, allow_repartition=False, replicas=(("2g.10gb", 2),)
+    )
     shared = cut(0, "2g.10gb", 0, mode=Mode.MIG_TIME_SLICING)
     got = first(
         node(), gpunode("a", gpu(0, sharing=sharing)), pod("p", MIG, cut(0, "1g.5gb", 6)), pod("q", NEED, shared)
@@ -197,7 +199,7 @@ def test_the_weakest_isolation_of_those_on_a_gpu_is_told() -> None:
     assert got.modes == (Mode.MIG, Mode.MIG_TIME_SLICING)
 
 
-# Keyed by a sentence: what pods hold of GPU 0 of two; wanted are words of the conflicts of the GPU, and of the node.
+# Keyed by a sentence: what pods hold of GPU 0 of two; desired are words of the conflicts of the GPU, and of the node.
 CONFLICTS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     "nothing wrong": ([share(0, 1024)], [], []),
     "more memory than there is": (

@@ -22,7 +22,7 @@ from tessera.core.workload.need import PodKey
 
 NEED = "tessera.dev/gpu-memory"
 SHARES = Sharing(modes=(Mode.MEMORY_SHARE,))
-SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), recut=False)
+SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False)
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
@@ -52,7 +52,7 @@ def test_nobody_of_this_name() -> None:
     assert explain_pod(read_cluster(as_fields([node()])), ME) is None
 
 
-# Keyed by a sentence: objects; wanted are words of sentences, of remedies, and the nodes' answers.
+# Keyed by a sentence: objects; desired are words of sentences, of remedies, and the nodes' answers.
 CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "room on a node": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4})],
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "kept for others by a wish": (
         [
             machine(),
-            gpunode("a", gpu(0), wanted=(DesiredDevices(gpu="GPU-a-0", whole=True),)),
+            gpunode("a", gpu(0), desired=(DesiredDevices(gpu="GPU-a-0", whole=True),)),
             me({NEED: 4}),
         ],
         [],
@@ -375,7 +375,7 @@ def test_what_a_pod_waits_for(sentence: str) -> None:
     assert [bool(words) for words in answers] == [found.obstacle is not None for found in got.nodes]
 
 
-# Keyed by a sentence: objects; wanted are words of sentences, all of them in order.
+# Keyed by a sentence: objects; desired are words of sentences, all of them in order.
 PLACED: dict[str, tuple[list[Object], list[str]]] = {
     "the one place there is": (
         [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a")],

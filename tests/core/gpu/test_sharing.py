@@ -113,14 +113,14 @@ def test_a_stronger_grade_serves_a_weaker_ask_and_never_the_reverse() -> None:
 
 AUTO = Sharing()
 MPS4 = Sharing(modes=(Mode.MPS,), replicas=(("", 4),))
-SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), recut=False)
+SLICED = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=BALANCED, replicas=(("3g.20gb", 2),), allow_repartition=False)
 
 
 def by_scheduler(sharing: Sharing) -> Sharing:
     return msgspec.structs.replace(sharing, allocator="scheduler")
 
 
-# Keyed by a sentence; wanted are mode, profile and whether the device exists.
+# Keyed by a sentence; desired are mode, profile and whether the device exists.
 WAYS = {
     "a GPU by name is a whole GPU": (exact(), AUTO, [(Mode.WHOLE, None, False)]),
     "a MIG device by name is cut": (exact(1, "nvidia.com/mig-2g.10gb"), AUTO, [(Mode.MIG, "2g.10gb", False)]),
@@ -169,7 +169,7 @@ WAYS = {
         by_scheduler(SLICED),
         [],
     ),
-    "a layout that Tessera may recut serves both, and is cut anew for both": (
+    "a layout that Tessera may allowRepartition serves both, and is cut anew for both": (
         need(4 * 1024, isolation=Isolation.HARDWARE),
         Sharing(layout=BALANCED[:1]),
         [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "1g.5gb", False), (Mode.WHOLE, None, False)],
@@ -232,7 +232,7 @@ def test_an_exact_ask_that_names_a_grade_gets_no_weaker_device() -> None:
 def test_a_profile_is_served_under_the_name_another_driver_prints() -> None:
     """An alias serves where no product has it as its own name; the name of another product is another resource."""
     h100, gh200 = model("H100-80GB"), model("H100-96GB")
-    fixed = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.40gb"),), recut=False)
+    fixed = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.40gb"),), allow_repartition=False)
     sliced = Sharing(
         modes=(Mode.MIG_TIME_SLICING,), layout=(Placement(0, 4, "3g.40gb"),), replicas=(("3g.40gb", 2),), renamed=True
     )

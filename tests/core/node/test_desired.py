@@ -43,11 +43,11 @@ def wants(*instances: Placement) -> DesiredDevices:
 
 # What is offered
 
-# sentence: layout, what is wanted, held and assigned, and what is offered
+# sentence: layout, what is desired, held and assigned, and what is offered
 OFFERED: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Spots]] = {
     "idle instances are nobody's": (SEVEN, wants(), NOTHING, NOTHING, NOTHING),
-    "wanted instances": (SEVEN, wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:2])),
-    "a wanted instance that is not there": (SEVEN[:1], wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:1])),
+    "desired instances": (SEVEN, wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:2])),
+    "a desired instance that is not there": (SEVEN[:1], wants(*SEVEN[:2]), NOTHING, NOTHING, frozenset(SEVEN[:1])),
     "instances that pods hold": (SEVEN, wants(), frozenset(SEVEN[3:4]), NOTHING, frozenset(SEVEN[3:4])),
     "an instance that a pod was assigned": (
         SEVEN,
@@ -71,7 +71,7 @@ OFFERED: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Spots]] = 
         frozenset(SEVEN[:1]),
     ),
     "no instance of a GPU of which an amount was assigned": (SEVEN, wants(*SEVEN), NOTHING, ALL, NOTHING),
-    "the wanted whole GPU": (None, WHOLE, NOTHING, NOTHING, ALL),
+    "the desired whole GPU": (None, WHOLE, NOTHING, NOTHING, ALL),
     "the whole GPU while MIG is on": ((), WHOLE, NOTHING, NOTHING, NOTHING),
     "the whole GPU of which an amount was assigned": (None, WHOLE, NOTHING, ALL, NOTHING),
     "the whole GPU of which an instance was assigned": (None, WHOLE, NOTHING, frozenset({HALF}), NOTHING),
@@ -82,9 +82,9 @@ OFFERED: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Spots]] = 
 
 @pytest.mark.parametrize("case", OFFERED)
 def test_what_is_offered(case: str) -> None:
-    layout, wanted, held, assigned, want = OFFERED[case]
+    layout, desired, held, assigned, want = OFFERED[case]
     gpu = open_gpu(facts(0, layout=layout))
-    assert offered_devices([gpu], [wanted], keys(held), keys(assigned)) == {UUID: keys(want)}
+    assert offered_devices([gpu], [desired], keys(held), keys(assigned)) == {UUID: keys(want)}
 
 
 def test_a_gpu_that_nothing_is_said_of_offers_what_pods_hold() -> None:
@@ -97,8 +97,8 @@ DECIDED = {
     "whole": Sharing(modes=(Mode.WHOLE,)),
     "memory shares": Sharing(modes=(Mode.MEMORY_SHARE,)),
     "replicas": Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),)),
-    "a fixed layout": Sharing(modes=(Mode.MIG,), layout=SEVEN, recut=False),
-    "nothing": Sharing(modes=(), recut=False),
+    "a fixed layout": Sharing(modes=(Mode.MIG,), layout=SEVEN, allow_repartition=False),
+    "nothing": Sharing(modes=(), allow_repartition=False),
 }
 
 
@@ -106,9 +106,9 @@ DECIDED = {
 def test_gpus_of_which_an_administrator_decided_are_left_alone(case: str) -> None:
     seen = facts(0, layout=DECIDED[case].layout)
     gpu = shared(seen, DECIDED[case])
-    for wanted in (WHOLE, wants(HALF)):
-        assert offered_devices([gpu], [wanted], [DeviceId(UUID)], [DeviceId(UUID, HALF)]) == {}
-        assert targets([gpu], Inventory(gpus=(seen,)), [wanted], [], [DeviceId(UUID, HALF)]) == ()
+    for desired in (WHOLE, wants(HALF)):
+        assert offered_devices([gpu], [desired], [DeviceId(UUID)], [DeviceId(UUID, HALF)]) == {}
+        assert targets([gpu], Inventory(gpus=(seen,)), [desired], [], [DeviceId(UUID, HALF)]) == ()
 
 
 def test_a_label_decides_about_all_gpus() -> None:
@@ -123,13 +123,13 @@ NOBODY: tuple[Placement | None, ...] = ()
 OFF = "MIG off"
 AS_IT_IS = "as it is"
 
-# sentence: (layout, wanted, used, assigned, what it shall be)
+# sentence: (layout, desired, used, assigned, what it shall be)
 CUTS: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Layout | str]] = {
-    "nothing is wanted of a GPU without MIG": (None, wants(), NOTHING, NOTHING, AS_IT_IS),
+    "nothing is desired of a GPU without MIG": (None, wants(), NOTHING, NOTHING, AS_IT_IS),
     "idle instances stay where nothing needs their place": (SEVEN, wants(), NOTHING, NOTHING, AS_IT_IS),
-    "wanted instances are there": (SEVEN, wants(*SEVEN[:3]), NOTHING, NOTHING, AS_IT_IS),
-    "MIG is switched on for a wanted instance": (None, wants(HALF), NOTHING, NOTHING, (HALF,)),
-    "a wanted instance comes to the idle ones": (SEVEN[:2], wants(OTHER), NOTHING, NOTHING, (*SEVEN[:2], OTHER)),
+    "desired instances are there": (SEVEN, wants(*SEVEN[:3]), NOTHING, NOTHING, AS_IT_IS),
+    "MIG is switched on for a desired instance": (None, wants(HALF), NOTHING, NOTHING, (HALF,)),
+    "a desired instance comes to the idle ones": (SEVEN[:2], wants(OTHER), NOTHING, NOTHING, (*SEVEN[:2], OTHER)),
     "idle ones in the way go": (SEVEN, wants(HALF), NOTHING, NOTHING, (HALF, *SEVEN[4:])),
     "used ones in the way stay": (SEVEN, wants(HALF), frozenset(SEVEN[:1]), NOTHING, AS_IT_IS),
     "what can be had is cut beside used ones": (
@@ -139,7 +139,7 @@ CUTS: dict[str, tuple[Layout | None, DesiredDevices, Spots, Spots, Layout | str]
         NOTHING,
         (*SEVEN[:4], OTHER),
     ),
-    "an assigned instance comes before a wanted one": (None, wants(*SEVEN[:1]), NOTHING, frozenset({HALF}), (HALF,)),
+    "an assigned instance comes before a desired one": (None, wants(*SEVEN[:1]), NOTHING, frozenset({HALF}), (HALF,)),
     "an assigned instance that is there stays": (SEVEN[:4], wants(HALF), NOTHING, frozenset({SEVEN[0]}), AS_IT_IS),
     "an assigned instance that a used one keeps away": (
         SEVEN,
@@ -168,9 +168,9 @@ def users(spots: Spots) -> list[User]:
 
 @pytest.mark.parametrize("case", CUTS)
 def test_what_a_gpu_is_cut_into(case: str) -> None:
-    layout, wanted, used, assigned, want = CUTS[case]
+    layout, desired, used, assigned, want = CUTS[case]
     seen = facts(0, layout=layout)
-    found = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wanted], users(used), keys(assigned))
+    found = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [desired], users(used), keys(assigned))
     if want == AS_IT_IS:
         assert found == ()
         return
@@ -195,7 +195,7 @@ def test_gpus_that_cannot_be_cut(case: str) -> None:
     assert targets([shared(seen, sharing)], inventory, [wants(HALF)], [], []) == ()
 
 
-def test_half_made_instances_go_when_their_place_is_wanted() -> None:
+def test_half_made_instances_go_when_their_place_is_desired() -> None:
     seen = msgspec.structs.replace(facts(0, layout=SEVEN[4:]), incomplete=(HALF,))
     (target,) = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wants(SEVEN[0])], [], [])
     assert target.layout == (SEVEN[0], *SEVEN[4:])
@@ -212,23 +212,23 @@ wishes = st.just(WHOLE) | st.sampled_from(all_layouts(A100)).map(
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[GpuFacts, DesiredDevices, Spots, Spots]:
-    """Return a GPU, what is wanted of it, what is used of what is there, and what was assigned."""
+    """Return a GPU, what is desired of it, what is used of what is there, and what was assigned."""
     seen = facts(0, layout=draw(layouts))
     there = (None,) if seen.layout is None else seen.layout
     used = draw(st.frozensets(st.sampled_from(there))) if there else NOTHING
     return seen, draw(wishes), used, draw(st.frozensets(spots, max_size=3))
 
 
-def after(seen: GpuFacts, wanted: DesiredDevices, used: Spots, assigned: Spots) -> GpuFacts:
+def after(seen: GpuFacts, desired: DesiredDevices, used: Spots, assigned: Spots) -> GpuFacts:
     """Return the GPU when its target is carried out."""
-    found = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wanted], users(used), keys(assigned))
+    found = targets([open_gpu(seen)], Inventory(gpus=(seen,)), [desired], users(used), keys(assigned))
     return facts(0, layout=found[0].layout) if found else seen
 
 
 @given(situations())
 def test_nothing_used_or_assigned_is_destroyed(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
-    seen, wanted, used, assigned = situation
-    then = after(seen, wanted, used, assigned)
+    seen, desired, used, assigned = situation
+    then = after(seen, desired, used, assigned)
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
     kept: Spots = ALL if then.layout is None else frozenset(then.layout)
     assert used <= kept
@@ -239,27 +239,27 @@ def test_nothing_used_or_assigned_is_destroyed(situation: tuple[GpuFacts, Desire
 
 @given(situations())
 def test_planning_again_changes_nothing(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
-    seen, wanted, used, assigned = situation
-    then = after(seen, wanted, used, assigned)
-    assert after(then, wanted, used, assigned) == then
+    seen, desired, used, assigned = situation
+    then = after(seen, desired, used, assigned)
+    assert after(then, desired, used, assigned) == then
 
 
 @given(situations())
 def test_every_target_can_be_reached_now(situation: tuple[GpuFacts, DesiredDevices, Spots, Spots]) -> None:
-    seen, wanted, used, assigned = situation
-    for target in targets([open_gpu(seen)], Inventory(gpus=(seen,)), [wanted], users(used), keys(assigned)):
+    seen, desired, used, assigned = situation
+    for target in targets([open_gpu(seen)], Inventory(gpus=(seen,)), [desired], users(used), keys(assigned)):
         assert not isinstance(change(seen, target, users(used)), Blocked)
 
 
 @given(situations())
-def test_what_is_offered_exists_is_wanted_or_held_and_overlaps_nothing_assigned(
+def test_what_is_offered_exists_is_desired_or_held_and_overlaps_nothing_assigned(
     situation: tuple[GpuFacts, DesiredDevices, Spots, Spots],
 ) -> None:
-    seen, wanted, held, assigned = situation
+    seen, desired, held, assigned = situation
     gpu = open_gpu(seen)
-    chosen = {each.placement for each in offered_devices([gpu], [wanted], keys(held), keys(assigned))[UUID]}
+    chosen = {each.placement for each in offered_devices([gpu], [desired], keys(held), keys(assigned))[UUID]}
     there: Spots = ALL if seen.layout is None else frozenset(seen.layout)
-    asked: Spots = ALL if wanted.whole else frozenset(wanted.instances)
+    asked: Spots = ALL if desired.whole else frozenset(desired.instances)
     assert held <= chosen <= there & (held | asked)
     for spot in chosen - held:
         if spot is None:
@@ -274,7 +274,7 @@ def test_what_is_offered_exists_is_wanted_or_held_and_overlaps_nothing_assigned(
 def test_what_nobody_is_in_the_way_of_is_offered_when_it_is_cut(
     situation: tuple[GpuFacts, DesiredDevices, Spots, Spots],
 ) -> None:
-    seen, wanted, *_ = situation
-    then = after(seen, wanted, NOTHING, NOTHING)
-    chosen = offered_devices([open_gpu(then)], [wanted], [], [])[UUID]
-    assert chosen == set(wanted.devices)
+    seen, desired, *_ = situation
+    then = after(seen, desired, NOTHING, NOTHING)
+    chosen = offered_devices([open_gpu(then)], [desired], [], [])[UUID]
+    assert chosen == set(desired.devices)

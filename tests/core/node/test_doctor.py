@@ -27,7 +27,7 @@ BY_MOUNTS = ListStrategies(strategies=("volume-mounts",))
 BY_ENVIRONMENT = ListStrategies(strategies=("envvar",))
 SOUND = Observed(
     inventory=node(gpu(0), gpu(1, "A100-40GB", "all-3g.20gb")),
-    mps_wanted=True,
+    mps_desired=True,
     mps_program="/usr/bin/nvidia-cuda-mps-control",
     shm=FINE,
     mps_root=MISSING,
@@ -119,7 +119,7 @@ FAILED: dict[str, tuple[Observed, list[tuple[str, str]]]] = {
         [("mps-pipes", f"/{'x' * 60} is too long for sockets")],
     ),
     "a daemon that does not serve": (
-        seen(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_wanted=False),
+        seen(daemons=(Daemon(key="GPU-1", gpu="GPU-1", exclusive=False, problem="silence"),), mps_desired=False),
         [("mps-daemon", "GPU-1: silence")],
     ),
     "a process that is no client": (
@@ -218,7 +218,7 @@ def test_what_warns(observed: Observed, want: list[tuple[str, str]]) -> None:
 
 
 def test_what_is_skipped_and_what_is_said_of_nothing() -> None:
-    nothing = seen(mps_wanted=False, node=None, generation="", mps_root=FINE)
+    nothing = seen(mps_desired=False, node=None, generation="", mps_root=FINE)
     assert found(nothing, Verdict.SKIPPED) == [("mps", "no GPU is shared by MPS"), ("node", "no node was named")]
     assert ("configuration", "no files: each GPU is one device") in found(nothing, Verdict.OK)
     refused = checks(seen(node=None, node_problem="forbidden"))[-1]

@@ -62,14 +62,14 @@ STEPS: dict[str, tuple[MpsTarget | None, DaemonSeen, bool, Step]] = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "seen", "used", "want"), STEPS.values(), ids=STEPS)
-def test_the_next_step(wanted: MpsTarget | None, seen: DaemonSeen, used: bool, want: Step) -> None:
-    assert next_step(wanted, seen, used=used) is want
+@pytest.mark.parametrize(("desired", "seen", "used", "want"), STEPS.values(), ids=STEPS)
+def test_the_next_step(desired: MpsTarget | None, seen: DaemonSeen, used: bool, want: Step) -> None:
+    assert next_step(desired, seen, used=used) is want
 
 
 def test_a_daemon_in_use_is_never_ended() -> None:
-    wanted = (None, TARGET, OTHER_LIMITS, UNLIMITED, ELSEWHERE)
-    for target, clients, silent, used in itertools.product(wanted, (None, 0, 2), (0, 1, 3, 9), (False, True)):
+    desired = (None, TARGET, OTHER_LIMITS, UNLIMITED, ELSEWHERE)
+    for target, clients, silent, used in itertools.product(desired, (None, 0, 2), (0, 1, 3, 9), (False, True)):
         seen = DaemonSeen(record=RECORD, alive=True, clients=clients, silent=silent)
         if used or clients:
             assert next_step(target, seen, used=used) not in {Step.QUIT, Step.KILL, Step.START, Step.FORGET}

@@ -242,7 +242,10 @@ def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> Non
         policy(0, Sharing(modes=(Mode.MPS,), replicas=(("", 3),))),
         policy(1, Sharing(modes=(Mode.MEMORY_SHARE,))),
         policy(2, None),
-        policy(3, Sharing(modes=(Mode.MIG, Mode.MIG_MPS), layout=layout, recut=False, replicas=(("3g.20gb", 2),))),
+        policy(
+            3,
+            Sharing(modes=(Mode.MIG, Mode.MIG_MPS), layout=layout, allow_repartition=False, replicas=(("3g.20gb", 2),)),
+        ),
         policy(4, AUTO),
     )
     files = NodeSharing(entries=(entry(WHOLE, 4),), policies=policies)
@@ -256,7 +259,7 @@ def test_policies_mix_modes_and_leave_the_other_gpus_to_the_other_files() -> Non
 
 
 SEVENTHS = node(*(gpu(index, "A100-40GB", "all-1g.5gb") for index in range(2)))
-FIXED = Sharing(modes=(Mode.MIG,), layout=SEVENTHS.gpus[0].layout, recut=False)
+FIXED = Sharing(modes=(Mode.MIG,), layout=SEVENTHS.gpus[0].layout, allow_repartition=False)
 
 # sentence: (strategy of the node, sharing of the policy, strategy of the policy's entry, resource of the instances)
 STRATEGIES: dict[str, tuple[Strategy | None, Sharing, Strategy | None, str]] = {
@@ -292,20 +295,20 @@ def test_memory_of_managed_gpus_stays_beside_instances_under_strategy_single() -
 
 
 @pytest.mark.parametrize(
-    ("sentence", "there", "wanted", "want"),
+    ("sentence", "there", "desired", "want"),
     [
-        ("MIG is still off", None, Sharing(layout=(Placement(0, 4, "3g.20gb"),), recut=False), True),
+        ("MIG is still off", None, Sharing(layout=(Placement(0, 4, "3g.20gb"),), allow_repartition=False), True),
         ("MIG is still on", "all-enabled", Sharing(modes=(Mode.WHOLE,)), True),
-        ("MIG on is what the policy wants", "all-enabled", Sharing(layout=(), recut=False), False),
+        ("MIG on is what the policy wants", "all-enabled", Sharing(layout=(), allow_repartition=False), False),
         ("auto takes what is there", "all-enabled", AUTO, False),
         ("whole takes what is there", None, Sharing(modes=(Mode.WHOLE,)), False),
     ],
 )
 def test_a_policy_that_is_not_met_offers_nothing(
-    sentence: str, there: str | None, wanted: Sharing, *, want: bool
+    sentence: str, there: str | None, desired: Sharing, *, want: bool
 ) -> None:
     inventory = node(gpu(0, "A100-40GB", there))
-    files = NodeSharing(policies=(policy(0, wanted),), strategy="single")
+    files = NodeSharing(policies=(policy(0, desired),), strategy="single")
     assert (effective(inventory, files)[0].sharing.modes == ()) is want, sentence
     assert bool(notes(inventory, files)) is want
     if want:
@@ -316,13 +319,13 @@ def test_a_policy_that_is_not_met_offers_nothing(
 def test_layouts_that_policies_want() -> None:
     cut = node(gpu(0, "A100-40GB", "all-3g.20gb"), gpu(1, "A100-40GB", "all-1g.5gb"), gpu(2, "A100-40GB"), gpu(3))
     layout = cut.gpus[0].layout
-    wanted = Sharing(layout=layout, recut=False)
+    desired = Sharing(layout=layout, allow_repartition=False)
     policies = (
-        policy(0, wanted),
-        policy(1, wanted),
+        policy(0, desired),
+        policy(1, desired),
         policy(2, AUTO),
         policy(3, Sharing(modes=(Mode.WHOLE,))),
-        policy(9, wanted),
+        policy(9, desired),
         policy(0, None),
     )
     assert desired_layouts(cut, NodeSharing(policies=policies)) == (("GPU-1", layout),)

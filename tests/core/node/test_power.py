@@ -18,7 +18,7 @@ def policy(watts: int | None = None, mhz: tuple[int, int] | None = None) -> GpuP
 
 
 CASES: dict[str, tuple[GpuPolicy, Original, dict[str, tuple[int, int]], list[PowerAction]]] = {
-    "nothing wanted, nothing changed": (policy(), NOTHING, {}, []),
+    "nothing desired, nothing changed": (policy(), NOTHING, {}, []),
     "a cap": (policy(60), NOTHING, {}, [SetPower(gpu="GPU-0", watts=60)]),
     "a cap that is there": (policy(70), CAPPED, {}, []),
     "a cap whose policy went": (policy(), CAPPED, {}, [SetPower(gpu="GPU-0", watts=None, restores=True)]),
@@ -34,13 +34,13 @@ CASES: dict[str, tuple[GpuPolicy, Original, dict[str, tuple[int, int]], list[Pow
 }
 
 
-@pytest.mark.parametrize(("wanted", "before", "locked", "want"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("desired", "before", "locked", "want"), CASES.values(), ids=CASES)
 def test_actions(
-    wanted: GpuPolicy, before: Original, locked: dict[str, tuple[int, int]], want: list[PowerAction]
+    desired: GpuPolicy, before: Original, locked: dict[str, tuple[int, int]], want: list[PowerAction]
 ) -> None:
-    assert list(power_actions([wanted], [T4], {"GPU-0": before}, locked)) == want
+    assert list(power_actions([desired], [T4], {"GPU-0": before}, locked)) == want
     lost = msgspec.structs.replace(T4, lost=True)
-    assert power_actions([wanted], [lost], {"GPU-0": before}, locked) == ()
+    assert power_actions([desired], [lost], {"GPU-0": before}, locked) == ()
 
 
 def test_a_gpu_without_policy_is_put_back() -> None:

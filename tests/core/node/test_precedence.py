@@ -78,12 +78,17 @@ CASES: dict[str, tuple[Declared, list[tuple[str, str, str]], bool]] = {
         False,
     ),
     "the label of a layout over a policy's": (
-        Declared(layout_label="all-1g.5gb", gpu_policy=policy(None, None, Sharing(layout=HALVES, recut=False))),
+        Declared(
+            layout_label="all-1g.5gb", gpu_policy=policy(None, None, Sharing(layout=HALVES, allow_repartition=False))
+        ),
         [("GPUPolicy all", "label nvidia.com/mig.config=all-1g.5gb", "no effect on the MIG layout of GPU 2: ")],
         False,
     ),
     "the label of the layout that a policy wants too": (
-        Declared(layout_label="all-1g.5gb", gpu_policy=policy(None, None, Sharing(layout=GPUS[2].layout, recut=False))),
+        Declared(
+            layout_label="all-1g.5gb",
+            gpu_policy=policy(None, None, Sharing(layout=GPUS[2].layout, allow_repartition=False)),
+        ),
         [],
         False,
     ),

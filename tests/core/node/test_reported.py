@@ -103,7 +103,7 @@ def has(*sharings: Sharing, models: tuple[str, ...] = (), unhealthy: tuple[Unhea
 
 
 LEFT = msgspec.structs.replace(AUTO, layout=())
-FIXED = Sharing(modes=(Mode.MIG,), layout=HALVES, recut=False)
+FIXED = Sharing(modes=(Mode.MIG,), layout=HALVES, allow_repartition=False)
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),))
 MIXED = msgspec.structs.replace(
     FIXED, modes=(Mode.MIG, Mode.MIG_MPS), offers=(Offer(placement=HALVES[0], mode=Mode.MIG_MPS, clients=3),)
@@ -127,7 +127,7 @@ TOLD: dict[str, tuple[GpuNodeState, Summary]] = {
     "amounts, and what is unhealthy": (
         has(
             Sharing(modes=(Mode.MEMORY_SHARE,)),
-            Sharing(modes=(Mode.WHOLE, Mode.MPS), recut=False),
+            Sharing(modes=(Mode.WHOLE, Mode.MPS), allow_repartition=False),
             unhealthy=(
                 UnhealthyDevice(gpu="GPU-1", placement=HALVES[0]),
                 UnhealthyDevice(gpu="GPU-1"),

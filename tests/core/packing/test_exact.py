@@ -22,7 +22,7 @@ FIXED = Sharing(
     modes=(Mode.MIG_TIME_SLICING,),
     layout=(Placement(0, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
     replicas=(("2g.10gb", 3),),
-    recut=False,
+    allow_repartition=False,
 )
 
 # Keyed by a sentence: nodes, pending pods, how many are placed at most.
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
         (*pods(slices("1g.5gb"), 1, "s"), *pods(amount(1000), 5, "m")),
         6,
     ),
-    "a fixed layout is not recut": (
+    "a fixed layout is not allowRepartition": (
         (node("a", gpu(0, A100, FIXED)),),
         (*pods(slices("2g.10gb"), 5, "m"), *pods(slices("3g.20gb"), 5, "l"), *pods(slices("1g.5gb"), 5, "s")),
         4,
@@ -168,11 +168,11 @@ def test_a_node_that_shrank_takes_nobody_and_stops_nobody() -> None:
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
-def fits_one(wanted: tuple[str, ...]) -> bool:
-    """Whether some starts put all the wanted profiles on one A100, by trying all."""
+def fits_one(desired: tuple[str, ...]) -> bool:
+    """Whether some starts put all the desired profiles on one A100, by trying all."""
     starts = {profile.name: profile.starts for profile in A100.profiles}
     sizes = {profile.name: profile.size for profile in A100.profiles}
-    places = ([Placement(s, sizes[name], name) for s in starts[name]] for name in wanted)
+    places = ([Placement(s, sizes[name], name) for s in starts[name]] for name in desired)
     return any(
         sum(p.mask.bit_count() for p in layout) == (mask := _union(layout)).bit_count() and mask < 256
         for layout in itertools.product(*places)
@@ -188,16 +188,16 @@ def _union(layout: tuple[Placement, ...]) -> int:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(PROFILES), max_size=5), st.integers(1, 2))
-def test_slices_equal_enumeration(wanted: list[str], gpus: int) -> None:
-    pending = tuple(pod for i, name in enumerate(wanted) for pod in pods(slices(name), 1, f"p{i}"))
+def test_slices_equal_enumeration(desired: list[str], gpus: int) -> None:
+    pending = tuple(pod for i, name in enumerate(desired) for pod in pods(slices(name), 1, f"p{i}"))
     snapshot = Snapshot(nodes=(node("a", *(gpu(i) for i in range(gpus))),), pending=pending)
     assignments, bound = assign(snapshot)
     check(snapshot, assignments)
-    splits = itertools.product(range(gpus + 1), repeat=len(wanted))
+    splits = itertools.product(range(gpus + 1), repeat=len(desired))
     want = max(
         sum(g > 0 for g in split)
         for split in splits
-        if all(fits_one(tuple(w for w, g in zip(wanted, split, strict=True) if g == here + 1)) for here in range(gpus))
+        if all(fits_one(tuple(w for w, g in zip(desired, split, strict=True) if g == here + 1)) for here in range(gpus))
     )
     assert bound.placed == want
 

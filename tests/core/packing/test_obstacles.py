@@ -200,7 +200,7 @@ REASONS = {
 
 def test_a_reason_names_the_devices_of_the_first_gpu_whatever_was_seen_before() -> None:
     cut = at("A100-40GB", ("1g.5gb", 0))
-    sliced, whole = Sharing(modes=(Mode.MIG,), layout=cut, recut=False), Sharing(modes=(Mode.WHOLE,))
+    sliced, whole = Sharing(modes=(Mode.MIG,), layout=cut, allow_repartition=False), Sharing(modes=(Mode.WHOLE,))
     fresh, lived = Ledger(), Ledger()
     lived.put_node(node("m", gpu(0, A100, whole)))
     for each in (fresh, lived):

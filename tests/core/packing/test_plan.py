@@ -19,7 +19,7 @@ SHARED = Sharing(modes=(Mode.MEMORY_SHARE,))
 CUT = Sharing(
     modes=(Mode.MIG,),
     layout=(Placement(0, 1, "1g.5gb"), Placement(2, 2, "2g.10gb"), Placement(4, 4, "3g.20gb")),
-    recut=False,
+    allow_repartition=False,
 )
 
 NEEDS = st.one_of(
@@ -191,7 +191,9 @@ def test_time_slicing_and_plain_shares_are_warned_about() -> None:
     ]
     alone = plan(only((gpu(0, T4, REPLICAS),), pods(WHOLE, 1)))
     assert alone.warnings == ()
-    sliced = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), recut=False)
+    sliced = Sharing(
+        modes=(Mode.MIG_TIME_SLICING,), layout=CUT.layout, replicas=(("2g.10gb", 2),), allow_repartition=False
+    )
     on_mig = plan(only((gpu(0, A100, sliced),), pods(slices("2g.10gb"), 2)))
     assert "2 pods share memory that mig-time-slicing does not isolate, on 2g.10gb at slice 2" in on_mig.warnings[0]
 

@@ -22,7 +22,9 @@ ONE = NodeType(node=node("one-0", gpu(0)), cost=1.0)
 FOUR = NodeType(node=node("four", gpu(0), gpu(1), gpu(2), gpu(3)), cost=4.0)
 OLD = NodeType(node=node("old", gpu(0, T4), gpu(1, T4)), cost=0.5)
 FIXED = NodeType(
-    node=node("fixed", gpu(0, A100, Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"),), recut=False))),
+    node=node(
+        "fixed", gpu(0, A100, Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"),), allow_repartition=False))
+    ),
     cost=1.0,
 )
 SMALL = NodeType(node=node("small", gpu(0), cpu_milli=2000), cost=1.0)

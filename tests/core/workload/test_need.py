@@ -202,7 +202,7 @@ def test_amounts_equal_kubernetes_formula(containers: list[ContainerNeed], init:
 
 @given(_containers("a", sidecars=False), _containers("i", sidecars=True))
 def test_every_step_finds_its_devices(containers: list[ContainerNeed], init: list[ContainerNeed]) -> None:
-    """At each step the largest devices wanted fit the largest devices held, each its own: enough, by Hall's theorem."""
+    """At each step the largest devices asked for fit the largest held, each its own: enough, by Hall's theorem."""
     held = sorted((ask.memory_mib for ask in _each(effective_need(containers, init).asks)), reverse=True)
     sidecars: list[ContainerNeed] = []
     steps = []
@@ -211,9 +211,9 @@ def test_every_step_finds_its_devices(containers: list[ContainerNeed], init: lis
         if container.sidecar:
             sidecars.append(container)
     for step in [*steps, [*containers, *sidecars]]:
-        wanted = sorted((ask.memory_mib for c in step for ask in _each(c.asks)), reverse=True)
-        assert len(wanted) <= len(held)
-        assert all(want <= have for want, have in zip(wanted, held, strict=False))
+        desired = sorted((ask.memory_mib for c in step for ask in _each(c.asks)), reverse=True)
+        assert len(desired) <= len(held)
+        assert all(want <= have for want, have in zip(desired, held, strict=False))
 
 
 @given(_containers("a", sidecars=False), _containers("i", sidecars=True))

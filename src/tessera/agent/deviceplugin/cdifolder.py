@@ -61,8 +61,8 @@ class CdiFolder:
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            wanted = "letters, digits and _ . - between a letter or digit at both ends"
-            raise InvalidInput("CDI specification", found=shown(name), expected=wanted)
+            desired = "letters, digits and _ . - between a letter or digit at both ends"
+            raise InvalidInput("CDI specification", found=shown(name), expected=desired)
         return self._folder / f"{_OURS}{name}.json"
 
     def _unusable(self, error: OSError) -> Unavailable:

@@ -197,30 +197,30 @@ class Gate:
             Unavailable: its record does not show them.
 
         """
-        wanted = tuple(sorted(ids))
+        desired = tuple(sorted(ids))
         loop = asyncio.get_running_loop()
         last_s = loop.time() + _TERMINATION_WAIT_S
-        found = lastgate.holders(resource, wanted, await self._evidence())
+        found = lastgate.holders(resource, desired, await self._evidence())
         while len({each.uid for each in found}) != 1:
             await self._refresh()
-            found = lastgate.holders(resource, wanted, await self._evidence())
+            found = lastgate.holders(resource, desired, await self._evidence())
             if not found or loop.time() > last_s:
                 break
             await asyncio.sleep(_AGAIN_S)  # the one that ends is soon seen to have ended
         created = {uid: created_ns(pod) for uid, pod in by_uid(self.view.pods()).items()}
         later = lastgate.contested(found, self._entries, created)
-        others = (each for each in self._contested if (each[0].resource, each[0].ids) != (resource, wanted))
+        others = (each for each in self._contested if (each[0].resource, each[0].ids) != (resource, desired))
         self._contested = (*others, *later)
         if not found:
             raise Unavailable(
-                f"{len(wanted)} devices of {resource}",
+                f"{len(desired)} devices of {resource}",
                 found="no container with these device ids in the kubelet's record",
                 expected="the container that is about to be created",
                 hint="another try by the kubelet",
             )
         if later:
             raise Conflict(
-                f"device {wanted[0]} of {resource}",
+                f"device {desired[0]} of {resource}",
                 found=f"allocated by the kubelet to pods {' and '.join(sorted({each.pod for each in found}))}",
                 expected="one pod",
                 hint=f"{' and '.join(sorted({each.pod for each, _ in later}))} deleted, the later of them",

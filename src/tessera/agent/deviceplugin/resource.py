@@ -199,17 +199,17 @@ class OfferedResource:
             self._streams.pop(stream, None)
             self._wake()
 
-    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the ids that are preferred: on distinct GPUs, unless replicas are to be packed.
 
         None that a pod has: a kubelet that offers such a one has forgotten it. Where too few are left, the kubelet adds
         what it likes, and `allocate` refuses.
         """
-        with self._call(wanted.available):
-            must = frozenset(wanted.must_include)
-            free = tuple(each for each in wanted.available if each in must or self._is_free(each))
-            size = min(wanted.size, len(must.union(free)))
-            sound = PreferenceRequest(available=free, must_include=wanted.must_include, size=size)
+        with self._call(desired.available):
+            must = frozenset(desired.must_include)
+            free = tuple(each for each in desired.available if each in must or self._is_free(each))
+            size = min(desired.size, len(must.union(free)))
+            sound = PreferenceRequest(available=free, must_include=desired.must_include, size=size)
             return prefer(self.resource, sound, self._policy, distinct=self._policy == "distributed")
 
     def _is_free(self, name: str) -> bool:
@@ -275,8 +275,8 @@ class OfferedResource:
         known = {**left, **self._devices}
         unknown = next((each for each in ids if each not in known), None)
         if unknown is not None:
-            wanted = f"one of the {len(self._devices)} ids that are offered"
-            raise InvalidInput(subject, found=shown(unknown), expected=wanted)
+            desired = f"one of the {len(self._devices)} ids that are offered"
+            raise InvalidInput(subject, found=shown(unknown), expected=desired)
         return tuple(known[each] for each in ids)
 
 

@@ -29,7 +29,7 @@ class _Server:
 
     def __init__(self, plugin: OfferedResource) -> None:
         self.plugin = plugin
-        self.wanted = True
+        self.desired = True
         """Whether the resource is advertised; otherwise it goes as soon as the kubelet cannot have chosen any of it."""
         self.server: PluginServer | None = None
         self.registered: tuple[int, int] | None = None
@@ -88,15 +88,15 @@ class PluginServers:
 
         """
         async with self._turn:
-            wanted = {resource.name: resource for resource in resources}
+            desired = {resource.name: resource for resource in resources}
             for name, each in self._servers.items():
-                each.wanted = name in wanted or each.plugin.offers(leaving)
-                if name not in wanted:
+                each.desired = name in desired or each.plugin.offers(leaving)
+                if name not in desired:
                     # First what goes: the same devices may come under other names.
                     nothing = msgspec.structs.replace(each.plugin.resource, devices=())
                     each.plugin.update(nothing, policy=policy, leaving=leaving)
                     await each.plugin.sent(_EMPTY_S)
-            for name, resource in wanted.items():
+            for name, resource in desired.items():
                 if name in self._servers:
                     self._servers[name].plugin.update(resource, policy=policy, leaving=leaving)
                 else:
@@ -137,7 +137,7 @@ class PluginServers:
             self._servers.clear()
 
     async def _tend(self) -> None:
-        for name in [name for name, each in self._servers.items() if not each.wanted and not each.plugin.unsettled]:
+        for name in [name for name, each in self._servers.items() if not each.desired and not each.plugin.unsettled]:
             await self._withdraw(self._servers.pop(name))
         for name, each in self._servers.items():
             try:

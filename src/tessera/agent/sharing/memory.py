@@ -43,8 +43,8 @@ class MemoryKeeper:
         A cgroup that is not there yet waits for the next call; one that has gone took its limit along.
         """
         problems = []
-        wanted = {(cap.gpu, cap.cgroup): cap.hard_mib for cap in caps}
-        for (gpu, cgroup), hard_mib in [*wanted.items(), *((stale, None) for stale in self._set - wanted.keys())]:
+        desired = {(cap.gpu, cap.cgroup): cap.hard_mib for cap in caps}
+        for (gpu, cgroup), hard_mib in [*desired.items(), *((stale, None) for stale in self._set - desired.keys())]:
             try:
                 await self._limit(gpu, cgroup, hard_mib)
             except TesseraError as error:

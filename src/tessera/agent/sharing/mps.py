@@ -67,50 +67,50 @@ class MpsSupervisor:
             used: keys of devices that pods hold by the kubelet's record; their daemons are not ended.
 
         """
-        wanted = {target.key: target for target in targets}
-        keys = sorted(wanted.keys() | self._daemons.recorded())
+        desired = {target.key: target for target in targets}
+        keys = sorted(desired.keys() | self._daemons.recorded())
         facts = {each.uuid: each for each in inventory.gpus}
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._advance(key, wanted.get(key), facts, used=key in used)) for key in keys]
+            tasks = [group.create_task(self._advance(key, desired.get(key), facts, used=key in used)) for key in keys]
         return tuple(state for state in (task.result() for task in tasks) if state is not None)
 
     async def _advance(
-        self, key: str, wanted: MpsTarget | None, facts: Mapping[str, GpuFacts], *, used: bool
+        self, key: str, desired: MpsTarget | None, facts: Mapping[str, GpuFacts], *, used: bool
     ) -> DaemonState | None:
         seen = await self._look(key)
-        step = next_step(wanted, seen, used=used)
+        step = next_step(desired, seen, used=used)
         try:
-            await self._take(step, key, wanted, seen, facts)
+            await self._take(step, key, desired, seen, facts)
         except TesseraError as error:
             self._reasons[key] = str(error)
             self._log.warning("mps_step_failed", key=key, step=step, reason=str(error))
             return DaemonState(key=key, phase="failed", reason=str(error), clients=seen.clients)
-        if wanted is None and step is not Step.WAIT:
+        if desired is None and step is not Step.WAIT:
             return None
-        return self._state(key, wanted, step, seen)
+        return self._state(key, desired, step, seen)
 
-    def _state(self, key: str, wanted: MpsTarget | None, step: Step, seen: DaemonSeen) -> DaemonState:
+    def _state(self, key: str, desired: MpsTarget | None, step: Step, seen: DaemonSeen) -> DaemonState:
         phase: DaemonPhase = "running"
         reason = ""
         if step in {Step.WAIT, Step.QUIT, Step.KILL}:
             phase, reason = "failed", self._reasons.get(key, "it does not answer")
-            if seen.alive and (wanted is None or seen.clients is not None):
+            if seen.alive and (desired is None or seen.clients is not None):
                 phase, reason = "draining", "its configuration has gone; it ends when nobody uses it"
         return DaemonState(key=key, phase=phase, reason=reason, clients=seen.clients)
 
     async def _take(
-        self, step: Step, key: str, wanted: MpsTarget | None, seen: DaemonSeen, facts: Mapping[str, GpuFacts]
+        self, step: Step, key: str, desired: MpsTarget | None, seen: DaemonSeen, facts: Mapping[str, GpuFacts]
     ) -> None:
-        gpu = facts.get(wanted.gpu if wanted else seen.record.target.gpu if seen.record else "")
+        gpu = facts.get(desired.gpu if desired else seen.record.target.gpu if seen.record else "")
         match step:
-            case Step.START if wanted is not None:
-                await self._start(wanted, seen.record, gpu)
-            case Step.KEEP | Step.SET_LIMITS if wanted is not None and seen.record is not None:
+            case Step.START if desired is not None:
+                await self._start(desired, seen.record, gpu)
+            case Step.KEEP | Step.SET_LIMITS if desired is not None and seen.record is not None:
                 self._starts[key] = 0
-                await self._exclusive(wanted, gpu)
+                await self._exclusive(desired, gpu)
                 if step is Step.SET_LIMITS:
-                    await self._daemons.limit(wanted)
-                    self._daemons.write(msgspec.structs.replace(seen.record, target=wanted))
+                    await self._daemons.limit(desired)
+                    self._daemons.write(msgspec.structs.replace(seen.record, target=desired))
             case Step.QUIT | Step.KILL if seen.record is not None:
                 await self._end(key, seen.record, asked=step is Step.QUIT)
                 await self._forget(key, seen.record, gpu)

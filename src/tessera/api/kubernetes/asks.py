@@ -97,8 +97,8 @@ def quantities(resources: Field) -> dict[str, Fraction]:
     for name in ("cpu", "memory"):
         limit, request = _amount(resources.get("limits", name)), _amount(resources.get("requests", name))
         if limit is not None and request is not None and request > limit:
-            wanted = f"at most the limit of {resources.get('limits', name).value}"
-            raise resources.get("requests", name).refuse(wanted)
+            desired = f"at most the limit of {resources.get('limits', name).value}"
+            raise resources.get("requests", name).refuse(desired)
         amount = limit if request is None else request
         if amount is not None:
             requests[name] = amount
@@ -174,8 +174,8 @@ def _exact(limits: Field, counts: dict[str, int], rules: AskRules) -> list[Ask]:
         if spoken and count > _MAX_DEVICES:
             raise limits.get(name).refuse(f"at most {_MAX_DEVICES} devices")
         if name.startswith(mig_resource("")) and not is_profile(name.removesuffix(".shared")):
-            wanted, accepted = "a MIG profile that some GPU model has", "those that `tessera profiles MODEL` lists"
-            raise limits.get(name).refuse(wanted, accepted, found=name)
+            desired, accepted = "a MIG profile that some GPU model has", "those that `tessera profiles MODEL` lists"
+            raise limits.get(name).refuse(desired, accepted, found=name)
         isolation = rules.isolation or Isolation.NONE if spoken else Isolation.NONE
         asks.append(Ask(resource=name, count=count, isolation=isolation))
     return asks

@@ -79,8 +79,8 @@ class _Parser:
             raise self._refuse(ended_by, "an action that it ends")
         return nodes
 
-    def _refuse(self, action: _Print, wanted: str) -> InvalidInput:
-        return InvalidInput(action.place, found=shown(" ".join(action.words)), expected=wanted)
+    def _refuse(self, action: _Print, desired: str) -> InvalidInput:
+        return InvalidInput(action.place, found=shown(" ".join(action.words)), expected=desired)
 
     def _cut(self) -> Iterator[_Text | _Print]:
         """Yield text and actions in turn, trimmed where a dash says so."""

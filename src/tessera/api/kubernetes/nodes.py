@@ -362,7 +362,7 @@ def _instances(seen: _Seen, layout: Layout, *, single: bool) -> Sharing:
     return Sharing(
         modes=tuple(mode for mode in (Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS) if mode in modes),
         layout=layout,
-        recut=False,
+        allow_repartition=False,
         replicas=tuple(sorted(replicas.items())),
         renamed=renamed,
         strategy="single" if single else "mixed",

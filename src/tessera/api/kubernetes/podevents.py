@@ -22,12 +22,12 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_events(objects: Iterable[Mapping[str, Any]], *, kind: str, namespace: str, name: str) -> tuple[SeenEvent, ...]:
     """Return the events about an object, the last one last; what is no event about it is passed over."""
-    wanted = {"kind": kind, "namespace": namespace, "name": name}
+    desired = {"kind": kind, "namespace": namespace, "name": name}
     found = (
         _event(each)
         for each in objects
         if each.get("kind") == "Event"
-        and all(_of(each.get("involvedObject"), key) == value for key, value in wanted.items())
+        and all(_of(each.get("involvedObject"), key) == value for key, value in desired.items())
     )
     return tuple(sorted(found, key=lambda each: each.last))
 

@@ -115,13 +115,13 @@ def read_review(body: bytes) -> Review:
         InvalidInput: it is none of version v1.
 
     """
-    subject, wanted = "admission request", f"an AdmissionReview of {_VERSION} with a request"
+    subject, desired = "admission request", f"an AdmissionReview of {_VERSION} with a request"
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidInput(subject, found=shown(error), expected=wanted) from error
+        raise InvalidInput(subject, found=shown(error), expected=desired) from error
     if review.api_version != _VERSION:
-        raise InvalidInput(subject, found=review.api_version, expected=wanted)
+        raise InvalidInput(subject, found=review.api_version, expected=desired)
     asked = review.request
     created = asked.kind == _Kind(kind="Pod") and asked.operation == "CREATE"
     return Review(uid=asked.uid, namespace=asked.namespace, pod=asked.object if created else None)

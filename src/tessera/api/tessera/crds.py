@@ -31,10 +31,10 @@ _MOST_CHARACTERS: Final = 1024
 _ATOMIC: Final[dict[str, Plain]] = {"x-kubernetes-list-type": "atomic"}
 
 _GPU_NODE_RULES: Final[Mapping[type[msgspec.Struct], tuple[gpupolicies.Rule, ...]]] = {
-    fields.WantedFields: (
+    fields.DesiredFields: (
         gpupolicies.Rule(
             "!(has(self.whole) && self.whole) || !has(self.instances) || self.instances.size() == 0",
-            "a GPU is wanted as a whole or as instances, not both",
+            "a GPU is desired as a whole or as instances, not both",
             lambda each: not (each.whole and each.instances),
         ),
     )
@@ -80,7 +80,7 @@ _RESOURCES: Final = (
             Column("Priority", ".spec.priority", "Which policy applies where several do.", type="integer"),
             Column("Nodes", ".status.nodes", "Nodes that it applies to.", type="integer"),
             Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
-            Column("Wanted", ".status.wantedSlices", "Slices kept for exact requests.", type="integer"),
+            Column("Desired", ".status.desiredSlices", "Slices kept for exact requests.", type="integer"),
             Column("Waiting", ".status.waitingPods", "Pods that wait for GPUs of these nodes.", type="integer"),
             Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it is in force on all nodes."),

@@ -110,7 +110,7 @@ class SharingFields(
     """What Tessera may use under `auto`; without any all four."""
     layout: LayoutFields | None = None
     """The MIG instances, with a mode that begins with `mig`."""
-    recut: bool = False
+    allow_repartition: bool = False
     """Whether Tessera may change unused instances of the layout, with mode `mig`."""
     replicas: _Replicas | None = None
     """Clients of each device, with time-slicing and MPS."""
@@ -213,7 +213,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Nodes that this policy applies to."""
     gpus: _Tally = 0
     """GPUs of these nodes."""
-    wanted_slices: _Tally = 0
+    desired_slices: _Tally = 0
     """MIG instances and whole GPUs kept for pods with exact requests."""
     waiting_pods: _Tally = 0
     """Pods that wait for GPUs of these nodes."""
@@ -307,9 +307,10 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
             lambda each: not each.modes or each.mode == "auto",
         ),
         Rule(
-            "!self.recut || self.mode == 'mig'",
-            "recut goes with mode mig; under auto Tessera recuts anyway, and instances with replicas stay as they are",
-            lambda each: not each.recut or each.mode == "mig",
+            "!self.allowRepartition || self.mode == 'mig'",
+            "allowRepartition goes with mode mig; under auto Tessera repartitions anyway, and instances with replicas "
+            "stay as they are",
+            lambda each: not each.allow_repartition or each.mode == "mig",
         ),
         Rule(
             f"!self.renamed || {_within('self.mode', _REPLICATED)}",
@@ -317,10 +318,10 @@ RULES: Final[Mapping[type[msgspec.Struct], tuple[Rule, ...]]] = {
             lambda each: not each.renamed or each.mode in _REPLICATED,
         ),
         Rule(
-            "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.recut)",
-            "allocator goes with a mode that fixes devices; take it out for auto, memory-share and recut, where the "
-            "scheduler allocates anyway and devices are offered by name on demand",
-            lambda each: each.allocator is None or not (each.mode in _OPEN or each.recut),
+            "!has(self.allocator) || !(self.mode in ['auto', 'memory-share'] || self.allowRepartition)",
+            "allocator goes with a mode that fixes devices; take it out for auto, memory-share and allowRepartition: "
+            "there the scheduler allocates and devices are offered by name on demand",
+            lambda each: each.allocator is None or not (each.mode in _OPEN or each.allow_repartition),
         ),
     ),
     Clocks: (
@@ -442,7 +443,7 @@ def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
         case "time-slicing" | "mps":
             return {sharing.mode: replicas, "renamed": sharing.renamed, **allocator}
         case "mig":
-            return {"mig": _layout(layout), "recut": sharing.recut, **allocator}
+            return {"mig": _layout(layout), "allowRepartition": sharing.allow_repartition, **allocator}
         case _:
             shared = sharing.mode.removeprefix("mig-")
             return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed, **allocator}
@@ -456,5 +457,5 @@ def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:
 
 def status_fields(status: Status) -> dict[str, Any]:
     """Return the status as JSON with every field in it, so that a patch replaces what was there."""
-    empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "wantedSlices": 0, "waitingPods": 0, "decision": ""}
+    empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "desiredSlices": 0, "waitingPods": 0, "decision": ""}
     return {**empty, "conditions": [], **msgspec.to_builtins(status)}

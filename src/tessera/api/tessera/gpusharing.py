@@ -81,25 +81,25 @@ def _modes(field: Field) -> Sharing:
 
 
 def _mig(field: Field, gpu_model: GpuModel) -> Sharing:
-    field.only("mig", "strategy", "recut", "time-slicing", "mps", "renamed", "allocator")
+    field.only("mig", "strategy", "allow-repartition", "time-slicing", "mps", "renamed", "allocator")
     layout = _layout(field.get("mig"), gpu_model)
     if layout is None:
         return Sharing(modes=(Mode.WHOLE,), allocator=_allocator(field))
-    recut = field.get("recut").boolean(default=False)
+    allow_repartition = field.get("allow-repartition").boolean(default=False)
     shared = [(key, mode) for key, mode in _MIG_SHARED if key in field.mapping()]
     if len(shared) > 1:
         raise field.refuse("one of time-slicing and mps", found="both")
-    if recut and shared:
-        raise field.get("recut").refuse("a fixed layout where its instances have replicas")
-    if recut:
-        _check_no_allocator(field, "recut leaves the GPU to Tessera")
+    if allow_repartition and shared:
+        raise field.get("allow-repartition").refuse("a fixed layout where its instances have replicas")
+    if allow_repartition:
+        _check_no_allocator(field, "allow-repartition leaves the GPU to Tessera")
     strategy: _Strategy = field.get("strategy").choice("mixed", "single", default="mixed")
     if strategy == "single" and len({placement.profile for placement in layout}) > 1:
         raise field.get("strategy").refuse("mixed where instances have several profiles", "mixed")
     return Sharing(
-        modes=managed_sharing(gpu_model).modes if recut else (Mode.MIG, *(mode for _, mode in shared)),
+        modes=managed_sharing(gpu_model).modes if allow_repartition else (Mode.MIG, *(mode for _, mode in shared)),
         layout=layout,
-        recut=recut,
+        allow_repartition=allow_repartition,
         replicas=_replicas(field.get(shared[0][0]), gpu_model, layout) if shared else (),
         renamed=_renamed(field),
         strategy=strategy,

@@ -22,8 +22,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 0
     """GPU nodes it applies to."""
     gpus: int = 0
-    wanted: int = 0
-    """Devices wanted on them for exact requests."""
+    desired: int = 0
+    """Devices desired on them for exact requests."""
     waiting: int | None = None
     """Pods that wait for them; None where that was not looked at."""
     decision: str = ""
@@ -46,7 +46,7 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
         observed_generation=generation,
         nodes=facts.nodes,
         gpus=facts.gpus,
-        wanted_slices=facts.wanted,
+        desired_slices=facts.desired,
         waiting_pods=policy.status.waiting_pods if facts.waiting is None else facts.waiting,
         decision=facts.decision[:_DECISION_CHARACTERS] or policy.status.decision,
         conditions=settled(policy.status.conditions, found, now, generation=generation),

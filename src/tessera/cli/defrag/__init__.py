@@ -168,8 +168,8 @@ def _asked(cluster: Cluster, given: Mapping[str, Any]) -> tuple[Asker, ...]:
     asking = [pod for pod in found if pod.need.asks]
     if not asking:
         subject = "manifests" if given["filename"] else "cluster"
-        wanted = "-f, --pod or --resource" if not given["filename"] else "a workload with GPU limits"
-        raise InvalidInput(subject, found="no pending pod that requests GPUs", expected=wanted)
+        desired = "-f, --pod or --resource" if not given["filename"] else "a workload with GPU limits"
+        raise InvalidInput(subject, found="no pending pod that requests GPUs", expected=desired)
     priority = given["priority"]
     ordered = sorted(asking, key=lambda pod: -pod.priority)
     return tuple(

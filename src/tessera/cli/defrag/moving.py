@@ -138,8 +138,8 @@ class Mover:
             if found is None:
                 return
             taints = (found.get("spec") or {}).get("taints") or []
-            wanted = [*(each for each in taints if each.get("key") != TAINT["key"]), *own]
-            body = {"metadata": {"resourceVersion": version_of(found)}, "spec": {"taints": wanted or None}}
+            desired = [*(each for each in taints if each.get("key") != TAINT["key"]), *own]
+            body = {"metadata": {"resourceVersion": version_of(found)}, "spec": {"taints": desired or None}}
             try:
                 await self._kube.patch(NODES, node, body)
             except Conflict:

@@ -355,7 +355,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
 def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | None:
     """Return what could still be created; None where the GPU is not in MIG mode, is not known, or is fixed as it is."""
     planned = tuple(part.placement for part in layout.slices if part.placement)
-    if not layout.mig or gpu is None or not gpu.sharing.recut or not is_legal(gpu.model, planned):
+    if not layout.mig or gpu is None or not gpu.sharing.allow_repartition or not is_legal(gpu.model, planned):
         return None
     return open_placements(gpu.model, planned)
 

@@ -62,7 +62,7 @@ def bar(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Text:
 def signs(gpu: GpuInspection) -> set[str]:
     """Return the signs that the bar of a GPU may show, for a legend."""
     states = {each.state for each in gpu.slices}
-    found = {sign for state, sign in (("unused", _UNUSED), ("wanted", _WANTED), ("free", FREE)) if state in states}
+    found = {sign for state, sign in (("unused", _UNUSED), ("desired", _WANTED), ("free", FREE)) if state in states}
     if not gpu.slices and gpu.granted_mib < gpu.memory_mib:
         found.add(FREE)
     return found | ({_CLASH} if any(len(each) > 1 for each in _owners(gpu)) else set())

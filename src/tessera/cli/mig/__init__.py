@@ -13,7 +13,7 @@ from tessera.api import documents
 from tessera.api.nvidia import migparted
 from tessera.cli.completion import complete_configurations
 from tessera.cli.mig import node, tables
-from tessera.cli.mig.node import Asked, Brought, Cluster, Means, Outcome, Seen, Wanted
+from tessera.cli.mig.node import Asked, Brought, Cluster, Desired, Means, Outcome, Seen
 from tessera.cli.options import Seconds, output_option, with_options
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.core.gpu.inventory import Inventory
@@ -257,11 +257,11 @@ def _bring(means: Means | None, asked_of: Callable[[Inventory], Asked], given: A
         if given["dry_run"]:
             return Brought(outcomes=node.planned(seen, asked, evict=given["evict"]))
         file = given["checkpoint"] and Checkpoint(given["checkpoint"])
-        wanted = Wanted(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
+        desired = Desired(asked=asked, timeout_s=given["timeout"], locks=locks, checkpoint=file)
         if not given["evict"]:
-            return await node.bring(node_gpus, wanted)
+            return await node.bring(node_gpus, desired)
         async with node.evicting(_cluster(given), means, given["kubelet_socket"]) as evict:
-            return await node.bring(node_gpus, msgspec.structs.replace(wanted, evict=evict))
+            return await node.bring(node_gpus, msgspec.structs.replace(desired, evict=evict))
 
     brought = _run(work, means, given)
     if locks.problem:
@@ -291,14 +291,14 @@ def _raise_if_short(outcomes: Sequence[Outcome]) -> None:
     short = [each for each in outcomes if each.result not in {"unchanged", "done", "planned"}]
     if not short:
         return
-    wanted = "the configuration on all GPUs"
+    desired = "the configuration on all GPUs"
     found = f"{short[0].result}: {short[0].reason}"
     subject = f"{len(short)} of {len(outcomes)} GPUs"
     if all(each.result == "blocked" for each in short):
         raise Conflict(
-            subject, found=found, expected=wanted, hint="the same command when the GPUs are idle, or --evict"
+            subject, found=found, expected=desired, hint="the same command when the GPUs are idle, or --evict"
         )
-    raise Unavailable(subject, found=found, expected=wanted, hint="the same command when that is fixed")
+    raise Unavailable(subject, found=found, expected=desired, hint="the same command when that is fixed")
 
 
 def _print(output: str, table: RenderableType, plain: object) -> None:

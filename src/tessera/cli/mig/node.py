@@ -40,10 +40,10 @@ __all__ = [
     "Asked",
     "Brought",
     "Cluster",
+    "Desired",
     "Means",
     "Outcome",
     "Seen",
-    "Wanted",
     "bring",
     "configuration_of",
     "configurations_in",
@@ -167,8 +167,8 @@ def _check(cluster: Cluster, lack: str) -> None:
             option, found="no node name", expected="the name of this node's Node object", hint="--node or NODE_NAME"
         )
     if lack:
-        wanted = "the kubelet's PodResources, to know which pod uses what"
-        raise InvalidInput(option, found=lack, expected=wanted, hint="--kubelet-socket")
+        desired = "the kubelet's PodResources, to know which pod uses what"
+        raise InvalidInput(option, found=lack, expected=desired, hint="--kubelet-socket")
 
 
 def _on_node(kube: Kube, node: str) -> Evict:
@@ -278,7 +278,7 @@ def _planned(gpu: GpuFacts, target: Target, users: tuple[User, ...], *, evict: b
             return replace(seen, result="planned" if actions else "unchanged")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the node, and how."""
 
     asked: Asked
@@ -300,7 +300,7 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     """Why the checkpoint could not be written."""
 
 
-async def bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
+async def bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
     """Give GPUs their targets, and return the outcome for each; GPUs that nothing blocks are done first.
 
     Raises:
@@ -308,26 +308,28 @@ async def bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
 
     """
     async with contextlib.AsyncExitStack() as stack:
-        for gpu in sorted(target.gpu for target in wanted.asked.targets):
-            await stack.enter_async_context(wanted.locks.hold(gpu, by_s=0.0))
-        return await _bring(node_gpus, wanted)
+        for gpu in sorted(target.gpu for target in desired.asked.targets):
+            await stack.enter_async_context(desired.locks.hold(gpu, by_s=0.0))
+        return await _bring(node_gpus, desired)
 
 
-async def _bring(node_gpus: NodeGpus, wanted: Wanted) -> Brought:
-    targets = wanted.asked.targets
-    before = {each.index: each for each in planned(await look(node_gpus), wanted.asked, evict=wanted.evict is not None)}
+async def _bring(node_gpus: NodeGpus, desired: Desired) -> Brought:
+    targets = desired.asked.targets
+    before = {
+        each.index: each for each in planned(await look(node_gpus), desired.asked, evict=desired.evict is not None)
+    }
     partitioner = Partitioner(node_gpus)
-    by_s = asyncio.get_running_loop().time() + wanted.timeout_s
+    by_s = asyncio.get_running_loop().time() + desired.timeout_s
     failures = await partitioner.apply(targets, by_s)
-    evictions = Evictions(wanted.evict, node_gpus.timing.look_s)
-    if wanted.evict and await _make_way(node_gpus, targets, evictions, by_s):
+    evictions = Evictions(desired.evict, node_gpus.timing.look_s)
+    if desired.evict and await _make_way(node_gpus, targets, evictions, by_s):
         failures = await partitioner.apply(targets, by_s)
     seen = await look(node_gpus)
-    after = planned(seen, wanted.asked)
+    after = planned(seen, desired.asked)
     unwritten = None
-    if wanted.checkpoint is not None and not failures and not wanted.asked.unseen:
+    if desired.checkpoint is not None and not failures and not desired.asked.unseen:
         try:
-            await wanted.checkpoint.write(record(seen.inventory))
+            await desired.checkpoint.write(record(seen.inventory))
         except TesseraError as error:
             unwritten = error
     refusals = evictions.refusals(seen.users)

@@ -192,6 +192,6 @@ def bounded_memory(facts: GpuFacts, cgroup: str, hard_mib: int) -> int:
 
 def no_memory_limits(facts: GpuFacts, found: str) -> Unsupported:
     """Return the error of a driver or GPU that limits no memory."""
-    wanted = "a driver that limits memory by cgroup (615 or later), and MIG off"
+    desired = "a driver that limits memory by cgroup (615 or later), and MIG off"
     accepted = "MPS, or MIG instances, to limit memory"
-    return Unsupported(f"memory limit on {named(facts)}", found=found, expected=wanted, hint=accepted)
+    return Unsupported(f"memory limit on {named(facts)}", found=found, expected=desired, hint=accepted)

@@ -155,8 +155,8 @@ def _check(url: str, subject: str, schemes: set[str]) -> None:
     except ValueError:
         sound = False
     if not sound:
-        wanted = " or ".join(f"{scheme}://HOST:PORT" for scheme in sorted(schemes))
-        raise InvalidInput(subject, found=shown(url), expected=wanted)
+        desired = " or ".join(f"{scheme}://HOST:PORT" for scheme in sorted(schemes))
+        raise InvalidInput(subject, found=shown(url), expected=desired)
 
 
 def _told(error: Exception) -> str:

@@ -118,8 +118,8 @@ class Election:
         terms = self._lock.terms
         _, late = await asyncio.wait({working}, timeout=terms.lease_s - terms.renew_s)
         if late:
-            subject, wanted = f"leadership of {self._lock.lease}", "an end before another may lead"
-            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", expected=wanted))
+            subject, desired = f"leadership of {self._lock.lease}", "an end before another may lead"
+            self._on_trouble(Unavailable(subject, found="work that goes on after it was cancelled", expected=desired))
             await asyncio.wait({working})
 
     async def _renew(self) -> None:
@@ -151,8 +151,8 @@ class Election:
         except Conflict:
             await self._look_again()
         except TimeoutError as error:
-            subject, wanted = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
-            self._troubled(Unavailable(subject, found=str(error) or "no answer", expected=wanted))
+            subject, desired = f"Lease {self._lock.namespace}/{self._lock.lease}", "an answer in time to lead"
+            self._troubled(Unavailable(subject, found=str(error) or "no answer", expected=desired))
         except TesseraError as error:
             self._troubled(error)
 

@@ -153,15 +153,15 @@ class MemoryKube:
         present = self._storage.get(kind, key)
         if present is None and subresource:
             raise _absent(kind, key)
-        owner, wanted = (manager, subresource), copy.deepcopy(_without_nulls(_within(kind, body, subresource)))
+        owner, desired = (manager, subresource), copy.deepcopy(_without_nulls(_within(kind, body, subresource)))
         if present is None:
-            self._owners[kind, key] = {owner: fields} if (fields := fields_of(wanted)) else {}
-            return self._answer(self._put(kind, key, self._new(kind, key, wanted)))
+            self._owners[kind, key] = {owner: fields} if (fields := fields_of(desired)) else {}
+            return self._answer(self._put(kind, key, self._new(kind, key, desired)))
         _check_identity(kind, key, body, present)
         owners = self._owners.get((kind, key), {UNNAMED: fields_of(present)})
-        if not force and (others := contested(present, wanted, owners, owner)):
+        if not force and (others := contested(present, desired, owners, owner)):
             raise _owned(kind, key, others)
-        merged, owned = applied(present, wanted, owners, owner)
+        merged, owned = applied(present, desired, owners, owner)
         self._owners[kind, key] = owned
         if merged == present and owned != owners:
             return self._answer(self._put(kind, key, present))
@@ -285,9 +285,9 @@ def _forbidden(name: str, namespace: str, budget: str) -> Unavailable:
 
 
 def _check_identity(kind: Kind, key: Key, body: Object, present: Object) -> None:
-    wanted, uid = version_of(body), (body.get("metadata") or {}).get("uid")
-    if wanted and wanted != version_of(present):
-        raise Conflict(_subject(kind, key), found="a changed object", expected=f"resourceVersion {wanted}")
+    desired, uid = version_of(body), (body.get("metadata") or {}).get("uid")
+    if desired and desired != version_of(present):
+        raise Conflict(_subject(kind, key), found="a changed object", expected=f"resourceVersion {desired}")
     if uid and uid != present["metadata"]["uid"]:
         raise InvalidInput(_subject(kind, key), found=f"uid {uid}", expected=f"its uid, {present['metadata']['uid']}")
 

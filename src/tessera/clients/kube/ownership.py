@@ -104,9 +104,9 @@ def _at(value: Any, path: Iterable[str]) -> Any:
     return value
 
 
-def _holds(live: Any, wanted: Any) -> bool:
-    """Return whether a field is as wanted; an object that is to be there, whatever is in it, is."""
-    return bool(live == wanted) or (wanted == {} and isinstance(live, dict))
+def _holds(live: Any, desired: Any) -> bool:
+    """Return whether a field is as desired; an object that is to be there, whatever is in it, is."""
+    return bool(live == desired) or (desired == {} and isinstance(live, dict))
 
 
 def _takes(path: Path, theirs: Path, live: Object) -> bool:
@@ -121,11 +121,11 @@ def _touch(one: Path, other: Path) -> bool:
     return all(mine == theirs for mine, theirs in zip(one, other, strict=False))
 
 
-def _with(value: Any, path: Path, wanted: Any) -> Any:
+def _with(value: Any, path: Path, desired: Any) -> Any:
     if not path:
-        return value if _holds(value, wanted) else wanted
+        return value if _holds(value, desired) else desired
     held = value if isinstance(value, dict) else {}
-    return held | {path[0]: _with(held.get(path[0]), path[1:], wanted)}
+    return held | {path[0]: _with(held.get(path[0]), path[1:], desired)}
 
 
 def _without(value: Any, path: Path) -> Any:

@@ -84,14 +84,14 @@ class Endpoint:
         """Ask the options again, which shows that the plugin answers."""
         await self._ask("GetDevicePluginOptions", wire.Empty(), wire.DevicePluginOptions)
 
-    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the ids that the plugin prefers."""
         request = wire.PreferredAllocationRequest(
             container_requests=[
                 wire.ContainerPreferredAllocationRequest(
-                    available_deviceIDs=wanted.available,
-                    must_include_deviceIDs=wanted.must_include,
-                    allocation_size=wanted.size,
+                    available_deviceIDs=desired.available,
+                    must_include_deviceIDs=desired.must_include,
+                    allocation_size=desired.size,
                 )
             ]
         )

@@ -39,12 +39,12 @@ class DevicePlugin(Protocol):
 
     @property
     def options(self) -> PluginOptions:
-        """Which calls are wanted."""
+        """Which calls are desired."""
 
     def watch(self) -> AsyncIterator[tuple[PluginDevice, ...]]:
         """Give all devices, and all again whenever one changes; the end takes the resource back from the kubelet."""
 
-    async def prefer(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+    async def prefer(self, desired: PreferenceRequest) -> tuple[str, ...]:
         """Return the preferred device ids of one container."""
 
     async def allocate(self, ids: tuple[str, ...]) -> Grant:
@@ -114,7 +114,7 @@ async def register(
     request = wire.RegisterRequest(
         version=VERSION, endpoint=endpoint, resource_name=resource, options=options_message(options)
     )
-    wanted = f"registration of {resource} by the kubelet"
+    desired = f"registration of {resource} by the kubelet"
     try:
         async with asyncio.timeout(deadline_s), sockets.channel(kubelet) as channel:
             call = channel.unary_unary(
@@ -124,9 +124,9 @@ async def register(
             )
             await call(request)
     except grpc.aio.AioRpcError as error:
-        raise sockets.in_our_terms(error, kubelet, wanted) from error
+        raise sockets.in_our_terms(error, kubelet, desired) from error
     except TimeoutError as error:
-        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", expected=wanted) from error
+        raise Unavailable(f"socket {kubelet}", found=f"no answer in {deadline_s:g} s", expected=desired) from error
 
 
 def options_message(options: PluginOptions) -> wire.DevicePluginOptions:
@@ -146,12 +146,12 @@ def _handlers(plugin: DevicePlugin) -> dict[str, "grpc.RpcMethodHandler[Any, Any
 
     async def prefer(request: wire.PreferredAllocationRequest, context: _Context) -> wire.PreferredAllocationResponse:
         async def one(each: wire.ContainerPreferredAllocationRequest) -> wire.ContainerPreferredAllocationResponse:
-            wanted = PreferenceRequest(
+            desired = PreferenceRequest(
                 available=tuple(each.available_deviceIDs),
                 must_include=tuple(each.must_include_deviceIDs),
                 size=each.allocation_size,
             )
-            ids = await _answer(context, plugin.prefer, wanted)
+            ids = await _answer(context, plugin.prefer, desired)
             return wire.ContainerPreferredAllocationResponse(deviceIDs=ids)
 
         answers = [await one(each) for each in request.container_requests]

@@ -111,14 +111,14 @@ class PodResources:
         return found
 
     async def _ask(self, method: str, request: Any, kind: type[_Answer]) -> _Answer:
-        wanted = f"the kubelet's PodResources within {self._deadline_s:g} s"
+        desired = f"the kubelet's PodResources within {self._deadline_s:g} s"
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
                 return await self._answer(method, request, kind)
         except grpc.aio.AioRpcError as error:
-            raise sockets.in_our_terms(error, self._socket, wanted) from error
+            raise sockets.in_our_terms(error, self._socket, desired) from error
         except TimeoutError as error:
-            raise Unavailable(f"socket {self._socket}", found="no answer", expected=wanted) from error
+            raise Unavailable(f"socket {self._socket}", found="no answer", expected=desired) from error
 
     async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None

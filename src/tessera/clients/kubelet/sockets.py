@@ -117,14 +117,14 @@ def _try(path: Path) -> None:
     raise OSError(0, "gRPC cannot listen here, though a socket can be made")
 
 
-def in_our_terms(error: grpc.aio.AioRpcError, path: Path, wanted: str) -> TesseraError:
+def in_our_terms(error: grpc.aio.AioRpcError, path: Path, desired: str) -> TesseraError:
     """Return a failed call as the error that says what the caller can do."""
     found = f"{error.code().name}: {error.details()}"
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInput(f"socket {path}", found=found, expected=wanted)
+        return InvalidInput(f"socket {path}", found=found, expected=desired)
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-        return Conflict(f"socket {path}", found=found, expected=wanted)
-    return Unavailable(f"socket {path}", found=found, expected=wanted, hint="a call when the kubelet runs again")
+        return Conflict(f"socket {path}", found=found, expected=desired)
+    return Unavailable(f"socket {path}", found=found, expected=desired, hint="a call when the kubelet runs again")
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: TesseraError) -> Never:

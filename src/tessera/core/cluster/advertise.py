@@ -117,9 +117,9 @@ def offer(gpus: Iterable[Gpu], inventory: Inventory, options: OfferOptions) -> N
         if facts is None or reason:
             withheld.append(f"GPU {gpu.index} ({gpu.uuid or 'without UUID'}): {reason}")
             continue
-        wanted = _chosen(gpu, options)
-        able = [device for device in wanted if _offered(device, facts, options)]
-        withheld += _missing(gpu, facts, [device for device in wanted if device not in able], options)
+        desired = _chosen(gpu, options)
+        able = [device for device in desired if _offered(device, facts, options)]
+        withheld += _missing(gpu, facts, [device for device in desired if device not in able], options)
         for resource in _counted(gpu, able, options):
             counted.setdefault(resource, []).append((gpu, facts))
         by_name = () if gpu.sharing.allocator == "scheduler" else able

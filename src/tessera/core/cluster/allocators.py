@@ -150,6 +150,6 @@ def devices_by_gpu(devices: Iterable[DeviceId]) -> tuple[DesiredDevices, ...]:
     )
 
 
-def devices_one_by_one(wanted: Iterable[DesiredDevices]) -> frozenset[DeviceId]:
+def devices_one_by_one(desired: Iterable[DesiredDevices]) -> frozenset[DeviceId]:
     """Return devices one by one."""
-    return frozenset(device for each in wanted for device in each.devices)
+    return frozenset(device for each in desired for device in each.devices)

@@ -40,7 +40,7 @@ def _closed(gpu: Gpu, held: Sequence[Share]) -> Gpu:
     if holders:
         layout = tuple(sorted(holders))
         offers = tuple(Offer(placement=each, mode=holders[each][0].mode, clients=len(holders[each])) for each in layout)
-        sharing = Sharing(modes=modes, layout=layout, recut=False, offers=offers)
+        sharing = Sharing(modes=modes, layout=layout, allow_repartition=False, offers=offers)
     elif modes and (modes[0] not in _AMOUNTS or gpu.sharing.replicas):
         sharing = Sharing(modes=modes[:1], offers=(Offer(mode=modes[0], clients=len(held)),))
     elif modes:

@@ -20,7 +20,7 @@ class DesiredDevices(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     """UUID."""
     whole: bool = False
-    """Whether the GPU is wanted as one whole device; then no instances are wanted."""
+    """Whether the GPU is desired as one whole device; then no instances are desired."""
     instances: Layout = ()
 
     @property
@@ -89,7 +89,7 @@ class GpuNodeState(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the GPU driver."""
     reported: bool = False
     """Whether an agent has written the GPUs; before it has, nothing can be granted."""
-    wanted: tuple[DesiredDevices, ...] = ()
+    desired: tuple[DesiredDevices, ...] = ()
     offered: tuple[DesiredDevices, ...] = ()
     """Devices that the kubelet may give away: advertised to it by name, or held by pods that asked for the name. They
     are nobody else's until the agent takes them out."""

@@ -52,7 +52,7 @@ class GpuType(msgspec.Struct, frozen=True, kw_only=True):
         """Return the type of one GPU."""
         sharing = gpu.sharing
         offered = tuple(d for d in devices(gpu.model, gpu.memory_mib, sharing) if d.mode is not Mode.WHOLE)
-        kept = bool(offered) and (sharing.layout is None or not sharing.recut)
+        kept = bool(offered) and (sharing.layout is None or not sharing.allow_repartition)
         return cls(
             model=gpu.model,
             memory_mib=gpu.memory_mib,

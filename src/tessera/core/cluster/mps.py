@@ -49,7 +49,7 @@ def mps_targets(gpus: Iterable[Gpu], inventory: Inventory, shares: Iterable[Shar
     """Return the daemons that must run: for devices with MPS replicas, and for GPUs where a pod's share uses MPS.
 
     Args:
-        gpus: the node's GPUs with the sharing that is wanted.
+        gpus: the node's GPUs with the sharing that is desired.
         inventory: what the driver shows.
         shares: those of the pods that are bound to the node.
 

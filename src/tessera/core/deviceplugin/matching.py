@@ -209,11 +209,11 @@ def _exchanged(kind: list[AssignedRequest], fixed: Mapping[RequestKey, tuple[Sha
             free.remove(_unnamed(request.shares))
         else:
             moved.append(request)
-    wanted = dict(fixed) | {request.key: shares for request, shares in zip(moved, free, strict=True)}
+    desired = dict(fixed) | {request.key: shares for request, shares in zip(moved, free, strict=True)}
     return [
-        Correction(request=request, shares=_renamed(wanted[request.key], request))
+        Correction(request=request, shares=_renamed(desired[request.key], request))
         for request in kind
-        if wanted.get(request.key, _unnamed(request.shares)) != _unnamed(request.shares)
+        if desired.get(request.key, _unnamed(request.shares)) != _unnamed(request.shares)
     ]
 
 

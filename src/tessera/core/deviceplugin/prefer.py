@@ -41,7 +41,7 @@ class _Group(msgspec.Struct, kw_only=True):
 
 
 def prefer(
-    resource: Resource, wanted: PreferenceRequest, policy: AllocationPolicy = "distributed", *, distinct: bool = False
+    resource: Resource, desired: PreferenceRequest, policy: AllocationPolicy = "distributed", *, distinct: bool = False
 ) -> tuple[str, ...]:
     """Return the preferred device ids of a container, as many as it asks: first those that must be among them.
 
@@ -52,29 +52,29 @@ def prefer(
     size times the number of devices, whose replicas are not looked at singly.
 
     Raises:
-        InvalidInput: fewer are available than wanted, or more must be included.
+        InvalidInput: fewer are available than desired, or more must be included.
 
     """
-    must, available = dict.fromkeys(wanted.must_include), dict.fromkeys((*wanted.must_include, *wanted.available))
-    if not len(must) <= wanted.size <= len(available):
+    must, available = dict.fromkeys(desired.must_include), dict.fromkeys((*desired.must_include, *desired.available))
+    if not len(must) <= desired.size <= len(available):
         raise InvalidInput(
             f"preferred allocation of {resource.name}",
-            found=f"{wanted.size} devices, {len(available)} available, {len(must)} of them given",
+            found=f"{desired.size} devices, {len(available)} available, {len(must)} of them given",
             expected="at least the given and at most the available ones",
         )
     groups = _groups(resource, available, must)
     chosen = list(must)
     unshared = all(device.mode in _UNSHARED for device in resource.devices)
     packed, distinct = policy == "packed" or unshared, distinct and not unshared
-    while len(chosen) < wanted.size:
-        group = _best(groups, wanted.size - len(chosen), packed=packed, distinct=distinct)
+    while len(chosen) < desired.size:
+        group = _best(groups, desired.size - len(chosen), packed=packed, distinct=distinct)
         if group is None:
             break
         chosen.append(group.free.pop())
         group.chosen += 1
     known = set(chosen)
     rest = [each for each in available if each not in known]
-    return (*chosen, *rest[: wanted.size - len(chosen)])
+    return (*chosen, *rest[: desired.size - len(chosen)])
 
 
 def _groups(resource: Resource, available: dict[str, None], must: dict[str, None]) -> list[_Group]:

@@ -42,7 +42,7 @@ _LEVELS = {
 _WEAKEST_FIRST = (Level.NONE, Level.DRIVER_DMEM, Level.DRIVER_MPS, Level.HARDWARE)
 
 
-State = Literal["held", "unused", "wanted", "free"]
+State = Literal["held", "unused", "desired", "free"]
 
 
 class Health(enum.StrEnum):
@@ -75,7 +75,7 @@ class SliceUsage(msgspec.Struct, frozen=True, kw_only=True):
     profile: str = ""
     """Of the instance; empty for memory slices that no instance takes."""
     state: State
-    """Unused: the instance exists and no pod uses it. Wanted: it is to be created for pods that request it by name."""
+    """Unused: the instance exists and no pod uses it. Desired: it is to be created for pods that request it by name."""
     pods: tuple[PodKey, ...] = ()
 
 
@@ -201,12 +201,12 @@ def inspect(
     for pod in cluster.pods:
         if pod.node is not None and (pod.shares or pod.pod.need.asks):
             by_node[pod.node].append(pod)
-    wanted = set(labels)
+    desired = set(labels)
     chosen = [
         each
         for each in cluster.nodes
         if (each.node.name in names if names else each.node.gpus or each.problem or each.state)
-        and wanted.issubset(each.node.labels)
+        and desired.issubset(each.node.labels)
         and (not namespace or any(_within(pod, namespace) for pod in by_node[each.node.name]))
     ]
     views = [_NodeUsage(node, by_node[node.node.name]) for node in chosen]
@@ -295,7 +295,7 @@ class _NodeUsage:
             or gpu.sharing.modes,
             auto=gpu.sharing.managed,
             level=min((tenant.level for tenant in tenants), key=_WEAKEST_FIRST.index, default=None),
-            slices=_slices(gpu, tenants, _wanted(gpu, state)),
+            slices=_slices(gpu, tenants, _desired(gpu, state)),
             tenants=tenants,
             granted_mib=sum(tenant.share.memory_mib for tenant in tenants),
             granted_percent=sum(tenant.share.compute_percent for tenant in tenants),
@@ -353,8 +353,8 @@ def _used(gpu: Gpu, state: GpuNodeState) -> int | None:
     return reported.get(None, sum(reported.values())) if reported else None
 
 
-def _wanted(gpu: Gpu, state: GpuNodeState | None) -> Layout:
-    return tuple(place for each in state.wanted if each.gpu == gpu.uuid for place in each.instances) if state else ()
+def _desired(gpu: Gpu, state: GpuNodeState | None) -> Layout:
+    return tuple(place for each in state.desired if each.gpu == gpu.uuid for place in each.instances) if state else ()
 
 
 def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
@@ -366,7 +366,7 @@ def _absent(gpu: Gpu, tenants: Sequence[Tenant]) -> Iterable[str]:
             yield f"{tenant.pod} holds {profile} at {start}, which does not exist now"
 
 
-def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[SliceUsage, ...]:
+def _slices(gpu: Gpu, tenants: Sequence[Tenant], desired: Layout) -> tuple[SliceUsage, ...]:
     """Return a GPU's memory slices, instance by instance; empty where MIG is off and no pod uses an instance."""
     known: dict[tuple[str | None, int | None], Placement] = {
         (each.profile, each.start): each for each in (*placements(gpu.model), *(gpu.sharing.layout or ()))
@@ -376,11 +376,11 @@ def _slices(gpu: Gpu, tenants: Sequence[Tenant], wanted: Layout) -> tuple[SliceU
         place = known.get((tenant.share.profile, tenant.share.start))
         if place is not None:
             holders[place].append(tenant.pod)
-    if gpu.sharing.layout is None and not holders and not wanted:
+    if gpu.sharing.layout is None and not holders and not desired:
         return ()
     found = [_slice(place, "held", tuple(pods)) for place, pods in holders.items()]
     found += _beside(found, gpu.sharing.layout or (), "unused")
-    found += _beside(found, wanted, "wanted")
+    found += _beside(found, desired, "desired")
     return tuple(sorted((*found, *_free(gpu.model.units, _taken(found))), key=lambda each: (each.start, each.size)))
 
 

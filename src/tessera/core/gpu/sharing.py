@@ -95,7 +95,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     Where there is none, the GPU offers nothing."""
     layout: tuple[Placement, ...] | None = None
     """MIG instances that exist now, sorted by start; None where MIG is off."""
-    recut: bool = True
+    allow_repartition: bool = True
     """Whether unused MIG instances may be destroyed and new ones made; False for a layout the administrator fixed."""
     replicas: tuple[tuple[str, int], ...] = ()
     """Clients per device by profile name, `""` for the whole GPU, for the time-slicing and MPS replica modes."""
@@ -115,12 +115,12 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     def creates_devices(self) -> bool:
         """Whether devices may be created here; otherwise the administrator fixed a layout or a number of replicas."""
         fixed = self.replicas or any(each.clients for each in self.offers)
-        return not fixed and (self.layout is None or self.recut)
+        return not fixed and (self.layout is None or self.allow_repartition)
 
     @property
     def managed(self) -> bool:
         """Whether Tessera chooses how the GPU is shared: among several modes, or by MIG instances that it creates."""
-        return self.can_repartition or (self.creates_devices and self.recut and len(self.modes) > 1)
+        return self.can_repartition or (self.creates_devices and self.allow_repartition and len(self.modes) > 1)
 
     @property
     def scheduler_allocates(self) -> bool:
@@ -130,7 +130,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def can_repartition(self) -> bool:
         """Whether MIG instances may be created and destroyed here; not under strategy `single`: all must be alike."""
-        return self.creates_devices and Mode.MIG in self.modes and self.recut and self.strategy != "single"
+        return self.creates_devices and Mode.MIG in self.modes and self.allow_repartition and self.strategy != "single"
 
 
 AUTO = Sharing()

@@ -1,7 +1,7 @@
 """Managed GPUs: which of their devices the kubelet is offered, and the desired layout of each.
 
 Pods come first: what they hold stays, what they were assigned is made. Then comes what the controller wants for pods
-that ask for devices by name (`spec.wanted` of the GPUNode). MIG instances that are neither stay where nothing needs
+that ask for devices by name (`spec.desired` of the GPUNode). MIG instances that are neither stay where nothing needs
 their place; they are nobody's, so that they are offered to nobody.
 """
 
@@ -23,7 +23,8 @@ __all__ = ["fixed", "offered_devices", "targets"]
 def fixed(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs of a node whose layouts an administrator's label decides: none of them is managed."""
     return tuple(
-        msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, recut=False)) for gpu in gpus
+        msgspec.structs.replace(gpu, sharing=msgspec.structs.replace(gpu.sharing, allow_repartition=False))
+        for gpu in gpus
     )
 
 
@@ -36,7 +37,7 @@ def offered_devices(
 
     Args:
         gpus: with the sharing in force and the layout that exists.
-        desired: `spec.wanted` of the GPUNode.
+        desired: `spec.desired` of the GPUNode.
         held: devices that pods got by name, by the kubelet's record.
         assigned: what assignments name: MIG instances, made already or not, and GPUs of which pods were assigned all
             or an amount.
@@ -86,7 +87,7 @@ def targets(
     Args:
         gpus: with the sharing in force.
         inventory: what the driver shows.
-        desired: `spec.wanted` of the GPUNode.
+        desired: `spec.desired` of the GPUNode.
         users: who uses GPUs and instances, by the kubelet's record and the processes on them.
         assigned: as in `offered_devices`.
 

@@ -129,7 +129,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     driver_problem: str = ""
     processes: tuple[tuple[str, int], ...] = ()
     """GPU UUIDs and the processes on them, of GPUs with MPS daemons."""
-    mps_wanted: bool = False
+    mps_desired: bool = False
     """Whether the configuration shares a GPU by MPS, or may."""
     mps_program: str = ""
     """Path of `nvidia-cuda-mps-control`; empty where there is none."""
@@ -161,7 +161,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no Node object; empty where none was asked for."""
 
     @property
-    def cdi_wanted(self) -> bool:
+    def cdi_desired(self) -> bool:
         """Whether the device list strategy hands devices over by CDI."""
         return self.list_strategies is not None and DeviceInjection(strategies=self.list_strategies.strategies).cdi
 
@@ -248,7 +248,7 @@ def _compute_modes(seen: Observed) -> Iterator[Check]:
         if mode is ComputeMode.PROHIBITED:
             yield _failed("compute-mode", f"{name} admits no process", reset)
         elif mode is ComputeMode.EXCLUSIVE_PROCESS and facts.uuid not in served:
-            advice = f"start the agent if MPS is wanted, else {reset}"
+            advice = f"start the agent if you need MPS, else {reset}"
             yield _warning("compute-mode", f"{name} admits one process, and no MPS daemon serves it", advice)
         elif mode is ComputeMode.DEFAULT and facts.uuid in served:
             advice = "is the agent running? It sets EXCLUSIVE_PROCESS; until then limits can be evaded"
@@ -256,7 +256,7 @@ def _compute_modes(seen: Observed) -> Iterator[Check]:
 
 
 def _mps(seen: Observed) -> Iterator[Check]:
-    if not seen.mps_wanted and not seen.daemons:
+    if not seen.mps_desired and not seen.daemons:
         yield _skipped("mps", "no GPU is shared by MPS")
         return
     if seen.mps_program:
@@ -378,7 +378,7 @@ def _runtime(seen: Observed) -> Iterator[Check]:
         yield _failed(
             "runtime-cdi", f"{runtime.config}: {runtime.problem}", "correct the file; containerd cannot start"
         )
-    elif not seen.cdi_wanted and runtime.cdi is not True:
+    elif not seen.cdi_desired and runtime.cdi is not True:
         yield _skipped("runtime-cdi", _NO_CDI)
     elif runtime.cdi is False:
         advice = "set enable_cdi = true and restart containerd, or use the strategies envvar or volume-mounts"
@@ -397,8 +397,8 @@ def _cdi(seen: Observed) -> Iterator[Check]:
         state = "is read-only" if folder.exists else "is not there"
         advice = "mount it into the agent, writable, with type DirectoryOrCreate"
         found = f"{folder.path} {state}"
-        yield _failed("cdi", found, advice) if seen.cdi_wanted else _skipped("cdi", f"{found}; {_NO_CDI}")
-    if seen.cdi_wanted and not seen.driver_spec:
+        yield _failed("cdi", found, advice) if seen.cdi_desired else _skipped("cdi", f"{found}; {_NO_CDI}")
+    if seen.cdi_desired and not seen.driver_spec:
         found = "there is no CDI specification of the driver, so that containers get devices without its libraries"
         yield _warning("cdi-driver", found, MAKE_DRIVER_SPEC)
     for problem in seen.cdi_problems:

@@ -1,11 +1,11 @@
 """The life of one MPS control daemon: what is seen of it, and the one step to take next.
 
-| seen | wanted | step |
+| seen | desired | step |
 |---|---|---|
 | nothing, or its process has ended | yes | `START`, after the back-off |
-| it answers, with the limits wanted | yes | `KEEP` |
+| it answers, with the limits desired | yes | `KEEP` |
 | it answers, other limits | yes | `SET_LIMITS` |
-| it answers, but serves another device or has a limit that is wanted no more | yes | `QUIT` when nobody uses it |
+| it answers, but serves another device or has a limit that is no longer desired | yes | `QUIT` when nobody uses it |
 | it answers, but from another container's files | yes | `QUIT` when nobody uses it; else as if they were ours |
 | it does not answer | yes | `WAIT`, and after three times `KILL` when nobody uses it |
 | any that is used | no | `WAIT` |
@@ -105,36 +105,36 @@ def back_off_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(_LONGEST_S, _FIRST_S * 2.0 ** min(failures - 1, 16))
 
 
-def next_step(wanted: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step:
+def next_step(desired: MpsTarget | None, seen: DaemonSeen, *, used: bool) -> Step:
     """Return the next step for a daemon.
 
     Args:
-        wanted: what must run; None where nothing need.
+        desired: what must run; None where nothing need.
         seen: what is there.
         used: whether a pod holds the device, by the kubelet's record.
 
     """
     if not seen.alive:
-        if wanted is None:
+        if desired is None:
             return Step.FORGET
         return Step.START if seen.idle_s >= back_off_s(seen.failures) else Step.WAIT
     assert seen.record is not None
     in_use = used or bool(seen.clients)
-    if wanted is not None and seen.clients is not None:
-        serves = _serves(seen.record.target, wanted)
+    if desired is not None and seen.clients is not None:
+        serves = _serves(seen.record.target, desired)
         if not in_use and (seen.foreign or not serves):
             return Step.QUIT
-        adapted = Step.KEEP if seen.record.target == wanted else Step.SET_LIMITS
+        adapted = Step.KEEP if seen.record.target == desired else Step.SET_LIMITS
         return adapted if serves else Step.WAIT
-    if in_use or (wanted is not None and seen.silent < _PATIENCE):
+    if in_use or (desired is not None and seen.silent < _PATIENCE):
         return Step.WAIT
     return Step.QUIT if seen.clients is not None else Step.KILL
 
 
-def _serves(running: MpsTarget, wanted: MpsTarget) -> bool:
-    """Return whether a running daemon can become what is wanted: a limit of memory is never taken away."""
-    unlimited = wanted.memory_limit_mib == 0 and running.memory_limit_mib > 0
-    return running.visible == wanted.visible and running.exclusive == wanted.exclusive and not unlimited
+def _serves(running: MpsTarget, desired: MpsTarget) -> bool:
+    """Return whether a running daemon can become what is desired: a limit of memory is never taken away."""
+    unlimited = desired.memory_limit_mib == 0 and running.memory_limit_mib > 0
+    return running.visible == desired.visible and running.exclusive == desired.exclusive and not unlimited
 
 
 def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available: bool) -> frozenset[str]:
@@ -144,7 +144,7 @@ def ready_keys(gpus: Iterable[Gpu], states: Iterable[DaemonState], *, available:
     that it may offer MPS where a daemon could be started and none has failed.
 
     Args:
-        gpus: with the sharing that is wanted.
+        gpus: with the sharing that is desired.
         states: of all daemons.
         available: whether the node has MPS at all.
 

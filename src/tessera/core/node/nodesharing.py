@@ -84,7 +84,7 @@ class GpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     sharing: Sharing | None = None
-    """The layout is the one wanted; None leaves the sharing to the other files."""
+    """The layout is the one desired; None leaves the sharing to the other files."""
     strategy: Strategy | None = None
     """MIG strategy of this GPU alone; None for the node's."""
     power_limit_watts: int | None = None
@@ -144,20 +144,20 @@ def shared_gpus(inventory: Inventory, node_sharing: NodeSharing) -> frozenset[st
 def desired_layouts(inventory: Inventory, node_sharing: NodeSharing) -> tuple[tuple[str, Layout | None], ...]:
     """Return by GPU UUID the MIG layouts that policies fix and that differ from what is there; None for MIG off.
 
-    A policy that lets Tessera recut wants nothing of the instances that exist.
+    A policy that lets Tessera repartition wants nothing of the instances that exist.
     """
     facts = {each.uuid: each for each in inventory.gpus}
-    wanted = (
+    desired = (
         (each.uuid, each.sharing.layout)
         for each in node_sharing.policies
         if each.uuid in facts and each.sharing is not None and _fixes_layout(each.sharing)
     )
-    return tuple((uuid, layout) for uuid, layout in wanted if layout != facts[uuid].layout)
+    return tuple((uuid, layout) for uuid, layout in desired if layout != facts[uuid].layout)
 
 
 def _fixes_layout(sharing: Sharing) -> bool:
     """Return whether this sharing needs one MIG layout, or MIG off."""
-    return not sharing.recut if sharing.layout is not None else Mode.MIG not in sharing.modes
+    return not sharing.allow_repartition if sharing.layout is not None else Mode.MIG not in sharing.modes
 
 
 def withheld(gpus: Iterable[Gpu], kept: Mapping[str, Layout]) -> tuple[Gpu, ...]:
@@ -300,12 +300,12 @@ class _Resolution:
             sharing = self._whole(facts)
         return self._limited(facts, _without(sharing, facts.incomplete))
 
-    def _by_policy(self, facts: GpuFacts, wanted: Sharing) -> Sharing:
-        if _fixes_layout(wanted) and (wanted.layout is None) != (facts.layout is None):
+    def _by_policy(self, facts: GpuFacts, desired: Sharing) -> Sharing:
+        if _fixes_layout(desired) and (desired.layout is None) != (facts.layout is None):
             state = "on" if facts.layout is not None else "off"
             self.notes.append(f"{_named(facts)} offers nothing until its policy is met: MIG is {state}")
             return _nothing(facts.layout)
-        return msgspec.structs.replace(wanted, layout=facts.layout)
+        return msgspec.structs.replace(desired, layout=facts.layout)
 
     def _whole(self, facts: GpuFacts) -> Sharing:
         entry = self._entries.get((facts.uuid, None))
@@ -337,7 +337,7 @@ class _Resolution:
         return Sharing(
             modes=(Mode.MIG, *sorted({offer.mode for offer in offers})),
             layout=facts.layout,
-            recut=False,
+            allow_repartition=False,
             strategy="single" if self._said.strategy == "single" else "mixed",
             offers=tuple(offers),
         )
@@ -404,7 +404,7 @@ def _named(facts: GpuFacts) -> str:
 
 
 def _nothing(layout: Layout | None) -> Sharing:
-    return Sharing(modes=(), layout=layout, recut=False)
+    return Sharing(modes=(), layout=layout, allow_repartition=False)
 
 
 def _amounts(sharing: Sharing) -> Sharing:

@@ -59,12 +59,12 @@ def power_actions(
         locked: clocks this process has locked; the driver does not report them.
 
     """
-    wanted = {each.uuid: each for each in policies}
+    desired = {each.uuid: each for each in policies}
     actions: list[PowerAction] = []
     for facts in gpus:
         if facts.lost:
             continue
-        policy = wanted.get(facts.uuid, GpuPolicy(uuid=facts.uuid))
+        policy = desired.get(facts.uuid, GpuPolicy(uuid=facts.uuid))
         before = originals.get(facts.uuid, Original(gpu=facts.uuid))
         if policy.power_limit_watts is not None:
             if policy.power_limit_watts != facts.power_limit_watts:

@@ -44,7 +44,7 @@ def reported(
 
     Args:
         node: its name.
-        gpus: as they are shared, each with the layout that exists, before what is wanted or withheld of it.
+        gpus: as they are shared, each with the layout that exists, before what is desired or withheld of it.
         inventory: what the driver shows.
         health: what is known against devices.
         used: memory in use.

@@ -69,8 +69,8 @@ class _Model:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.wanted = Counter((pod.priority, pod.need) for pod in snapshot.pending)
-        self.kinds = tuple(self.wanted)
+        self.desired = Counter((pod.priority, pod.need) for pod in snapshot.pending)
+        self.kinds = tuple(self.desired)
         self.program = Program()
         self.pods: dict[tuple[int, int], int] = {}
         self.serves: dict[_Key, int] = {}
@@ -87,7 +87,7 @@ class _Model:
         for n, node in enumerate(snapshot.nodes):
             self._node(n, node)
         for k, kind in enumerate(self.kinds):
-            self.program.row(self._sum({k}), high=self.wanted[kind])
+            self.program.row(self._sum({k}), high=self.desired[kind])
 
     def improve(self, start: Sequence[Assignment], limit_s: float) -> tuple[tuple[float, ...] | None, int]:
         """Serve one priority class after the other, highest first, then close as many GPUs as possible.
@@ -99,7 +99,7 @@ class _Model:
         at_most = 0
         for position, priority in enumerate(priorities):
             mine = self._sum({k for k, kind in enumerate(self.kinds) if kind[0] == priority})
-            asked = sum(count for kind, count in self.wanted.items() if kind[0] == priority)
+            asked = sum(count for kind, count in self.desired.items() if kind[0] == priority)
             at_most += search.serve(mine, asked, search.left_s / (len(priorities) - position))
         search.close(self.opened)
         return search.values if search.better else None, at_most
@@ -155,7 +155,7 @@ class _Model:
         for k, (priority, need) in enumerate(self.kinds):
             takes = (need.cpu_milli, need.memory_mib, 1)
             if refusal(need, node) is None and all(take <= free for take, free in zip(takes, room, strict=True)):
-                pods = self.program.variable(high=self.wanted[priority, need], integer=True)
+                pods = self.program.variable(high=self.desired[priority, need], integer=True)
                 self.pods[k, n] = pods
                 for terms, take in zip(taken, takes, strict=True):
                     terms[pods] = float(take)
@@ -212,11 +212,11 @@ class _Model:
         """Cut instances: units and media engines at most once, used instances kept, devices served by new ones."""
         shares = self.held[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
-        wanted = {key.option.profile for key, _ in made} | {s.profile for s in shares}
+        desired = {key.option.profile for key, _ in made} | {s.profile for s in shares}
         cuts = {
             place: self.program.variable((place.profile, place.start) in kept, 1, integer=True)
             for place in placements(gpu.model)
-            if place.profile in wanted
+            if place.profile in desired
         }
         self.cuts |= {(n, gpu.index, place): v for place, v in cuts.items()}
         for unit in range(gpu.model.units):
@@ -228,7 +228,7 @@ class _Model:
             most = float(gpu.model.units)
             weights = {"none": 0.0, ALL_MEDIA: most}
             self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in cuts.items()}, high=most)
-        for profile in wanted:
+        for profile in desired:
             served = {v: 1.0 for key, v in made if key.option.profile == profile}
             cut = {v: -1.0 for place, v in cuts.items() if place.profile == profile}
             self.program.row(served | cut, high=-sum(s.profile == profile for s in shares))

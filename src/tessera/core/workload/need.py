@@ -194,10 +194,10 @@ def _devices(steps: list[list[ContainerNeed]]) -> list[Ask]:
         held[ask.resource] = held.get(ask.resource, 0) + ask.count
     more: dict[str, Ask] = {}
     for step in steps[:-1]:
-        wanted: dict[str, int] = {}
+        desired: dict[str, int] = {}
         for ask in _asks(step, Form.EXACT):
-            wanted[ask.resource] = wanted.get(ask.resource, 0) + ask.count
-            beyond = wanted[ask.resource] - held.get(ask.resource, 0)
+            desired[ask.resource] = desired.get(ask.resource, 0) + ask.count
+            beyond = desired[ask.resource] - held.get(ask.resource, 0)
             if beyond > (more[ask.resource].count if ask.resource in more else 0):
                 more[ask.resource] = msgspec.structs.replace(ask, count=beyond)
     return asks + list(more.values())

@@ -70,14 +70,14 @@ def create_state(
         Unsupported: the library cannot be built.
 
     """
-    wanted = gpus_of(gpus)
+    desired = gpus_of(gpus)
     if not driver.partition(".")[0].isdecimal():
         raise InvalidInput("driver version", found=repr(driver), expected="a version such as 615.71.09")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             made = Path(folder) / "state"
-            _make(made, wanted, seed, driver)
+            _make(made, desired, seed, driver)
             _place(made, path, replace=replace)
     except OSError as error:
         raise InvalidInput(
@@ -394,10 +394,10 @@ def _bytes(path: Path) -> bytes:
 def _check(code: int, subject: str) -> None:
     """Raise what a code of a control function means."""
     if code != _OK:
-        kind, found, wanted, accepted = _MEANINGS.get(
+        kind, found, desired, accepted = _MEANINGS.get(
             code, (InvalidInput, f"NVML code {code}", "a machine that takes this", "")
         )
-        raise kind(subject, found=found, expected=wanted, hint=accepted)
+        raise kind(subject, found=found, expected=desired, hint=accepted)
 
 
 _MEANINGS: dict[int, tuple[type[TesseraError], str, str, str]] = {

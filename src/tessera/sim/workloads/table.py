@@ -34,11 +34,11 @@ class Row(msgspec.Struct, frozen=True):
     line: int
     values: dict[str, str]
 
-    def text(self, column: str, wanted: str) -> str:
+    def text(self, column: str, desired: str) -> str:
         """Return the value of a column that may not be empty."""
         value = self.values[column]
         if not value:
-            raise self.wrong(column, wanted)
+            raise self.wrong(column, desired)
         return value
 
     def number(self, column: str, bounds: Bounds) -> int:
@@ -48,11 +48,11 @@ class Row(msgspec.Struct, frozen=True):
             raise self.wrong(column, f"a whole number, {bounds}")
         return int(value)
 
-    def wrong(self, column: str, wanted: str, *, accepted: str = "") -> InvalidInput:
+    def wrong(self, column: str, desired: str, *, accepted: str = "") -> InvalidInput:
         """Return the error for the value of one column."""
         value = self.values[column]
         where = f"{self.path}, line {self.line}, column {column}"
-        return InvalidInput(where, found=_quoted(value) if value else "nothing", expected=wanted, hint=accepted)
+        return InvalidInput(where, found=_quoted(value) if value else "nothing", expected=desired, hint=accepted)
 
 
 def _quoted(value: str) -> str:
@@ -94,8 +94,8 @@ def _records(path: Path, file: TextIO, required: tuple[str, ...], optional: tupl
                 header = _header(path, fields, required)
                 continue
             if len(fields) != len(header):
-                wanted = f"{len(header)} fields as in the header"
-                raise InvalidInput(f"{path}, line {started}", found=f"{len(fields)} fields", expected=wanted)
+                desired = f"{len(header)} fields as in the header"
+                raise InvalidInput(f"{path}, line {started}", found=f"{len(fields)} fields", expected=desired)
             values = dict.fromkeys(optional, "") | dict(zip(header, map(str.strip, fields), strict=True))
             found = True
             yield Row(path, started, values)

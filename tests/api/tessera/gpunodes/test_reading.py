@@ -26,9 +26,9 @@ GPU = {"index": 0, "uuid": "GPU-0", "model": "A100-40GB", "memoryMiB": 40_000, "
 
 def test_the_size_of_an_instance_may_be_left_out() -> None:
     """People write profile and start; the size is the profile's."""
-    wanted = [{"gpu": "GPU-0", "instances": [{"profile": "3g.20gb", "start": 4}]}]
-    each = {"metadata": {"name": "n"}, "spec": {"wanted": wanted}, "status": {"gpus": [GPU]}}
-    assert read_gpu_node(each).wanted[0].instances == (Placement(4, 4, "3g.20gb"),)
+    desired = [{"gpu": "GPU-0", "instances": [{"profile": "3g.20gb", "start": 4}]}]
+    each = {"metadata": {"name": "n"}, "spec": {"desired": desired}, "status": {"gpus": [GPU]}}
+    assert read_gpu_node(each).desired[0].instances == (Placement(4, 4, "3g.20gb"),)
 
 
 def product(**more: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wish for the whole and for parts": (
         {
             "status": {"gpus": [GPU]},
-            "spec": {"wanted": [{"gpu": "GPU-0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
+            "spec": {"desired": [{"gpu": "GPU-0", "whole": True, "instances": [{"profile": "1g.5gb", "start": 0}]}]},
         },
         "the whole GPU and instances of it",
     ),
@@ -83,7 +83,7 @@ def test_objects_that_are_refused(case: str) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
-        lambda v: st.lists(v) | st.dictionaries(st.sampled_from(("gpus", "status", "spec", "wanted", "sharing")), v),
+        lambda v: st.lists(v) | st.dictionaries(st.sampled_from(("gpus", "status", "spec", "desired", "sharing")), v),
     )
 )
 def test_any_json_is_read_or_refused(value: Any) -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tessera.api.tessera.gpunodes import (
     claims_field,
+    desired_field,
     new_object,
     offered_field,
     read_gpu_node,
     status_fields,
-    wanted_field,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
 from tessera.core.cluster.snapshot import Gpu, NodeName, Share
@@ -49,7 +49,7 @@ SHARE = Share(
 def written(state: GpuNodeState) -> dict[str, Any]:
     """Return the object that holds a state, as the API server would store and send it."""
     metadata = {"name": state.name, "resourceVersion": state.version}
-    spec = {"wanted": wanted_field(state.wanted), "claims": claims_field(state.claims)}
+    spec = {"desired": desired_field(state.desired), "claims": claims_field(state.claims)}
     if state.policy:
         spec["policy"] = {"name": state.policy, "document": {"kind": "NodePolicy"}}  # type: ignore[assignment]
     status = status_fields(state, observed_generation=3) | {"offered": offered_field(state.offered)}
@@ -74,7 +74,7 @@ def sharings(known: GpuModel) -> st.SearchStrategy[Sharing]:
         Sharing,
         modes=st.lists(st.sampled_from(Mode), unique=True).map(tuple),
         layout=layouts,
-        recut=st.booleans(),
+        allow_repartition=st.booleans(),
         replicas=counts,
         renamed=st.booleans(),
         strategy=st.sampled_from(("none", "single", "mixed")),
@@ -96,7 +96,7 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         UnhealthyDevice(gpu=gpu.uuid, placement=draw(place), reason="XID 79") for gpu in gpus if draw(st.booleans())
     )
     used = tuple(Used(gpu=gpu.uuid, placement=draw(place), memory_mib=5) for gpu in gpus if draw(st.booleans()))
-    wanted = tuple(
+    desired = tuple(
         DesiredDevices(gpu=gpu.uuid, whole=True)
         if draw(st.booleans())
         else DesiredDevices(gpu=gpu.uuid, instances=draw(st.sampled_from(all_layouts(gpu.model)[:20])))
@@ -111,8 +111,8 @@ def states(draw: st.DrawFn) -> GpuNodeState:
         driver="580.1",
         reported=True,
         impaired=draw(st.sampled_from(((), IMPAIRED))),
-        wanted=wanted,
-        offered=draw(st.sampled_from((wanted, ()))),
+        desired=desired,
+        offered=draw(st.sampled_from((desired, ()))),
         claims=(Claim(uid="u", pod=PodKey("a/b"), shares=(SHARE,), attempt="r/1"),),
         policy=draw(st.sampled_from(("", "default"))),
         version="7",
@@ -154,8 +154,8 @@ def test_the_object_goes_with_its_node() -> None:
 
 def test_a_wish_for_a_gpu_that_is_not_there_is_passed_over() -> None:
     """A GPU may be gone since the controller wrote its wish."""
-    each = written(GpuNodeState(name=NodeName("n"), wanted=(DesiredDevices(gpu="GPU-9", whole=True),)))
-    assert read_gpu_node(each).wanted == ()
+    each = written(GpuNodeState(name=NodeName("n"), desired=(DesiredDevices(gpu="GPU-9", whole=True),)))
+    assert read_gpu_node(each).desired == ()
 
 
 def test_what_is_offered_is_never_passed_over() -> None:

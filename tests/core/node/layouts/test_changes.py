@@ -225,12 +225,12 @@ def situations(draw: st.DrawFn) -> tuple[GpuFacts, Target, Layout]:
     name = draw(st.sampled_from(MIG_MODELS))
     gpu = model(name)
     layouts = st.sampled_from(all_layouts(gpu))
-    present, wanted = draw(st.none() | layouts), draw(st.none() | layouts)
+    present, desired = draw(st.none() | layouts), draw(st.none() | layouts)
     facts = card(name, layout=present, pending=draw(st.none() | st.booleans()))
     used = tuple(itertools.compress(present or (), draw(st.lists(st.booleans(), min_size=8, max_size=8))))
-    target = exact(facts, wanted)
-    if draw(st.booleans()) and wanted is not None:
-        target = Target(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, wanted))
+    target = exact(facts, desired)
+    if draw(st.booleans()) and desired is not None:
+        target = Target(gpu=facts.uuid, index=0, mig=True, counts=counts_of(gpu, desired))
     return facts, msgspec.structs.replace(target, mode_only=draw(st.booleans())), used
 
 

@@ -19,7 +19,7 @@ OTHERS = (exact(PLAIN, ()),)
 
 def fixed(uuid: str, layout: tuple[Placement, ...] | None) -> GpuPolicy:
     modes = (Mode.WHOLE,) if layout is None else (Mode.MIG,)
-    return GpuPolicy(uuid=uuid, sharing=Sharing(modes=modes, layout=layout, recut=False))
+    return GpuPolicy(uuid=uuid, sharing=Sharing(modes=modes, layout=layout, allow_repartition=False))
 
 
 def test_targets_are_what_differs() -> None:

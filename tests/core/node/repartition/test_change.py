@@ -105,7 +105,7 @@ def test_the_fewest_instances_are_destroyed_and_no_used_one(gpu: GpuModel, data:
     present = data.draw(layouts, "present")
     used = data.draw(subset(present), "used")
     target = data.draw(layouts, "target")
-    grown = data.draw(st.sampled_from([target, tuple(sorted({*used, *target}))]), "wanted")
+    grown = data.draw(st.sampled_from([target, tuple(sorted({*used, *target}))]), "desired")
     check(
         gpu, present, used, dict(counts_of(gpu, grown)) if is_legal(gpu, grown) else Counter(p.profile for p in grown)
     )

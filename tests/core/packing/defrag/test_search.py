@@ -205,7 +205,7 @@ def altered(**fields: object) -> list[SeenPod]:
     return [msgspec.structs.replace(pod, **fields) for pod in two_halves()]
 
 
-# Keyed by a sentence: the pods, what may leave, the asker; wanted is a word of the reason.
+# Keyed by a sentence: the pods, what may leave, the asker; desired is a word of the reason.
 STUCK: dict[str, tuple[list[SeenPod], dict[PodKey, Leave], Asker, str]] = {
     "no pod may leave": (
         two_halves(),

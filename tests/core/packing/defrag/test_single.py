@@ -30,16 +30,16 @@ def fits(fleet: Fleet, need: Need, nodes: list[int]) -> bool:
     return any(serve(fleet, demand, each, Tightest()) is not None for each in able)
 
 
-def could_move(fleet: Fleet, wanted: Need, need: Need, spot: Choice) -> bool:
-    """Return whether a pod fits on another node, and the one that is wanted where it was."""
+def could_move(fleet: Fleet, desired: Need, need: Need, spot: Choice) -> bool:
+    """Return whether a pod fits on another node, and the one that is desired where it was."""
     without = fleet.copy()
     without.give(spot.node, need, spot.shares)
     others = [each for each in range(len(fleet.nodes)) if each != spot.node]
-    return fits(fleet, need, others) and fits(without, wanted, [spot.node])
+    return fits(fleet, need, others) and fits(without, desired, [spot.node])
 
 
-@pytest.mark.parametrize("wanted", NEEDS)
-def test_pods_move_one_by_one_where_that_helps_and_only_there(wanted: Need) -> None:
+@pytest.mark.parametrize("desired", NEEDS)
+def test_pods_move_one_by_one_where_that_helps_and_only_there(desired: Need) -> None:
     rng = random.Random(1)
     for _ in range(25):
         specs = [
@@ -53,18 +53,18 @@ def test_pods_move_one_by_one_where_that_helps_and_only_there(wanted: Need) -> N
                 running[number] = kind, spot
         for gone in rng.sample(sorted(running), len(running) // 5):
             packer.release(*running.pop(gone))
-        while packer.place(packer.intern(wanted), again=True) is not None:
+        while packer.place(packer.intern(desired), again=True) is not None:
             pass
         before = packer.fleet.copy()
-        could = {number for number, (_, spot) in running.items() if could_move(before, wanted, needs[number], spot)}
-        made = mover.make_room(packer.intern(wanted), ((number, *each) for number, each in running.items()))
+        could = {number for number, (_, spot) in running.items() if could_move(before, desired, needs[number], spot)}
+        made = mover.make_room(packer.intern(desired), ((number, *each) for number, each in running.items()))
         if made is None:  # of instances on one GPU only one is looked at
             assert all(share.profile for number in could for share in running[number][1].shares)
             continue
         assert made.moved in could
         before.give(running[made.moved][1].node, needs[made.moved], running[made.moved][1].shares)
-        before.take(made.spot.node, wanted, made.spot.shares)
+        before.take(made.spot.node, desired, made.spot.shares)
         before.take(made.elsewhere.node, needs[made.moved], made.elsewhere.shares)
         assert [packer.fleet.state(n) for n in range(3)] == [before.state(n) for n in range(3)]
         again = {**running, made.moved: (running[made.moved][0], made.elsewhere)}
-        mover.make_room(packer.intern(wanted), ((number, *each) for number, each in again.items()))
+        mover.make_room(packer.intern(desired), ((number, *each) for number, each in again.items()))

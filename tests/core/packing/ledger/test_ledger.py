@@ -12,7 +12,9 @@ from tessera.core.packing.ledger import Clash, Holder, Ledger
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
-FIXED = Sharing(modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), recut=False)
+FIXED = Sharing(
+    modes=(Mode.MIG,), layout=(Placement(0, 4, "3g.20gb"), Placement(4, 4, "3g.20gb")), allow_repartition=False
+)
 SLICED = Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),))
 
 
@@ -170,12 +172,12 @@ def test_scores_give_ten_to_one_node_and_spread_the_others() -> None:
 
 
 def test_reserved_devices_are_for_nobody_else() -> None:
-    wanted = share(mode=Mode.MIG, at="2g.12gb@0")
+    desired = share(mode=Mode.MIG, at="2g.12gb@0")
     ledger = Ledger()
-    ledger.put_node(node("n", gpu(0, A30)), reserved=(wanted,))
+    ledger.put_node(node("n", gpu(0, A30)), reserved=(desired,))
     assert ledger.fits(slices("2g.12gb"), "n")
     assert not ledger.fits(slices("2g.12gb", 2), "n")
-    ledger.put_pod(holder("a", wanted))
+    ledger.put_pod(holder("a", desired))
     assert ledger.fits(slices("2g.12gb"), "n"), "the pod holds what was reserved"
     assert list(ledger.conflicts) == []
     ledger.put_node(node("n", gpu(0, A30)))

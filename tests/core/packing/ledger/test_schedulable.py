@@ -14,8 +14,10 @@ from tessera.core.packing.ledger import Holder, Ledger, schedulable_node
 from tessera.core.workload.need import Ask, Isolation, Need, PodKey
 
 FIRST, SECOND = Placement(0, 2, "2g.12gb"), Placement(2, 2, "2g.12gb")
-FIXED = Sharing(modes=(Mode.MIG,), layout=(FIRST, SECOND), recut=False)
-REPLICAS = Sharing(modes=(Mode.MIG_TIME_SLICING,), layout=(FIRST, SECOND), recut=False, replicas=(("2g.12gb", 2),))
+FIXED = Sharing(modes=(Mode.MIG,), layout=(FIRST, SECOND), allow_repartition=False)
+REPLICAS = Sharing(
+    modes=(Mode.MIG_TIME_SLICING,), layout=(FIRST, SECOND), allow_repartition=False, replicas=(("2g.12gb", 2),)
+)
 
 
 def card(index: int = 0, sharing: Sharing | None = None) -> Gpu:
@@ -63,13 +65,13 @@ GRADED = amount(11_000, Isolation.HARDWARE)
 BY_NAME: dict[str, tuple[GpuNodeState, Need, int]] = {
     "a managed GPU": (state(card()), GRADED, 2),
     "an instance is offered by name": (state(card(), **offered(FIRST)), GRADED, 1),
-    "an instance is offered, and wanted as well": (
-        state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
+    "an instance is offered, and desired as well": (
+        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(FIRST)),
         GRADED,
         1,
     ),
-    "an instance is offered in the place of one that is wanted": (
-        state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
+    "an instance is offered in the place of one that is desired": (
+        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),), **offered(Placement(0, 1, "1g.6gb"))),
         amount(5_000, Isolation.HARDWARE),
         2,
     ),
@@ -143,12 +145,16 @@ def test_a_gpu_that_is_wholly_the_kubelet_s_serves_by_name_what_is_offered() -> 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
 RESERVED = {
     "nothing": (state(card()), 2, True),
-    "an instance that is wanted": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)), 1, False),
-    "all instances": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
-    "the whole GPU": (state(card(), wanted=(DesiredDevices(gpu="GPU-0", whole=True),)), 0, False),
-    "a GPU that is not there": (state(card(), wanted=(DesiredDevices(gpu="GPU-9", whole=True),)), 2, True),
+    "an instance that is desired": (
+        state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
+        1,
+        False,
+    ),
+    "all instances": (state(card(), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST, SECOND)),)), 0, False),
+    "the whole GPU": (state(card(), desired=(DesiredDevices(gpu="GPU-0", whole=True),)), 0, False),
+    "a GPU that is not there": (state(card(), desired=(DesiredDevices(gpu="GPU-9", whole=True),)), 2, True),
     "a GPU with an administrator's layout": (
-        state(card(0, FIXED), wanted=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
+        state(card(0, FIXED), desired=(DesiredDevices(gpu="GPU-0", instances=(FIRST,)),)),
         2,
         False,
     ),

@@ -58,8 +58,8 @@ def test_slices_are_cut_where_they_block_least() -> None:
 
 def test_hardware_needs_and_whole_gpus_share_a_fleet() -> None:
     nodes = (node("n", *(gpu(i) for i in range(3))),)
-    wanted = (*pods(amount(19_000, Isolation.HARDWARE), 4, "h"), *pods(WHOLE, 1, "w"))
-    made = plan(Snapshot(nodes=nodes, pending=wanted), policy="tessera")
+    desired = (*pods(amount(19_000, Isolation.HARDWARE), 4, "h"), *pods(WHOLE, 1, "w"))
+    made = plan(Snapshot(nodes=nodes, pending=desired), policy="tessera")
     assert made.pending == ()
 
 

@@ -1,4 +1,4 @@
-"""Demand-driven partitioning: what is wanted of GPUs for pending pods, and what never happens."""
+"""Demand-driven partitioning: what is desired of GPUs for pending pods, and what never happens."""
 
 import math
 from collections.abc import Sequence
@@ -60,12 +60,12 @@ def share(gpu: int, name: str, resource: str = "") -> Share:
 
 
 class World:
-    """One node with A100s, an agent that cuts what is wanted, and a scheduler that binds what it finds."""
+    """One node with A100s, an agent that cuts what is desired, and a scheduler that binds what it finds."""
 
     def __init__(self, gpus: int = 1, *, sharing: Sharing = AUTO, limits: Limits = SOON) -> None:
         self.limits = limits
         self.sharings = [sharing] * gpus
-        self.wanted: tuple[DesiredDevices, ...] = ()
+        self.desired: tuple[DesiredDevices, ...] = ()
         self.offered: tuple[DesiredDevices, ...] = ()
         self.running: list[Running] = []
         self.pending: list[Pod] = []
@@ -74,8 +74,8 @@ class World:
         self.memory = Memory()
         self.now_s = 1000.0
 
-    def want(self, *wanted: DesiredDevices) -> None:
-        self.wanted = wanted
+    def want(self, *desired: DesiredDevices) -> None:
+        self.desired = desired
 
     @property
     def observed(self) -> PartitioningState:
@@ -90,7 +90,7 @@ class World:
                 GpuNodeState(
                     name=name,
                     gpus=gpus,
-                    wanted=self.wanted,
+                    desired=self.desired,
                     offered=self.offered,
                     unhealthy=self.unhealthy,
                     reported=True,
@@ -104,16 +104,16 @@ class World:
     def look(self, *, later_s: float = 0) -> Decision:
         self.now_s += later_s
         self.memory, decision = advance(self.memory, self.observed, self.now_s, self.limits)
-        for _, wanted in decision.wanted:
-            self.wanted = wanted
+        for _, desired in decision.desired:
+            self.desired = desired
         return decision
 
     def cut(self) -> None:
-        """Let the agent make what is wanted, beside what pods hold."""
+        """Let the agent make what is desired, beside what pods hold."""
         for i, sharing in enumerate(self.sharings):
-            wanted = next((each for each in self.wanted if each.gpu == f"GPU-{i}"), DesiredDevices(gpu=""))
+            desired = next((each for each in self.desired if each.gpu == f"GPU-{i}"), DesiredDevices(gpu=""))
             held = [s for each in self.running for s in each.assignment.shares if s.gpu == i and s.profile]
-            layout = {*wanted.instances, *places(*(f"{s.profile}@{s.start}" for s in held))}
+            layout = {*desired.instances, *places(*(f"{s.profile}@{s.start}" for s in held))}
             self.sharings[i] = msgspec.structs.replace(sharing, layout=tuple(sorted(layout)) or None)
 
     def run(self, name: str, *shares: Share, asks: Sequence[Ask] = ()) -> None:
@@ -122,12 +122,12 @@ class World:
         self.running.append(Running(pod=Pod(key=key, need=Need(asks=tuple(asks))), assignment=assignment))
 
     def bind(self) -> None:
-        """Let the scheduler bind each waiting pod of one device that an idle wanted device of its name serves."""
+        """Let the scheduler bind each waiting pod of one device that an idle desired device of its name serves."""
         held = {(s.gpu, s.profile, s.start) for each in self.running for s in each.assignment.shares}
         idle = [
             each
-            for wanted in self.wanted
-            for each in _shares(wanted)
+            for desired in self.desired
+            for each in _shares(desired)
             if (each.gpu, each.profile, each.start) not in held
         ]
         for each in list(self.pending):
@@ -139,52 +139,52 @@ class World:
                 self.run(each.key.partition("/")[2], found, asks=(ask,))
 
 
-def _shares(wanted: DesiredDevices) -> list[Share]:
-    index = int(wanted.gpu.removeprefix("GPU-"))
-    whole = [share(index, "gpu")] if wanted.whole else []
-    return [*whole, *(share(index, f"{each.profile}@{each.start}") for each in wanted.instances)]
+def _shares(desired: DesiredDevices) -> list[Share]:
+    index = int(desired.gpu.removeprefix("GPU-"))
+    whole = [share(index, "gpu")] if desired.whole else []
+    return [*whole, *(share(index, f"{each.profile}@{each.start}") for each in desired.instances)]
 
 
-def test_a_slice_is_wanted_for_a_pod_that_waits() -> None:
+def test_a_slice_is_desired_for_a_pod_that_waits() -> None:
     """Nobody named a place: the best start for the fragmentation is chosen, and the event says what and why."""
     world = World()
     world.pending = [pod("one", exact("1g.5gb"))]
     decision = world.look()
-    assert world.wanted == (wish(0, "1g.5gb@4"),)
+    assert world.desired == (wish(0, "1g.5gb@4"),)
     assert [(each.reason, each.message) for each in decision.events] == [
-        ("DevicesWanted", "GPU 0: 1g.5gb at 4, for pending pods")
+        ("DevicesDesired", "GPU 0: 1g.5gb at 4, for pending pods")
     ]
 
 
-def test_a_whole_gpu_is_wanted_for_a_pod_that_waits() -> None:
+def test_a_whole_gpu_is_desired_for_a_pod_that_waits() -> None:
     """Managed GPUs advertise none whole until somebody asks for one."""
     world = World(2)
     world.run("other", share(0, "4096"))
     world.pending = [pod("one", exact("gpu"))]
     world.look()
-    assert world.wanted == (wish(1, "gpu"),)
+    assert world.desired == (wish(1, "gpu"),)
 
 
 def test_what_is_decided_is_decided_once() -> None:
     """The same look again, after the wish was written and after it was carried out, changes nothing."""
     world = World(2)
     world.pending = [pod("one", exact("3g.20gb")), pod("two", exact("gpu"))]
-    assert world.look().wanted
-    assert world.look(later_s=1).wanted == ()
+    assert world.look().desired
+    assert world.look(later_s=1).desired == ()
     world.cut()
-    assert world.look(later_s=1).wanted == ()
+    assert world.look(later_s=1).desired == ()
     world.bind()
     assert world.pending == []
-    assert world.look(later_s=1).wanted == ()
+    assert world.look(later_s=1).desired == ()
 
 
 def test_idle_slices_serve_before_new_ones_are_cut() -> None:
-    """A pod that an idle wanted device serves changes nothing."""
+    """A pod that an idle desired device serves changes nothing."""
     world = World()
     world.want(wish(0, "1g.5gb@3"))
     world.cut()
     world.pending = [pod("one", exact("1g.5gb"))]
-    assert world.look().wanted == ()
+    assert world.look().desired == ()
 
 
 def test_devices_that_serve_stay_where_they_are() -> None:
@@ -194,7 +194,7 @@ def test_devices_that_serve_stay_where_they_are() -> None:
     world.look()
     world.pending.append(pod("two", exact("3g.20gb")))
     world.look(later_s=1)
-    assert world.wanted == (wish(0, "3g.20gb@0", "1g.5gb@4"),)
+    assert world.desired == (wish(0, "3g.20gb@0", "1g.5gb@4"),)
 
 
 def test_devices_that_serve_go_where_that_places_more() -> None:
@@ -206,7 +206,7 @@ def test_devices_that_serve_go_where_that_places_more() -> None:
     world.look()
     world.pending += [pod("two", exact("4g.20gb"))]
     world.look()
-    assert world.wanted == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
+    assert world.desired == (wish(0, "3g.20gb@4", "4g.20gb@0"),)
 
 
 # Keyed by a sentence: when pods come, and when they are planned for, by 2 s without a new one and 5 s in all.
@@ -254,7 +254,7 @@ def test_by_default_a_lone_pod_waits_for_no_batch() -> None:
     world.pending = [pod("one", exact("1g.5gb"))]
     assert world.look().again_s == world.now_s + 0.25
     world.look(later_s=0.25)
-    assert world.wanted == (wish(0, "1g.5gb@4"),)
+    assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
 def test_who_waits_already_opens_no_batch() -> None:
@@ -268,7 +268,7 @@ def test_who_waits_already_opens_no_batch() -> None:
     assert pending.pod == "a/one"
     world.running.clear()
     world.look(later_s=0.1)
-    assert world.wanted == (wish(0, "1g.5gb@4"),)
+    assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
 def test_idle_devices_stay_for_a_while() -> None:
@@ -280,9 +280,9 @@ def test_idle_devices_stay_for_a_while() -> None:
     assert world.look(later_s=500).again_s is None
     world.running.clear()
     assert world.look().again_s == world.now_s + 100
-    assert world.look(later_s=99).wanted == ()
+    assert world.look(later_s=99).desired == ()
     decision = world.look(later_s=1)
-    assert world.wanted == ()
+    assert world.desired == ()
     assert [each.message for each in decision.events] == ["GPU 0: 1g.5gb at 6, which nobody holds"]
 
 
@@ -294,21 +294,21 @@ def test_idle_devices_go_where_they_are_in_the_way() -> None:
     world.run("held", share(0, "1g.5gb@0"))
     world.pending = [pod("one", exact("3g.20gb"))]
     decision = world.look(later_s=1)
-    assert world.wanted == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
+    assert world.desired == (wish(0, "1g.5gb@0", "3g.20gb@4"),)
     want = "GPU 0: 3g.20gb at 4 instead of 1g.5gb at 4, for pending pods"
     assert [each.message for each in decision.events] == [want]
 
 
 def test_devices_rest_before_they_make_way() -> None:
-    """What has just become wanted is not taken away for another pod at once: shapes shall not chase each other."""
+    """What has just become desired is not taken away for another pod at once: shapes shall not chase each other."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=30))
     world.pending = [pod("one", exact("4g.20gb"))]
     world.look()
     world.pending = [pod("two", exact("7g.40gb"))]
     assert world.look(later_s=1).again_s == world.now_s + 29
-    assert world.wanted == (wish(0, "4g.20gb@0"),)
+    assert world.desired == (wish(0, "4g.20gb@0"),)
     world.look(later_s=29)
-    assert world.wanted == (wish(0, "7g.40gb@0"),)
+    assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
 def test_devices_rest_before_they_are_given_up() -> None:
@@ -320,12 +320,12 @@ def test_devices_rest_before_they_are_given_up() -> None:
     world.look()
     decision = world.look(later_s=10)
     assert decision.again_s == world.now_s + 20
-    assert len(world.wanted) == 1
+    assert len(world.desired) == 1
     world.look(later_s=20)
-    assert not world.wanted
+    assert not world.desired
 
 
-# Keyed by a sentence: GPUs, what has just become wanted and whether its pod is gone, who comes then, what is wanted.
+# Keyed by a sentence: GPUs, what has just become desired and whether its pod is gone, who comes then, what is desired.
 AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     "another shape takes the GPU that is free": (2, "4g.20gb", True, ("7g.40gb",), (("4g.20gb@0",), ("7g.40gb@0",))),
     "or what is free beside it": (1, "4g.20gb", True, ("3g.20gb",), (("3g.20gb@4", "4g.20gb@0"),)),
@@ -334,14 +334,14 @@ AROUND: dict[str, tuple[int, str, bool, tuple[str, ...], tuple[tuple[str, ...], 
     "who finds no other place waits, and holds up nobody else": (
         2, "4g.20gb", True, ("7g.40gb", "7g.40gb", "3g.20gb"), (("3g.20gb@4", "4g.20gb@0"), ("7g.40gb@0",)),
     ),
-    "nothing that serves moves, where it has just become wanted": (
+    "nothing that serves moves, where it has just become desired": (
         1, "7g.40gb", False, ("3g.20gb", "3g.20gb"), (("7g.40gb@0",),),
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("sentence", AROUND)
-def test_what_has_just_become_wanted_is_planned_around(sentence: str) -> None:
+def test_what_has_just_become_desired_is_planned_around(sentence: str) -> None:
     """A GPU that rests holds up nobody who can be served elsewhere: the rest is waited for where nothing else helps."""
     gpus, first, gone, names, want = AROUND[sentence]
     world = World(gpus, limits=Limits(idle_s=0, longest_s=0, rest_s=30))
@@ -351,7 +351,7 @@ def test_what_has_just_become_wanted_is_planned_around(sentence: str) -> None:
         world.pending.clear()
     world.pending += [pod(str(i), exact(name)) for i, name in enumerate(names)]
     world.look(later_s=1)
-    assert {each.instances for each in world.wanted} == {places(*each) for each in want}
+    assert {each.instances for each in world.desired} == {places(*each) for each in want}
 
 
 def test_a_pod_that_starves_waits_for_no_rest() -> None:
@@ -361,14 +361,14 @@ def test_a_pod_that_starves_waits_for_no_rest() -> None:
     world.want(wish(0, "1g.5gb@0"))
     world.look()
     world.look(later_s=50)
-    assert world.wanted == (wish(0, "1g.5gb@0"),)
+    assert world.desired == (wish(0, "1g.5gb@0"),)
     world.pending = [*(pod(str(i), exact("1g.5gb")) for i in range(3)), *world.pending]
     world.look(later_s=50)
-    assert world.wanted == (wish(0, "7g.40gb@0"),)
+    assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
 def test_what_a_pod_has_had_makes_way_at_once() -> None:
-    """The rest is for the pods that a device was wanted for; who asks otherwise waits for nobody who is gone."""
+    """The rest is for the pods that a device was desired for; who asks otherwise waits for nobody who is gone."""
     world = World(limits=Limits(idle_s=0, longest_s=0, rest_s=1000))
     world.run("first", share(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
@@ -376,7 +376,7 @@ def test_what_a_pod_has_had_makes_way_at_once() -> None:
     world.running.clear()
     world.pending = [pod("next", exact("7g.40gb"))]
     world.look(later_s=1)
-    assert world.wanted == (wish(0, "7g.40gb@0"),)
+    assert world.desired == (wish(0, "7g.40gb@0"),)
 
 
 def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
@@ -388,7 +388,7 @@ def test_a_pod_that_starves_in_vain_does_not_hold_up_others() -> None:
     world.look(later_s=100)
     world.pending[1] = pod("two", exact("7g.40gb"))
     world.look(later_s=1)
-    assert {each.instances for each in world.wanted} == {places("4g.20gb@0"), places("7g.40gb@0")}
+    assert {each.instances for each in world.desired} == {places("4g.20gb@0"), places("7g.40gb@0")}
 
 
 def test_priority_goes_before_starvation() -> None:
@@ -400,37 +400,37 @@ def test_priority_goes_before_starvation() -> None:
     world.running.clear()
     world.pending.append(pod("high", exact("1g.5gb"), priority=1))
     world.look(later_s=100)
-    assert world.wanted == (wish(0, "1g.5gb@4"),)
+    assert world.desired == (wish(0, "1g.5gb@4"),)
 
 
 def test_needs_are_the_extender_s_unless_idle_devices_keep_them_out() -> None:
-    """A need that fits beside what is wanted changes nothing; one that does not makes idle devices go."""
+    """A need that fits beside what is desired changes nothing; one that does not makes idle devices go."""
     world = World()
     world.want(wish(0, "3g.20gb@0"))
     world.cut()
     world.pending = [pod("small", need(4, Isolation.HARDWARE))]
-    assert world.look().wanted == ()
+    assert world.look().desired == ()
     world.pending = [pod("large", need(30))]
     world.look()
-    assert world.wanted == ()
+    assert world.desired == ()
 
 
 def test_without_idle_devices_needs_are_left_to_the_extender() -> None:
-    """Nothing is wanted for them."""
+    """Nothing is desired for them."""
     world = World()
     world.pending = [pod("one", need(4))]
-    assert world.look().wanted == ()
+    assert world.look().desired == ()
 
 
 def test_shares_that_pods_hold_win() -> None:
-    """A wanted device in the way of what a pod was assigned is given up; instances created for needs count as used."""
+    """A desired device in the way of what a pod was assigned is given up; instances created for needs count as used."""
     world = World(2)
     world.want(wish(0, "1g.5gb@0"), wish(1, "gpu"))
     world.run("amount", share(0, "4096"))
     world.run("slice", share(1, "3g.20gb@0", "tessera.dev/gpu-memory"))
     world.pending = [pod("one", exact("3g.20gb"))]
     world.look()
-    assert world.wanted == (wish(1, "3g.20gb@4"),)
+    assert world.desired == (wish(1, "3g.20gb@4"),)
 
 
 def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
@@ -442,41 +442,41 @@ def test_a_pod_whose_record_is_not_written_holds_a_device_of_its_name() -> None:
     world.run("two", asks=(exact("gpu"),))
     world.pending = [pod("three", exact("1g.5gb"))]
     world.look()
-    assert len(world.wanted[0].instances) == 2
-    assert world.wanted[1] == wish(1, "gpu")
+    assert len(world.desired[0].instances) == 2
+    assert world.desired[1] == wish(1, "gpu")
 
 
 def test_a_pod_may_hold_what_is_just_being_taken_back() -> None:
-    """The kubelet gave it away before it was told that it is wanted no more."""
+    """The kubelet gave it away before it was told that it is no longer desired."""
     world = World(2)
     world.offered = (wish(0, "1g.5gb@6"), wish(1, "gpu"))
     world.run("one", asks=(exact("1g.5gb"),))
     world.look()
-    assert world.wanted == (wish(0, "1g.5gb@6"),)
+    assert world.desired == (wish(0, "1g.5gb@6"),)
 
 
-def test_what_is_wanted_is_guessed_before_what_is_being_taken_back() -> None:
+def test_what_is_desired_is_guessed_before_what_is_being_taken_back() -> None:
     world = World(2)
     world.offered = (wish(0, "1g.5gb@6"),)
     world.want(wish(1, "1g.5gb@0"))
     world.run("one", asks=(exact("1g.5gb"),))
     world.look(later_s=1000)
-    assert world.wanted == (wish(1, "1g.5gb@0"),)
+    assert world.desired == (wish(1, "1g.5gb@0"),)
 
 
-def test_what_a_server_claims_is_wanted_no_more_at_once() -> None:
-    """Neither the rest of what is new nor the budget of changes keeps it wanted, on whatever GPU it is."""
+def test_what_a_server_claims_is_desired_no_more_at_once() -> None:
+    """Neither the rest of what is new nor the budget of changes keeps it desired, on whatever GPU it is."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=1000, most_changing=1))
     world.pending = [pod("one", exact("1g.5gb")), pod("two", exact("7g.40gb"))]
     world.look()
     world.cut()
     world.look()
-    assert len(world.wanted) == 2
+    assert len(world.desired) == 2
     world.pending = []
     for gpu in range(2):
         world.run(f"claim-{gpu}", share(gpu, "4096"))
     world.look(later_s=1)
-    assert not world.wanted
+    assert not world.desired
 
 
 def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
@@ -485,10 +485,10 @@ def test_a_gpu_whose_devices_are_being_taken_back_is_changing() -> None:
     world.run("need", share(0, "1g.5gb@0", "tessera.dev/gpu-memory"))
     world.pending = [pod("one", exact("gpu"))]
     world.look()
-    assert not world.wanted
+    assert not world.desired
     world.offered = ()
     world.look()
-    assert world.wanted == (wish(1, "gpu"),)
+    assert world.desired == (wish(1, "gpu"),)
 
 
 def test_at_most_so_many_gpus_change_at_once() -> None:
@@ -499,7 +499,7 @@ def test_at_most_so_many_gpus_change_at_once() -> None:
     counts = []
     for _ in range(3):
         world.look(later_s=1)
-        counts.append(len(world.wanted))
+        counts.append(len(world.desired))
         world.look(later_s=1)
         world.cut()
     assert counts == [1, 2, 3]
@@ -510,39 +510,42 @@ def test_a_gpu_that_is_not_cut_is_left_alone() -> None:
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=0, stuck_s=60))
     world.pending = [pod("one", exact("7g.40gb"))]
     world.look()
-    (first,) = world.wanted
+    (first,) = world.desired
     decision = world.look(later_s=60)
     assert [each.reason for each in decision.events if each.warning] == ["DevicesNotMade"]
-    assert [each.gpu for each in world.wanted] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
+    assert [each.gpu for each in world.desired] == [{"GPU-0": "GPU-1", "GPU-1": "GPU-0"}[first.gpu]]
     world.look(later_s=60)
-    assert [each.gpu for each in world.wanted] == [first.gpu]
+    assert [each.gpu for each in world.desired] == [first.gpu]
 
 
 def test_sick_gpus_get_nothing_new() -> None:
-    """What is held on them stays wanted."""
+    """What is held on them stays desired."""
     world = World(2)
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.run("one", share(0, "1g.5gb@0"))
     world.want(wish(0, "1g.5gb@0"))
     world.pending = [pod("two", exact("1g.5gb"))]
     world.look()
-    assert world.wanted == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
+    assert world.desired == (wish(0, "1g.5gb@0"), wish(1, "1g.5gb@4"))
 
 
 @pytest.mark.parametrize("rest_s", [0, 30])
-def test_what_is_wanted_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
+def test_what_is_desired_of_a_sick_gpu_stops_nobody(rest_s: float) -> None:
     """Its idle devices are neither offered nor in anybody's way."""
     world = World(2, limits=Limits(idle_s=0, longest_s=0, rest_s=rest_s))
     world.want(wish(0, "1g.5gb@0"))
     world.unhealthy = (UnhealthyDevice(gpu="GPU-0", reason="XID 79"),)
     world.pending = [pod("one", exact("1g.5gb")), pod("need", need(4))]
     world.look()
-    assert wish(1, "1g.5gb@4") in world.wanted
+    assert wish(1, "1g.5gb@4") in world.desired
 
 
 FIXED = {
     "a node whose policy forbids it": (AUTO, True),
-    "a layout the administrator fixed": (Sharing(modes=(Mode.MIG,), layout=places("7g.40gb@0"), recut=False), False),
+    "a layout the administrator fixed": (
+        Sharing(modes=(Mode.MIG,), layout=places("7g.40gb@0"), allow_repartition=False),
+        False,
+    ),
     "replicas the administrator fixed": (Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 4),)), False),
 }
 
@@ -555,7 +558,7 @@ def test_gpus_that_are_not_tessera_s(case: str) -> None:
     world.fixed = fixed
     world.pending = [pod("one", exact("1g.5gb"))]
     decision = world.look()
-    assert decision.wanted == ()
+    assert decision.desired == ()
     assert [each.pod for each in decision.pending or ()] == ["a/one"]
 
 
@@ -572,7 +575,7 @@ def test_a_node_without_agent_is_passed_over() -> None:
     world.pending = [pod("one", exact("1g.5gb"))]
     observed = msgspec.structs.replace(world.observed, states=())
     _, decision = advance(Memory(), observed, 0, SOON)
-    assert decision.wanted == ()
+    assert decision.desired == ()
 
 
 HOSTILE = {
@@ -584,7 +587,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "tessera.dev/gpu-memory"])
-def test_what_a_pod_s_record_cannot_mean_never_becomes_wanted(case: str, resource: str) -> None:
+def test_what_a_pod_s_record_cannot_mean_never_becomes_desired(case: str, resource: str) -> None:
     """Anybody may write an annotation; a wish that no GPU can fulfil would make its node unreadable to all."""
     world = World()
     world.want(wish(0, "1g.5gb@6"))
@@ -592,8 +595,8 @@ def test_what_a_pod_s_record_cannot_mean_never_becomes_wanted(case: str, resourc
         held = msgspec.structs.replace(share(0, "1g.5gb@0", resource), profile=profile, start=start)
         world.run(str(number), held)
     world.look()
-    for wanted in world.wanted:
-        assert is_legal(A100, wanted.instances)
+    for desired in world.desired:
+        assert is_legal(A100, desired.instances)
 
 
 @pytest.mark.parametrize("rest_s", [0, 30])
@@ -612,7 +615,7 @@ def test_what_cannot_be_held_together_stops_nobody_else(rest_s: float) -> None:
     before = world.observed
     observed = msgspec.structs.replace(before, nodes=(*before.nodes, node), states=(*before.states, state))
     _, decision = advance(Memory(), observed, 0, msgspec.structs.replace(SOON, rest_s=rest_s))
-    assert dict(decision.wanted)[NodeName("m")] == (DesiredDevices(gpu="GPU-9", instances=places("1g.5gb@4")),)
+    assert dict(decision.desired)[NodeName("m")] == (DesiredDevices(gpu="GPU-9", instances=places("1g.5gb@4")),)
 
 
 NAMES = ("gpu", "7g.40gb", "4g.20gb", "3g.20gb", "2g.10gb", "1g.5gb")
@@ -631,7 +634,7 @@ STEPS = st.lists(
 @settings(max_examples=30, deadline=None)
 @given(STEPS, st.sampled_from((SOON, Limits(), Limits(idle_s=0, longest_s=0, most_changing=1))))
 def test_laws(steps: list[tuple[str, object]], limits: Limits) -> None:
-    """Whatever happens: what is held stays wanted, what is wanted can be, and a second look decides nothing more."""
+    """Whatever happens: what is held stays desired, what is desired can be, and a second look decides nothing more."""
     world = World(2, limits=limits)
     for number, (what, how) in enumerate(steps):
         match what, how:
@@ -652,13 +655,13 @@ def test_laws(steps: list[tuple[str, object]], limits: Limits) -> None:
         world.look()
         _check(world)
         again = world.look()
-        assert not again.wanted or limits.most_changing
+        assert not again.desired or limits.most_changing
 
 
 def _assign(world: World, name: str, gib: int) -> None:
     """Let the extender grant an amount of an empty GPU; it sees reservations as held."""
     held = {s.gpu for each in world.running for s in each.assignment.shares}
-    busy = {int(each.gpu.removeprefix("GPU-")) for each in world.wanted}
+    busy = {int(each.gpu.removeprefix("GPU-")) for each in world.desired}
     free = {0, 1} - held - busy
     if free:
         world.run(name, share(min(free), str(1024 * gib)))
@@ -666,18 +669,18 @@ def _assign(world: World, name: str, gib: int) -> None:
 
 def _check(world: World) -> None:
     for index in range(len(world.sharings)):
-        wanted = next((each for each in world.wanted if each.gpu == f"GPU-{index}"), DesiredDevices(gpu=""))
+        desired = next((each for each in world.desired if each.gpu == f"GPU-{index}"), DesiredDevices(gpu=""))
         held = [s for each in world.running for s in each.assignment.shares if s.gpu == index]
         for each in held:
             if each.profile:
-                assert places(f"{each.profile}@{each.start}")[0] in wanted.instances
+                assert places(f"{each.profile}@{each.start}")[0] in desired.instances
             elif each.mode is Mode.WHOLE:
-                assert wanted.whole
+                assert desired.whole
             else:
-                assert not wanted.whole
-                assert not wanted.instances
-        assert is_legal(A100, wanted.instances)
-        assert not (wanted.whole and wanted.instances)
+                assert not desired.whole
+                assert not desired.instances
+        assert is_legal(A100, desired.instances)
+        assert not (desired.whole and desired.instances)
 
 
 @settings(max_examples=20, deadline=None)

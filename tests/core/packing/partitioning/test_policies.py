@@ -73,8 +73,8 @@ def test_the_policy_of_higher_priority_places_first() -> None:
     )
     observed = seen(node("other"), node("best", "x"), pending=(pod("one"), pod("two"), pod("three")))
     _, decisions = advance_all({}, policies, observed, 0)
-    assert [name for name, _ in decisions["high"].wanted] == ["best"]
-    assert [name for name, _ in decisions["low"].wanted] == ["other"]
+    assert [name for name, _ in decisions["high"].desired] == ["best"]
+    assert [name for name, _ in decisions["low"].desired] == ["other"]
     assert [len(each.pending or ()) for each in (decisions["high"], decisions["low"])] == [2, 1]
 
 
@@ -83,10 +83,10 @@ def test_pods_that_a_policy_s_nodes_do_not_admit_are_no_business_of_it() -> None
     policies = (Policy(name="high", term=pool("x"), priority=9, limits=LATE), Policy(name="low", limits=SOON))
     observed = seen(node("best", "x"), node("other", "y"), pending=(pod("one", pool="y"), pod("two")))
     memories, decisions = advance_all({}, policies, observed, 0)
-    assert decisions["high"].wanted == ()
-    assert [name for name, _ in decisions["low"].wanted] == ["other"]
+    assert decisions["high"].desired == ()
+    assert [name for name, _ in decisions["low"].desired] == ["other"]
     memories, decisions = advance_all(memories, policies, observed, 5)
-    assert [name for name, _ in decisions["high"].wanted] == ["best"]
+    assert [name for name, _ in decisions["high"].desired] == ["best"]
     assert memories["high"].left == frozenset()
 
 
@@ -98,8 +98,8 @@ def test_what_a_policy_forbids_is_not_done() -> None:
     decisions: dict[str, Decision] = {}
     for now_s in (0, 5, 20):
         memories, decisions = advance_all(memories, policies, observed, now_s)
-        assert decisions["no"].wanted == ()
-    assert [name for name, _ in decisions[""].wanted] == ["b"]
+        assert decisions["no"].desired == ()
+    assert [name for name, _ in decisions[""].desired] == ["b"]
 
 
 def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
@@ -107,4 +107,4 @@ def test_the_budget_of_a_policy_is_of_its_own_gpus() -> None:
     policies = (Policy(name="p", limits=SOON, budget=Budget(percent=10)),)
     observed = seen(*(node(str(i)) for i in range(4)), pending=tuple(pod(str(i)) for i in range(4)))
     _, decisions = advance_all({}, policies, observed, 0)
-    assert len(decisions["p"].wanted) == 1
+    assert len(decisions["p"].desired) == 1

@@ -341,8 +341,8 @@ def _refuse_misplaced(field: Field, pod: Field) -> None:
         return
     for key, annotation in field.get("metadata", "annotations").members():
         if key.startswith(PREFIX):
-            wanted = "the annotation on the pods"
-            raise annotation.refuse(wanted, "metadata.annotations of the pod template", found=f"{key} on the workload")
+            desired = "the annotation on the pods"
+            raise annotation.refuse(desired, "metadata.annotations of the pod template", found=f"{key} on the workload")
 
 
 def _priorities(fields: Iterable[Field]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """GPUNode objects (tessera.dev/v1alpha1): one for each GPU node, where agent, controller and server meet.
 
-The status is the agent's: GPUs, layouts, health, and in `offered` what is the kubelet's to give. `spec.wanted` and
+The status is the agent's: GPUs, layouts, health, and in `offered` what is the kubelet's to give. `spec.desired` and
 `spec.policy` are the controller's, `spec.claims` the servers'; see docs/decisions/0010-claims-on-the-gpunode.md and
 0013-one-allocator-for-a-device.md.
 """
@@ -11,10 +11,10 @@ from tessera.api.tessera.gpunodes.writing import (
     API_VERSION,
     KIND,
     claims_field,
+    desired_field,
     new_object,
     offered_field,
     status_fields,
-    wanted_field,
 )
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "Spec",
     "Status",
     "claims_field",
+    "desired_field",
     "new_object",
     "offered_field",
     "read_gpu_node",
     "status_fields",
-    "wanted_field",
 ]

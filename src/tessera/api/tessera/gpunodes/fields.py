@@ -13,6 +13,7 @@ __all__ = [
     "MOST_IMPAIRED",
     "SUBJECT_CHARACTERS",
     "ClaimFields",
+    "DesiredFields",
     "GpuFields",
     "ImpairedFields",
     "OfferFields",
@@ -28,7 +29,6 @@ __all__ = [
     "Status",
     "SummaryFields",
     "UsedFields",
-    "WantedFields",
 ]
 
 
@@ -82,7 +82,7 @@ class SharingFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     modes: Annotated[tuple[Mode, ...], _stored(maxItems=8)] = ()
     layout: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] | None = None
     """MIG instances that exist; left out where MIG is off."""
-    recut: bool = False
+    allow_repartition: bool = False
     """Whether unused MIG instances may be destroyed and new ones made."""
     replicas: Annotated[tuple[ReplicasFields, ...], _stored(maxItems=64)] = ()
     renamed: bool = False
@@ -206,13 +206,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     them. Needs and shares get nothing that overlaps them."""
 
 
-class WantedFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DesiredFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Devices of one GPU that shall exist and be advertised for pods with exact requests."""
 
     gpu: _Uuid
     """UUID."""
     whole: bool = False
-    """Whether it is wanted as one whole device."""
+    """Whether it is desired as one whole device."""
     instances: Annotated[tuple[PlaceFields, ...], _stored(maxItems=64)] = ()
 
 
@@ -239,8 +239,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """What shall be on the node."""
 
     policy: PolicyFields | None = None
-    wanted: Annotated[
-        tuple[WantedFields, ...],
+    desired: Annotated[
+        tuple[DesiredFields, ...],
         _stored(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpu"], "maxItems": MOST_GPUS}),
     ] = ()
     # Written whole by servers, with the version that was read; a map would cost the API server as much again a write.

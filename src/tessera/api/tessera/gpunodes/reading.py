@@ -8,12 +8,12 @@ import msgspec
 
 from tessera.api.fields import in_place
 from tessera.api.tessera.gpunodes.fields import (
+    DesiredFields,
     GpuFields,
     OfferedFields,
     PlaceFields,
     Spec,
     Status,
-    WantedFields,
 )
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment, UnhealthyDevice, Used
@@ -76,7 +76,7 @@ def _state(found: _Object) -> GpuNodeState:
         driver=status.driver,
         reported=found.status is not None,
         impaired=tuple(msgspec.convert(each, Impairment, from_attributes=True) for each in status.impaired),
-        wanted=tuple(_wanted(models[each.gpu], each) for each in found.spec.wanted if each.gpu in models),
+        desired=tuple(_desired(models[each.gpu], each) for each in found.spec.desired if each.gpu in models),
         offered=tuple(_offered(models.get(each.gpu), each) for each in status.offered),
         claims=tuple(msgspec.convert(each, Claim, from_attributes=True) for each in found.spec.claims),
         policy=found.spec.policy.name if found.spec.policy else "",
@@ -98,7 +98,7 @@ def _gpu(each: GpuFields) -> Gpu:
         sharing=Sharing(
             modes=each.sharing.modes,
             layout=None if layout is None else _layout(subject, known, layout),
-            recut=each.sharing.recut,
+            allow_repartition=each.sharing.allow_repartition,
             replicas=tuple((part.profile, part.clients) for part in each.sharing.replicas),
             renamed=each.sharing.renamed,
             strategy=each.sharing.strategy,
@@ -152,11 +152,11 @@ def _placement(known: GpuModel, place: PlaceFields) -> Placement:
     return placement_at(known, place.profile, place.start)
 
 
-def _wanted(known: GpuModel, each: WantedFields) -> DesiredDevices:
-    instances = _layout(f"GPU {each.gpu} in spec.wanted", known, each.instances)
+def _desired(known: GpuModel, each: DesiredFields) -> DesiredDevices:
+    instances = _layout(f"GPU {each.gpu} in spec.desired", known, each.instances)
     if each.whole and instances:
         raise InvalidInput(
-            f"GPU {each.gpu} in spec.wanted", found="the whole GPU and instances of it", expected="one of the two"
+            f"GPU {each.gpu} in spec.desired", found="the whole GPU and instances of it", expected="one of the two"
         )
     return DesiredDevices(gpu=each.gpu, whole=each.whole, instances=instances)
 

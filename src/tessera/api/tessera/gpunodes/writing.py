@@ -10,6 +10,7 @@ from tessera.api.tessera.gpunodes.fields import (
     MOST_IMPAIRED,
     SUBJECT_CHARACTERS,
     ClaimFields,
+    DesiredFields,
     GpuFields,
     ImpairedFields,
     OfferedFields,
@@ -23,7 +24,6 @@ from tessera.api.tessera.gpunodes.fields import (
     Status,
     SummaryFields,
     UsedFields,
-    WantedFields,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment
 from tessera.core.cluster.snapshot import Gpu
@@ -33,7 +33,7 @@ from tessera.core.gpu.sharing import Sharing
 from tessera.core.node.reported import summary
 from tessera.errors import InvalidInput
 
-__all__ = ["API_VERSION", "KIND", "claims_field", "new_object", "offered_field", "status_fields", "wanted_field"]
+__all__ = ["API_VERSION", "KIND", "claims_field", "desired_field", "new_object", "offered_field", "status_fields"]
 
 API_VERSION = "tessera.dev/v1alpha1"
 KIND = "GPUNode"
@@ -63,9 +63,9 @@ def status_fields(state: GpuNodeState, *, observed_generation: int = 0) -> dict[
     return {"observedGeneration": 0, "driver": "", "unitMiB": state.unit_mib, "gpus": [], "impaired": []} | fields
 
 
-def wanted_field(wanted: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
-    """Return `spec.wanted` as JSON."""
-    return [msgspec.to_builtins(msgspec.convert(each, WantedFields, from_attributes=True)) for each in wanted]
+def desired_field(desired: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
+    """Return `spec.desired` as JSON."""
+    return [msgspec.to_builtins(msgspec.convert(each, DesiredFields, from_attributes=True)) for each in desired]
 
 
 def offered_field(offered: Iterable[DesiredDevices]) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def _sharing_fields(sharing: Sharing) -> SharingFields:
     return SharingFields(
         modes=sharing.modes,
         layout=None if sharing.layout is None else tuple(map(_place_fields, sharing.layout)),
-        recut=sharing.recut,
+        allow_repartition=sharing.allow_repartition,
         replicas=tuple(ReplicasFields(profile=profile, clients=clients) for profile, clients in sharing.replicas),
         renamed=sharing.renamed,
         strategy=sharing.strategy,

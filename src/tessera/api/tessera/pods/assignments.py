@@ -79,8 +79,8 @@ def read_shares(
     check_asked(pod, need, found or ())
     absent = sorted({share.gpu for share in found or ()} - keys.gpus) if keys.gpus is not None else []
     if absent:
-        wanted = f"one of the node's {len(keys.gpus or ())} GPUs"
-        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", expected=wanted)
+        desired = f"one of the node's {len(keys.gpus or ())} GPUs"
+        raise Ungranted(assignment_of(pod), found=f"GPU {absent[0]}", expected=desired)
     return found
 
 
@@ -114,8 +114,8 @@ def dealt(pod: Field, asks: tuple[Ask, ...], shares: tuple[Share, ...]) -> Itera
     devices = sum(ask.count for ask in asks)
     lone = len(asks) == 1 and asks[0].form is Form.SHARE
     if devices != len(shares) and not (lone and shares):
-        found, wanted = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
-        raise Ungranted(assignment_of(pod), found=found, expected=wanted)
+        found, desired = f"an assignment of {len(shares)} shares", f"one for each of the {devices} devices asked"
+        raise Ungranted(assignment_of(pod), found=found, expected=desired)
     at = 0
     for ask in asks:
         count = len(shares) if lone else ask.count
@@ -154,8 +154,8 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         )
         most_mib = ask.memory_mib * (spare if ask.form is Form.SHARE else len(own))
         if given_mib > most_mib:
-            subject, wanted = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
-            raise Ungranted(subject, found=f"{given_mib} MiB", expected=wanted)
+            subject, desired = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
+            raise Ungranted(subject, found=f"{given_mib} MiB", expected=desired)
 
 
 def _serves(share: Share, ask: Ask) -> bool:

@@ -108,10 +108,10 @@ def destroy(facts: GpuFacts, device: Any, placement: Placement) -> None:
             raise used(facts, placement) from error
 
 
-def set_compute_mode(facts: GpuFacts, device: Any, wanted: ComputeMode) -> None:
+def set_compute_mode(facts: GpuFacts, device: Any, desired: ComputeMode) -> None:
     """Say who may open contexts on a GPU."""
-    with translated(f"compute mode of {named(facts)}", wanted):
-        pynvml.nvmlDeviceSetComputeMode(device, _COMPUTE_MODES[wanted])
+    with translated(f"compute mode of {named(facts)}", desired):
+        pynvml.nvmlDeviceSetComputeMode(device, _COMPUTE_MODES[desired])
 
 
 def cap(facts: GpuFacts, device: Any, watts: int) -> None:

@@ -47,25 +47,25 @@ _MEANINGS: dict[int, tuple[type[TesseraError], str]] = {
 
 
 @contextlib.contextmanager
-def translated(subject: str, wanted: str) -> Iterator[None]:
+def translated(subject: str, desired: str) -> Iterator[None]:
     """Raise NVML's errors as Tessera's.
 
     Args:
         subject: the object the calls are about: `MIG mode of GPU 0 (GPU-...)`.
-        wanted: what they are to do.
+        desired: what they are to do.
 
     """
     try:
         yield
     except pynvml.NVMLError as error:
-        raise _meaning(error, subject, wanted) from error
+        raise _meaning(error, subject, desired) from error
 
 
-def _meaning(error: pynvml.NVMLError, subject: str, wanted: str) -> TesseraError:
+def _meaning(error: pynvml.NVMLError, subject: str, desired: str) -> TesseraError:
     if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
         return lost(subject)
     branch, accepted = _MEANINGS.get(error.value, (Unavailable, _LATER))
-    return branch(subject, found=f"NVML: {error} ({error.value})", expected=wanted, hint=accepted)
+    return branch(subject, found=f"NVML: {error} ({error.value})", expected=desired, hint=accepted)
 
 
 def optional(function: Callable[..., Answer], *arguments: Any) -> Answer | None:

@@ -34,9 +34,9 @@ class Watch:
         """GPUs whose events the driver does not report."""
 
     def _register(self, device: Any) -> bool:
-        wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange
+        desired = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange
         try:
-            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(device) & wanted
+            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(device) & desired
             if kinds:
                 pynvml.nvmlDeviceRegisterEvents(device, kinds, self._set)
         except pynvml.NVMLError as error:

@@ -151,8 +151,8 @@ def _difference(gpu: GpuFacts, target: Target) -> tuple[str, str] | None:
     present = tuple(each.placement for each in gpu.instances)
     broken = f", incomplete: {_places(gpu.incomplete)}" if gpu.incomplete else ""
     numbers = ", ".join(f"{count} x {name}" for name, count in target.counts) or "no instance"
-    wanted = numbers if target.layout is None else _places(target.layout)
-    return f"{_places(present)}{broken}", wanted
+    desired = numbers if target.layout is None else _places(target.layout)
+    return f"{_places(present)}{broken}", desired
 
 
 def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:

@@ -183,17 +183,17 @@ def _target(name: str, gpu: GpuFacts, group: Group) -> Target | None:
 
 
 def _counts(name: str, gpu: GpuFacts, instances: tuple[tuple[str, int], ...]) -> Counts:
-    wanted: Counter[str] = Counter()
+    desired: Counter[str] = Counter()
     for text, count in instances:
-        wanted[_profile(name, gpu, text)] += count
-    if not layouts_with(gpu.model, wanted):
+        desired[_profile(name, gpu, text)] += count
+    if not layouts_with(gpu.model, desired):
         raise InvalidInput(
             f"configuration {name}, {_subject(gpu)}",
             found=", ".join(f"{count} x {each}" for each, count in instances),
             expected=f"instances that fit on one {gpu.model.name} together",
             hint=f"what `tessera profiles {gpu.model.name}` shows",
         )
-    return tuple((each.name, wanted[each.name]) for each in gpu.model.profiles if wanted[each.name])
+    return tuple((each.name, desired[each.name]) for each in gpu.model.profiles if desired[each.name])
 
 
 def _profile(name: str, gpu: GpuFacts, text: str) -> str:

@@ -65,8 +65,8 @@ def plan_repartition(
 
     """
     _check(model, present, used)
-    wanted = (tuple(sorted(target)),) if isinstance(target, tuple) else layouts_with(model, target)
-    possible = [layout for layout in wanted if is_legal(model, layout)]
+    desired = (tuple(sorted(target)),) if isinstance(target, tuple) else layouts_with(model, target)
+    possible = [layout for layout in desired if is_legal(model, layout)]
     keeping = [layout for layout in possible if set(used).issubset(layout)]
     if not keeping:
         return _refuse(model, used, target, possible)
@@ -112,8 +112,8 @@ def _refuse(model: GpuModel, used: Layout, target: Mapping[str, int] | Layout, p
     if not possible:
         if isinstance(target, tuple):
             return Refusal(reason=f"the target is no layout: {why_illegal(model, target)}")
-        wanted = ", ".join(f"{count} x {name}" for name, count in target.items() if count > 0)
-        return Refusal(reason=f"no layout of {model.name} has {wanted}")
+        desired = ", ".join(f"{count} x {name}" for name, count in target.items() if count > 0)
+        return Refusal(reason=f"no layout of {model.name} has {desired}")
     nearest = min(possible, key=lambda new: (len(set(used).difference(new)), new))
     blockers = tuple(sorted(set(used).difference(nearest)))
     return Refusal(reason="; ".join(_blocks(model, each, nearest) for each in blockers), blockers=blockers)

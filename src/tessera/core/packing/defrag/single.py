@@ -94,8 +94,8 @@ class Mover:
 
     def _helps(self, fleet: Fleet, kind: int, other: int, spot: Choice) -> bool:
         """Return whether `kind` fits where a pod of kind `other` is now, once that is gone."""
-        need, wanted = self._packer.demand(other).need, self._packer.demand(kind).need
-        if fleet.room[CPU, spot.node] + need.cpu_milli < wanted.cpu_milli:
+        need, desired = self._packer.demand(other).need, self._packer.demand(kind).need
+        if fleet.room[CPU, spot.node] + need.cpu_milli < desired.cpu_milli:
             return False
         fleet.give(spot.node, need, spot.shares)
         fits = self._fitting(fleet, kind, self._nodes[spot.node : spot.node + 1])

@@ -26,7 +26,7 @@ VACANT: Final = Node(name=NodeName(""), cpu_milli=0, memory_mib=0, max_pods=0)
 _REWIRED: Final = 1 << 13
 """Columns that got other GPUs, after which everything that follows them is rather made anew."""
 _LEAST: Final = 64
-"""Columns that are added at least when one more is wanted."""
+"""Columns that are added at least when one more is desired."""
 
 DeviceClass = tuple[Mode, str | None, str, int, int]
 """Devices that serve the same: mode, profile, resource, memory and compute of one client."""
@@ -284,8 +284,8 @@ class Fleet:
         None where the device is the whole GPU. Raises: StopIteration where no client is free.
         """
         devices = zip(self.types[self.kind[row, node]].devices, self._free(row, node), strict=True)
-        wanted = class_of(option)
-        device = next(device for device, free in devices if free and class_of(device) == wanted)
+        desired = class_of(option)
+        device = next(device for device, free in devices if free and class_of(device) == desired)
         return device.placement.start if device.placement else None
 
     def layouts(self) -> tuple[tuple[tuple[Placement, ...], ...], ...]:

@@ -56,7 +56,7 @@ def serve(fleet: Fleet, demand: Demand, node: int, preference: Preference) -> tu
     a device in the usual case, at worst one a distinct state of the node.
     """
     search = _Search(fleet, demand, node, preference)
-    if len(search.wanted) == 1:
+    if len(search.desired) == 1:
         share = next(search.candidates(), None)
         return None if share is None else (share,)
     try:
@@ -72,15 +72,15 @@ class _Search:
         self.demand = demand
         self.node = node
         self.preference = preference
-        self.wanted = [devices for devices in demand.devices for _ in range(devices.ask.count)]
+        self.desired = [devices for devices in demand.devices for _ in range(devices.ask.count)]
         self.shares: list[Share] = []
         self._rows: list[int] = []
 
     def complete(self) -> bool:
-        """Hold a share for every wanted device; return whether that was possible."""
+        """Hold a share for every desired device; return whether that was possible."""
         seen: set[object] = set()
         trail = [self.candidates()]
-        while trail and len(self.shares) < len(self.wanted):
+        while trail and len(self.shares) < len(self.desired):
             for share in trail[-1]:
                 self.fleet.hold(self.node, share)
                 self.shares.append(share)
@@ -94,11 +94,11 @@ class _Search:
                 trail.pop()
                 if self.shares:
                     self.fleet.drop(self.node, self.shares.pop())
-        return len(self.shares) == len(self.wanted)
+        return len(self.shares) == len(self.desired)
 
     def candidates(self) -> Iterator[Share]:
-        """Yield the shares that would serve the next wanted device, the preferred first."""
-        devices = self.wanted[len(self.shares)]
+        """Yield the shares that would serve the next desired device, the preferred first."""
+        devices = self.desired[len(self.shares)]
         taken = self._taken()
         nodes = np.array([self.node])
         for way in (way for tier in devices.tiers for way in tier):
@@ -116,12 +116,12 @@ class _Search:
         return all(not clients[row] and kind[row] == kind[rows[0]] for row in rows)
 
     def _taken(self) -> tuple[int, ...]:
-        """Return the GPUs that the ask of the next wanted device may not use again."""
-        at = min(len(self.shares), len(self.wanted) - 1)
-        devices = self.wanted[at]
+        """Return the GPUs that the ask of the next desired device may not use again."""
+        at = min(len(self.shares), len(self.desired) - 1)
+        devices = self.desired[at]
         if devices.ask.form is Form.EXACT:
             return ()
-        held = zip(self.wanted, self.shares, strict=False)
+        held = zip(self.desired, self.shares, strict=False)
         return tuple(sorted(share.gpu for of, share in held if of is devices))
 
     def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:

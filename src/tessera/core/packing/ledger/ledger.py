@@ -470,7 +470,7 @@ def _taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _
     """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
     taken = dict(held)
     for i, share in enumerate(reserved):
-        # What is wanted may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
+        # What is desired may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
         own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
         if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
             taken |= own

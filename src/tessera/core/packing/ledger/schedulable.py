@@ -69,9 +69,9 @@ def _by_name(state: GpuNodeState, gpus: Mapping[str, Gpu]) -> Iterator[Share]:
     """
     creating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.creates_devices}
     allocating = {uuid for uuid, gpu in gpus.items() if gpu.sharing.scheduler_allocates}
-    wanted = {each for each in devices_one_by_one(state.wanted) if each.gpu in creating}
+    desired = {each for each in devices_one_by_one(state.desired) if each.gpu in creating}
     offered = {each for each in devices_one_by_one(state.offered) if each.gpu in allocating}
-    for uuid, place in sorted(wanted | offered, key=DeviceId.order):
+    for uuid, place in sorted(desired | offered, key=DeviceId.order):
         gpu = gpus[uuid]
         known = place is None or any(each.name == place.profile for each in gpu.model.profiles)
         if gpu.sharing.creates_devices:

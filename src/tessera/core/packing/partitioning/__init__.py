@@ -2,15 +2,15 @@
 
 Such pods are scheduled by what nodes advertise, so a device must be advertised before its pod can be bound. This module
 decides which: a batch of pending pods is planned as `core.packing.plan` plans any pods, with the devices that are
-wanted already as existing ones, so that nothing is created where something idle serves. What the plan gives to exact
-requests is wanted; idle devices stay wanted for a while, unless they are in the way. Devices that pods hold are never
+desired already as existing ones, so that nothing is created where something idle serves. What the plan gives to exact
+requests is desired; idle devices stay desired for a while, unless they are in the way. Devices that pods hold are never
 given up.
 
 Needs and memory shares are placed by the scheduler's extender without this module, which makes room for those that
-idle wanted devices alone keep out.
+idle desired devices alone keep out.
 
-What it decides is carried out by the node's agent (`spec.wanted` of its GPUNode), which has the last word: an instance
-in use is never destroyed, and an assignment of a pod wins over a wanted device.
+What it decides is carried out by the node's agent (`spec.desired` of its GPUNode), which has the last word: an instance
+in use is never destroyed, and an assignment of a pod wins over a desired device.
 """
 
 from tessera.core.packing.partitioning.look import advance

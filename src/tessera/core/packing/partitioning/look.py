@@ -14,11 +14,11 @@ from tessera.core.packing.fit import broken_nodes
 from tessera.core.packing.partitioning.managedgpus import (
     ManagedGpu,
     creates_by_name,
+    desired_of,
     device_of,
     managed_gpus,
     reserved,
     shown,
-    wanted_of,
     with_guesses,
 )
 from tessera.core.packing.partitioning.matches import served_as_it_is
@@ -31,7 +31,7 @@ __all__ = ["advance"]
 _CLOSED = Sharing(modes=())
 _LONE = 0.25
 """Part of the idle time for which a pod that comes alone waits for others."""
-_RESERVED = "wanted devices of GPU {}"
+_RESERVED = "desired devices of GPU {}"
 
 
 def advance(memory: Memory, observed: PartitioningState, now_s: float, limits: Limits) -> tuple[Memory, Decision]:
@@ -61,7 +61,7 @@ class _Look:
         self.managed = {managed.gpu.uuid: managed for managed in managed_gpus(self.observed)}
         self.arrived = {pod.key: memory.arrived.get(pod.key, now_s) for pod in observed.pending}
         present = (each for managed in self.managed.values() for each in managed.present)
-        self.since = {each: memory.wanted.get(each, now_s) for each in present}
+        self.since = {each: memory.desired.get(each, now_s) for each in present}
         self.idle = {each: memory.idle.get(each, now_s) for managed in self.managed.values() for each in managed.idle}
         held = {each for managed in self.managed.values() for each in managed.held & managed.present}
         self.served = frozenset((memory.served & self.since.keys()) | held)
@@ -84,14 +84,14 @@ class _Look:
         memory = Memory(
             arrived=self.arrived,
             idle={each: since_s for each, since_s in self.idle.items() if each in since},
-            wanted=since,
+            desired=since,
             served=self.served & since.keys(),
             left_alone=self.left_alone,
             planned_s=self.now_s if over else self.before.planned_s,
             left=self.before.left & self.arrived.keys() if pending is None else frozenset(each.pod for each in pending),
         )
         later = min((moment for moment in self.again if moment > self.now_s), default=None)
-        decision = Decision(wanted=self._written(changed), events=tuple(self.events), pending=pending, again_s=later)
+        decision = Decision(desired=self._written(changed), events=tuple(self.events), pending=pending, again_s=later)
         return memory, decision
 
     # The batch
@@ -111,7 +111,7 @@ class _Look:
         return self.now_s >= over_s
 
     def _planned(self) -> tuple[dict[str, _Planned], tuple[PendingPod, ...]]:
-        """Plan for pods with exact requests, and for those others that idle wanted devices alone keep out."""
+        """Plan for pods with exact requests, and for those others that idle desired devices alone keep out."""
         pods = self._kept_out() | {pod.key for pod in self.observed.pending if _asks_exactly(pod.need)}
         snapshot = self._snapshot(lambda pod: pod.key in pods)
         made = self._least_changing(snapshot)
@@ -136,7 +136,7 @@ class _Look:
     def _least_changing(self, snapshot: Snapshot) -> Plan:
         """Return a plan in which pods get the devices that are there, where that leaves no more pods waiting.
 
-        What has just become wanted is planned around like what pods hold, so that nobody who can be served elsewhere
+        What has just become desired is planned around like what pods hold, so that nobody who can be served elsewhere
         waits for its rest; it makes way for a pod that starves.
         """
         resting = {each: self._rests_until_s(each) for managed in self.managed.values() for each in managed.idle}
@@ -183,7 +183,7 @@ class _Look:
         return msgspec.structs.replace(made, assignments=(*served, *made.assignments))
 
     def _kept_out(self) -> set[PodKey]:
-        """Return the pods without exact requests that do not fit beside all that is wanted."""
+        """Return the pods without exact requests that do not fit beside all that is desired."""
         others = {pod.key for pod in self.observed.pending if not _asks_exactly(pod.need)}
         if not others or not any(managed.idle for managed in self.managed.values()):
             return set()
@@ -231,7 +231,7 @@ class _Look:
     # What becomes of a GPU
 
     def _leave_alone(self) -> None:
-        """Give up for a while on GPUs that did not get what was wanted."""
+        """Give up for a while on GPUs that did not get what was desired."""
         for gpu, managed in self.managed.items():
             if gpu in self.left_alone or not managed.lacking:
                 continue
@@ -243,7 +243,7 @@ class _Look:
             self.again.append(late_s)
 
     def _after(self, managed: ManagedGpu, planned: _Planned) -> frozenset[DeviceId]:
-        """Return what shall be wanted of a GPU: what is held and planned, and idle devices that may stay."""
+        """Return what shall be desired of a GPU: what is held and planned, and idle devices that may stay."""
         kept = managed.held | planned.exact
         may_stay = managed.idle - kept
         if managed.gpu.uuid in self.left_alone:
@@ -256,7 +256,7 @@ class _Look:
         return kept
 
     def _rested(self, new: Mapping[str, frozenset[DeviceId]], urgent: set[str]) -> dict[str, frozenset[DeviceId]]:
-        """Return the changes without those that would take away what has just become wanted."""
+        """Return the changes without those that would take away what has just become desired."""
         rested = {}
         for gpu, devices in new.items():
             gone = self.managed[gpu].present - devices
@@ -268,7 +268,7 @@ class _Look:
         return rested
 
     def _rests_until_s(self, device: DeviceId) -> float:
-        """Return until when a wanted device is kept for the pods it was wanted for; one that a pod had was theirs."""
+        """Return until when a desired device is kept for the pods it was desired for; one that a pod had was theirs."""
         return self.since[device] + (0.0 if device in self.served else self.limits.rest_s)
 
     def _limited(self, new: Mapping[str, frozenset[DeviceId]], disputed: set[str]) -> dict[str, frozenset[DeviceId]]:
@@ -294,12 +294,12 @@ class _Look:
         self, changed: Mapping[str, frozenset[DeviceId]]
     ) -> tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...]:
         names = dict.fromkeys(self.managed[gpu].node for gpu in self.managed if gpu in changed)
-        wanted: dict[NodeName, list[DesiredDevices]] = {name: [] for name in names}
+        desired: dict[NodeName, list[DesiredDevices]] = {name: [] for name in names}
         for gpu, managed in self.managed.items():
             devices = self._now(changed, gpu)
-            if managed.node in wanted and devices:
-                wanted[managed.node].append(wanted_of(gpu, devices))
-        return tuple((name, tuple(each)) for name, each in wanted.items())
+            if managed.node in desired and devices:
+                desired[managed.node].append(desired_of(gpu, devices))
+        return tuple((name, tuple(each)) for name, each in desired.items())
 
     def _tell(self, changed: Mapping[str, frozenset[DeviceId]]) -> None:
         for gpu, devices in changed.items():
@@ -308,7 +308,7 @@ class _Look:
             instead = f" instead of {shown(gone)}" if gone else ""
             if came:
                 reason, message = (
-                    "DevicesWanted",
+                    "DevicesDesired",
                     f"GPU {managed.gpu.index}: {shown(came)}{instead}, for pending pods",
                 )
             else:
@@ -317,7 +317,7 @@ class _Look:
 
 
 def _reservations(gpus: Iterable[ManagedGpu], devices: AbstractSet[DeviceId]) -> Iterator[Running]:
-    """Yield what stands for pods that hold these idle wanted devices."""
+    """Yield what stands for pods that hold these idle desired devices."""
     for managed in gpus:
         shares = tuple(share for share in reserved(managed) if device_of(managed.gpu, share) in devices)
         if shares:

@@ -1,4 +1,4 @@
-"""Managed GPUs: which devices are wanted on them, which pods use, and what agrees with what."""
+"""Managed GPUs: which devices are desired on them, which pods use, and what agrees with what."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +17,11 @@ from tessera.core.workload.need import Form
 __all__ = [
     "ManagedGpu",
     "creates_by_name",
+    "desired_of",
     "device_of",
     "managed_gpus",
     "reserved",
     "shown",
-    "wanted_of",
     "with_guesses",
 ]
 
@@ -33,9 +33,9 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Gpu
     """With the layout that exists."""
     present: frozenset[DeviceId]
-    """What is wanted now."""
+    """What is desired now."""
     offered: frozenset[DeviceId] = frozenset()
-    """What the kubelet may give away, wanted or not any more; of a fixed GPU, which is always its own, nothing."""
+    """What the kubelet may give away, desired or not any more; of a fixed GPU, which is always its own, nothing."""
     held: frozenset[DeviceId] = frozenset()
     """Devices that pods hold for exact requests."""
     other: tuple[Share, ...] = ()
@@ -43,22 +43,22 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def idle(self) -> frozenset[DeviceId]:
-        """What is wanted and held by nobody."""
+        """What is desired and held by nobody."""
         return self.present - self.held
 
     @property
     def disputed(self) -> bool:
-        """Whether something is wanted that lies across what pods hold, or a server claims for them."""
+        """Whether something is desired that lies across what pods hold, or a server claims for them."""
         return any(not self.agrees((*self.held, device), self.other) for device in self.idle)
 
     @property
     def leaving(self) -> frozenset[DeviceId]:
-        """What is wanted no more and may still be given away: its agent is taking it back."""
+        """What is no longer desired and may still be given away: its agent is taking it back."""
         return self.offered - self.present - self.held
 
     @property
     def lacking(self) -> frozenset[DeviceId]:
-        """What is wanted and is not there; the whole GPU is there where MIG is off."""
+        """What is desired and is not there; the whole GPU is there where MIG is off."""
         layout = self.gpu.sharing.layout
         there: set[Placement | None] = {None} if layout is None else set(layout)
         return frozenset(device for device in self.present if device[1] not in there)
@@ -85,11 +85,11 @@ def managed_gpus(observed: PartitioningState) -> Iterator[ManagedGpu]:
         state = states.get(node.name)
         if state is None or node.name in observed.fixed:
             continue
-        wanted = {each.gpu: frozenset(each.devices) for each in state.wanted}
+        desired = {each.gpu: frozenset(each.devices) for each in state.desired}
         offered = {each.gpu: frozenset(each.devices) for each in state.offered}
         for gpu in filter(creates_by_name, node.gpus):
             by_name = offered.get(gpu.uuid, frozenset()) if gpu.sharing.managed else frozenset()
-            managed = ManagedGpu(node=node.name, gpu=gpu, present=wanted.get(gpu.uuid, frozenset()), offered=by_name)
+            managed = ManagedGpu(node=node.name, gpu=gpu, present=desired.get(gpu.uuid, frozenset()), offered=by_name)
             held = shares.get((node.name, gpu.index))
             yield _held(managed, held) if held else managed
 
@@ -98,7 +98,7 @@ def _held(managed: ManagedGpu, shares: Iterable[Share]) -> ManagedGpu:
     """Return the GPU with what pods hold of it.
 
     A record is what somebody wrote on a pod: an instance that the GPU cannot have, or not beside the others, is no
-    device, and must not become wanted.
+    device, and must not become desired.
     """
     possible = {None, *placements(managed.gpu.model)}
     held = [share for share in shares if device_of(managed.gpu, share)[1] in possible]
@@ -123,7 +123,7 @@ def device_of(gpu: Gpu, share: Share) -> DeviceId:
     return DeviceId(gpu.uuid, None if share.profile is None else _placement(gpu, share))
 
 
-def wanted_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
+def desired_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
     """Return the devices of one GPU together."""
     places = [place for _, place in devices]
     instances = tuple(sorted(place for place in places if place is not None))
@@ -131,7 +131,7 @@ def wanted_of(gpu: str, devices: Iterable[DeviceId]) -> DesiredDevices:
 
 
 def reserved(managed: ManagedGpu) -> tuple[Share, ...]:
-    """Return the idle wanted devices of a GPU as shares, where they agree with what pods hold."""
+    """Return the idle desired devices of a GPU as shares, where they agree with what pods hold."""
     return _beside(managed, managed.idle)
 
 
@@ -146,7 +146,7 @@ def _beside(managed: ManagedGpu, devices: Iterable[DeviceId]) -> tuple[Share, ..
 def with_guesses(observed: PartitioningState) -> PartitioningState:
     """Return what was observed, pods whose devices are not recorded yet holding idle devices of their nodes.
 
-    The kubelet gave them what is wanted, or what is being taken back from it at the same time.
+    The kubelet gave them what is desired, or what is being taken back from it at the same time.
     """
     idle: dict[tuple[NodeName, str], list[Share]] = defaultdict(list)
     gpus = tuple(managed_gpus(observed))

@@ -1,4 +1,4 @@
-"""Which pending pods are served by devices that are wanted already and that nobody uses."""
+"""Which pending pods are served by devices that are desired already and that nobody uses."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ __all__ = ["served_as_it_is"]
 
 
 def served_as_it_is(snapshot: Snapshot, gpus: Iterable[ManagedGpu]) -> tuple[Assignment, ...]:
-    """Return which pending pods get which idle wanted devices: by priority, then in order of arrival.
+    """Return which pending pods get which idle desired devices: by priority, then in order of arrival.
 
     A pod is served where all that it asks is there on one node that admits it and has cpu, memory and room for a pod;
     of several the first. Cost: the nodes with idle devices for each kind of pod.

@@ -28,7 +28,7 @@ def observe_cluster(cluster: Cluster) -> PartitioningState:
 def _running(cluster: Cluster) -> Iterator[Running]:
     for each in cluster.pods:
         if each.node is not None:
-            # What was only guessed is guessed better among what is wanted.
+            # What was only guessed is guessed better among what is desired.
             shares = each.shares if each.record is Record.RECORDED else ()
             assignment = Assignment(pod=each.pod.key, node=each.node, shares=shares)
             yield Running(pod=each.pod, assignment=assignment)

@@ -22,14 +22,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 10.0
     """A batch ends in any case so long after its first pod."""
     keep_s: float = 300.0
-    """How long a wanted device that nobody holds stays, where nothing else needs its place."""
+    """How long a desired device that nobody holds stays, where nothing else needs its place."""
     rest_s: float = 30.0
-    """How long a device that has just become wanted is kept from pods that need its place; against thrash. They are
+    """How long a device that has just become desired is kept from pods that need its place; against thrash. They are
     served elsewhere meanwhile, where they can be."""
     starving_s: float = 300.0
     """A pod that has waited so long goes before others of its priority, and no rest holds it up."""
     stuck_s: float = 300.0
-    """A GPU that does not have what is wanted of it after so long is left alone for as long."""
+    """A GPU that does not have what is desired of it after so long is left alone for as long."""
     most_changing: int = 0
     """GPUs that may be under change at once; 0 for any number."""
     policy: str = "tessera"
@@ -44,7 +44,7 @@ class PartitioningState(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[GpuNodeState, ...] = ()
     running: tuple[Running, ...] = ()
     """Pods that are bound or claimed, with what is theirs. A pod that the kubelet has just given devices to, and whose
-    record nobody has written yet, has no shares: it is taken to hold wanted devices of its node."""
+    record nobody has written yet, has no shares: it is taken to hold desired devices of its node."""
     pending: tuple[Pod, ...] = ()
     """In order of arrival."""
     fixed: frozenset[NodeName] = frozenset()
@@ -57,13 +57,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     arrived: Mapping[PodKey, float] = {}
     """When a pending pod was first observed."""
     idle: Mapping[DeviceId, float] = {}
-    """Since when nobody holds a wanted device."""
-    wanted: Mapping[DeviceId, float] = {}
-    """Since when a device is wanted."""
+    """Since when nobody holds a desired device."""
+    desired: Mapping[DeviceId, float] = {}
+    """Since when a device is desired."""
     served: frozenset[DeviceId] = frozenset()
-    """Wanted devices that a pod has had since they became wanted."""
+    """Desired devices that a pod has had since they became desired."""
     left_alone: Mapping[str, float] = {}
-    """Until when a GPU that did not get what was wanted of it is left alone."""
+    """Until when a GPU that did not get what was desired of it is left alone."""
     planned_s: float = -math.inf
     """When a batch was planned last."""
     left: frozenset[PodKey] = frozenset()
@@ -75,7 +75,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeName
     reason: str
-    """One word in CamelCase: `DevicesWanted`, `DevicesReleased`, `DevicesNotMade`."""
+    """One word in CamelCase: `DevicesDesired`, `DevicesReleased`, `DevicesNotMade`."""
     message: str
     warning: bool = False
 
@@ -83,8 +83,8 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What shall be written."""
 
-    wanted: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
-    """All that is wanted of each node where that changes."""
+    desired: tuple[tuple[NodeName, tuple[DesiredDevices, ...]], ...] = ()
+    """All that is desired of each node where that changes."""
     events: tuple[NodeEvent, ...] = ()
     pending: tuple[PendingPod, ...] | None = None
     """Pods that no change would place, and why; None where no batch was planned."""
