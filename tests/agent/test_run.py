@@ -16,7 +16,6 @@ from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.api.tessera.nodereports import DEVICE_LIST
-from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Share
@@ -24,6 +23,7 @@ from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, Unavailable
+from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
 
@@ -398,9 +398,9 @@ async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machi
         if calls == 1:
             raise asyncio.CancelledError
 
-    bell = Bell()
-    bell.ring()
-    loop = asyncio.ensure_future(agent._forever("test", bell, act))
+    wakeup = WakeUp()
+    wakeup.set()
+    loop = asyncio.ensure_future(agent._forever("test", wakeup, act))
     for _ in range(200):
         await asyncio.sleep(0.01)
         if calls > 1:

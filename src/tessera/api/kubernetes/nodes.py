@@ -419,10 +419,10 @@ def _mixed(seen: _Seen, known: NodeModel) -> list[Sharing]:
     most = {each.name: each.max_instances for each in model.profiles}
     at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
     labelled = seen.number(*_GPU_COUNTS) or known.count
-    cut = labelled - len(whole) if labelled is not None else at_least
-    layouts, left = _spread(model, counts, min(max(cut, 0), _MAX_GPUS))
+    partitioned = labelled - len(whole) if labelled is not None else at_least
+    layouts, left = _spread(model, counts, min(max(partitioned, 0), _MAX_GPUS))
     seen.notes.extend(
-        f"{count} x {name} fit none of its {cut} MIG GPUs and are left out" for name, count in left.items()
+        f"{count} x {name} fit none of its {partitioned} MIG GPUs and are left out" for name, count in left.items()
     )
     sharings = [_instances(seen, layout, single=False) for layout in layouts]
     for name, resource in resources.items():

@@ -98,7 +98,7 @@ _RESOURCES: Final = (
         status=fields.Status,
         defaults=False,
         columns=(
-            Column("Ready", ".status.summary.ready", "GPUs on which nothing is sick, and all GPUs."),
+            Column("Ready", ".status.summary.ready", "GPUs on which nothing is unhealthy, and all GPUs."),
             Column("Model", ".status.summary.models", "Models of the GPUs."),
             Column("Sharing", ".status.summary.sharing", "How the GPUs are shared."),
             Column("Instances", ".status.summary.instances", "MIG instances that exist."),

@@ -443,7 +443,7 @@ def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
         case "time-slicing" | "mps":
             return {sharing.mode: replicas, "renamed": sharing.renamed, **allocator}
         case "mig":
-            return {"mig": _layout(layout), "allowRepartition": sharing.allow_repartition, **allocator}
+            return {"mig": _layout(layout), "allow-repartition": sharing.allow_repartition, **allocator}
         case _:
             shared = sharing.mode.removeprefix("mig-")
             return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed, **allocator}

@@ -9,9 +9,9 @@ from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, r
 from tessera.cli.drawing.elements import title as hover
 from tessera.cli.drawing.header import INNER, chip, header
 from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib, listing, width
-from tessera.cli.drawing.seating import Fleet, NodeView, Queue, fleet, pod_name
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
+from tessera.cli.drawing.views import Fleet, NodeView, Queue, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import Plan
 
@@ -138,9 +138,9 @@ def _gauge(amounts: tuple[int, int], words: str, x: float, wide: float) -> str:
 
 
 def _others(node: NodeView) -> Block:
-    names = listing((pod_name(seat.pod) for seat in node.others), 12)
+    names = listing((pod_name(tenant.pod) for tenant in node.others), 12)
     words = f"and {counted(len(node.others), 'pod')} without a GPU: {names}"
-    body = hover("\n".join(seat.pod for seat in node.others))
+    body = hover("\n".join(tenant.pod for tenant in node.others))
     return Block(group(body + text(elide(words, INNER - 2 * _PAD, 11), 0, 12, 11, class_="mute")), 16)
 
 

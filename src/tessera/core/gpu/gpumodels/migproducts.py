@@ -61,7 +61,7 @@ _A30 = (
     _Row("4g.24gb", 0, 4, 4, (0,), 1, "full"),
 )
 
-# Source: ug-profiles, lgipp-rtxpro6000. The driver counts placements on a grid of 12 units, 3 to a slice.
+# Source: ug-profiles, lgipp-rtxpro6000. The driver counts placements on a grid of 12 memory slices, 3 to a slice.
 _QUARTERS, _HALVES = (0, 3, 6, 9), (0, 6)
 _RTX_PRO_6000 = (
     _Row("1g.24gb", 14, 1, 3, _QUARTERS, 4, "default"),
@@ -300,7 +300,7 @@ def _seven_slices(product: _Product) -> GpuModel:
         name=product.name,
         arch=product.arch,
         memory_mib=product.memory_mib,
-        units=8,
+        memory_slices=8,
         compute_slices=7,
         profiles=_profiles(_SEVEN, product.memory_mib, 8, product.seen, product.names),
         at_most_one=("me",),
@@ -330,7 +330,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         name="A30-24GB",
         arch="Ampere",
         memory_mib=24576,
-        units=4,
+        memory_slices=4,
         compute_slices=4,
         profiles=_profiles(_A30, 24576, 4, _A30_SEEN),
         at_most_one=("me",),
@@ -343,7 +343,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         name="RTX-PRO-6000-Blackwell-96GB",
         arch="Blackwell",
         memory_mib=97887,
-        units=12,
+        memory_slices=12,
         compute_slices=4,
         profiles=_profiles(_RTX_PRO_6000, 97887, 12, _RTX_PRO_6000_SEEN),
         at_most_one=("me", "me.all"),
@@ -357,9 +357,9 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
             "rtx-pro-server-6000",
         ),
         pci=("0x2BB510DE",),
-        note="placements are on a grid of 12 units; free memory of 1g seen as 23.62 and 23.12 GiB in two listings, the "
-        "smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU only "
-        "the +gfx profiles are usable",
+        note="placements are on a grid of 12 memory slices; free memory of 1g seen as 23.62 and 23.12 GiB in listings, "
+        "the smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU "
+        "only the +gfx profiles are usable",
         sources=("smi", *_RTX_PRO_6000_SEEN.sources),
     ),
     GpuModel(
