@@ -137,7 +137,7 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
         "nodes": 2,
         "gpus": 16,
         "desiredSlices": 5,
-        "waitingPods": 1,
+        "pendingPods": 1,
         "decision": "cut 3",
         "conditions": conditions,
     }

@@ -75,8 +75,8 @@ def plan_tables(
         parts.append(_placed(plan, seen))
     if seen.gpus:
         parts.append(_gpus(seen))
-    if seen.waiting:
-        parts.append(_waiting(seen))
+    if seen.pending:
+        parts.append(_pending(seen))
     if seen.warnings:
         parts.append(_warnings(seen.warnings))
     lines = [
@@ -297,18 +297,18 @@ def _node_words(kind: Kind) -> str:
     return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
-def _waiting(seen: Fleet) -> Table:
+def _pending(seen: Fleet) -> Table:
     table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
-    for queue in seen.waiting[:MOST_REASONS]:
+    for queue in seen.pending[:MOST_REASONS]:
         workload = seen.workloads[queue.workload]
         why = Text(clean(queue.reason))
         if workload.kind != "Pod":
             why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
         table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
-    rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
-    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.waiting[:MOST_REASONS]))
+    rest = sum(len(queue.pods) for queue in seen.pending[MOST_REASONS:])
+    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.pending[:MOST_REASONS]))
     if rest:
         table.add_row("", "others", f"{rest:,}", "other reasons; -o json has all")
     return table
@@ -316,10 +316,10 @@ def _waiting(seen: Fleet) -> Table:
 
 def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
     sums = totals(seen)
-    asked = sums.placed + sums.waiting
+    asked = sums.placed + sums.pending
     line = Text()
-    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.waiting else "bold")
-    line.append(f", {sums.waiting:,} pending" if sums.waiting else "", "bold yellow")
+    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.pending else "bold")
+    line.append(f", {sums.pending:,} pending" if sums.pending else "", "bold yellow")
     parts = (
         f"{sums.running:,} already running" if sums.running else "",
         f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",

@@ -261,7 +261,7 @@ class Controller:
             desired=sum(
                 each.whole + len(each.instances) for state in states for each in desired.get(state.name, state.desired)
             ),
-            waiting=None if decision.pending is None else len(decision.pending),
+            pending=None if decision.pending is None else len(decision.pending),
             decision=events,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
             impaired=tuple((state.name, each) for state in states for each in state.impaired),

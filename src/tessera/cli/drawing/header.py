@@ -42,7 +42,7 @@ def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
 
 
 def _tiles(sums: Totals) -> Block:
-    asked = sums.placed + sums.waiting
+    asked = sums.placed + sums.pending
     running = f", {sums.running} already running" if sums.running else ""
     on_gpus = sum(count for _, count in sums.grades)
     alone = on_gpus - dict(sums.grades)[Isolation.NONE]
@@ -50,7 +50,7 @@ def _tiles(sums: Totals) -> Block:
         (
             "Pods placed",
             f"{sums.placed:,} of {asked:,}",
-            f"{sums.waiting or 'none'} pending{running}",
+            f"{sums.pending or 'none'} pending{running}",
             (sums.placed, asked),
         ),
         ("GPUs in use", f"{sums.gpus_used:,} of {sums.gpus:,}", _instances(sums), (sums.gpus_used, sums.gpus)),
@@ -120,7 +120,7 @@ def _entry(workload: Workload) -> tuple[str, float]:
     name = elide(workload.name, 330, 11.5)
     counts = ", ".join(
         f"{count} {word}"
-        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.waiting, "pending"))
+        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.pending, "pending"))
         if count
     )
     detail = " \u00b7 ".join(part for part in (workload.kind, counts) if part)

@@ -15,7 +15,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     placed: int
     running: int
-    waiting: int
+    pending: int
     nodes: int
     gpus: int
     gpus_used: int
@@ -43,7 +43,7 @@ def totals(fleet: Fleet) -> Totals:
     return Totals(
         placed=sum(workload.placed for workload in fleet.workloads),
         running=sum(workload.running for workload in fleet.workloads),
-        waiting=sum(workload.waiting for workload in fleet.workloads),
+        pending=sum(workload.pending for workload in fleet.workloads),
         nodes=len(fleet.nodes),
         gpus=len(gpus),
         gpus_used=sum(gpu.used for gpu in gpus),

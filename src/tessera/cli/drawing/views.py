@@ -26,7 +26,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     running: int = 0
     placed: int = 0
-    waiting: int = 0
+    pending: int = 0
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the exact solver proved; empty when it was not asked."""
     workloads: tuple[Workload, ...]
     nodes: tuple[NodeView, ...]
-    waiting: tuple[Queue, ...]
+    pending: tuple[Queue, ...]
     warnings: tuple[str, ...]
     skipped: int = 0
     """Nodes whose GPUs are not known."""
@@ -178,7 +178,7 @@ def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
             ).node(nodes[name], layouts[name])
             for name in nodes
         ),
-        waiting=_queues(plan, numbers),
+        pending=_queues(plan, numbers),
         warnings=plan.warnings,
         skipped=len(plan.skipped),
     )
@@ -192,7 +192,7 @@ def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
     pods = {pod.key: pod for pod in named}
     keys = (
         *(assignment.pod for assignment in plan.assignments),
-        *(waiting.pod for waiting in plan.pending),
+        *(pending.pod for pending in plan.pending),
     )
     for key in keys:
         pods.setdefault(key, Pod(key=key, need=Need()))
@@ -207,7 +207,7 @@ def _workloads(
         groups[pod.owner or pod.need].append(pod)
     running = {one.pod.key for one in snapshot.running}
     placed = {assignment.pod for assignment in plan.assignments}
-    waiting = {one.pod for one in plan.pending}
+    pending = {one.pod for one in plan.pending}
     workloads = []
     numbers = {}
     for number, members in enumerate(groups.values()):
@@ -221,7 +221,7 @@ def _workloads(
                 name=name,
                 running=len(keys & running),
                 placed=len(keys & placed),
-                waiting=len(keys & waiting),
+                pending=len(keys & pending),
             )
         )
     return numbers, tuple(workloads)
