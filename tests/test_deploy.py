@@ -136,6 +136,16 @@ def test_what_needs_nothing_of_the_host_meets_the_restricted_standard(part: str,
         }
 
 
+def test_the_driver_s_folder_is_the_agents_and_its_containers() -> None:
+    """Where no runtime of NVIDIA's is, as on GKE: the agent must pass on what it gets itself."""
+    folder = "/home/kubernetes/bin/nvidia"
+    (container,) = pod("agent", {**ANY, "agent": {"driverFolder": folder}})["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["TESSERA_AGENT_DRIVER_FOLDER"] == folder
+    assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert {"name": "driver", "mountPath": "/usr/local/nvidia", "readOnly": True} in container["volumeMounts"]
+
+
 def test_the_page_about_installing_names_what_the_agent_has_of_the_host() -> None:
     page = (FOLDER.parent / "docs" / "install.md").read_text()
     values = {**ANY, "agent": {"driverFolder": "/home/kubernetes/bin/nvidia"}}

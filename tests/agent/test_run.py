@@ -433,6 +433,17 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
     assert written["containerEdits"] == {"env": ["A=b"]}
 
 
+async def test_the_driver_s_folder_is_enough_for_cdi(machine: Machine) -> None:
+    machine.driver_folder = "/home/kubernetes/bin/nvidia"
+    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
+    await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
+    async with machine.agent():
+        await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
+    assert [each["hostPath"] for each in written["containerEdits"]["mounts"]] == [machine.driver_folder]
+
+
 async def test_a_configuration_that_is_broken_at_the_start_changes_no_way_to_hand_over(machine: Machine) -> None:
     """Nothing new is offered, and containers that start again get what they got, the way they got it."""
     strategy = {"metadata": {"annotations": {DEVICE_LIST: "cdi-cri"}}}

@@ -153,6 +153,7 @@ class Agent:
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
             driver_specs=self._settings.paths.driver_specs,
+            driver_folder=self._settings.paths.driver_folder,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
             allocations=self._settings.paths.state / "allocations.json",
@@ -353,7 +354,12 @@ class Agent:
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
-        node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        node = observe_cdi(
+            self._node(),
+            runtime_config=paths.runtime_config,
+            driver_specs=paths.driver_specs,
+            driver_folder=paths.driver_folder,
+        )
         former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
