@@ -216,6 +216,10 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
         seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
+    if known.memory_mib < known.model.memory_mib:
+        # Part of a GPU is a virtual GPU, which its node cannot partition any further.
+        undivided = msgspec.structs.replace(known.model, profiles=(), memory_slices=0, compute_slices=0)
+        known = msgspec.structs.replace(known, model=undivided)
     sharings, lost = _sharings(seen, known)
     memory_mib = _memory_mib(seen, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
