@@ -19,6 +19,7 @@ from tessera.core.gpu.gpumodels import INSTANCE_TYPES, SOURCES
         ("Standard_NV36adms_A10_v5", ("A10", 1, 23028)),
         ("a2-megagpu-16g", ("A100-40GB", 16, 40960)),
         ("a3-edgegpu-8g", ("H100-80GB", 8, 81559)),
+        ("a4x-highgpu-4g-nolssd", ("GB200-186GB", 4, 189471)),
         ("a4x-maxgpu-4g-metal", ("GB300", 4, 284208)),
         ("g4-standard-6", ("RTX-PRO-6000-Blackwell-96GB", 1, 11444)),
         ("g4-standard-384", ("RTX-PRO-6000-Blackwell-96GB", 8, 97887)),
