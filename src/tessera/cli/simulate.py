@@ -24,6 +24,7 @@ from tessera.cli.options import (
 )
 from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import Report, progress_bar
+from tessera.cli.simulateserving import simulate_serving
 from tessera.core.packing.pack import POLICIES
 from tessera.errors import InvalidInput
 from tessera.sim.compare import simulate as simulate_policy
@@ -164,6 +165,9 @@ def simulate_openb(folder: Path, trace: str, **options: Any) -> None:
     packing policies: in random order, more than fit, and none departs.
     """
     compare(arrivals(openb.read(folder, trace), options), Desired(**options))
+
+
+simulate.add_command(simulate_serving)
 
 
 @simulate.command("manifests", short_help="Replay the pods of manifests.")
