@@ -1,12 +1,12 @@
-"""Autoscaling policies on published inference traces: replica-hours over a clairvoyant plan, late requests, changes.
+"""Autoscaling policies on published traces: replica-hours over a clairvoyant plan, late requests, changes.
 
 `scripts/bench serving -- [--traces FOLDER] [-o FILE]`
 
 Replays the traces in the folder `TESSERA_INFERENCE_TRACES` as `tessera simulate serving` does, with its defaults: 8
-slots, 120 s cold start, wait <= 2 s, at most 16 replicas; nothing is tuned to a trace. ServeGen's rates are scaled to 3.5
-requests a second. Fails where Tessera's policy is outside its bounds: on the 24 h series at most 1.2 times the plan, 99 %
-within the objective and 100 changes, on Azure's code trace with each request three times at most 2.5 times and 97 %; and
-no request is ever lost.
+slots, 120 s cold start, wait <= 2 s, at most 16 replicas; nothing is tuned to a trace. ServeGen's rates are scaled to
+3.5 requests a second. Fails where Tessera's policy is outside its bounds: on the 24 h series at most 1.2 times the
+plan, 99 % within the objective and 100 changes, on Azure's code trace with each request three times 2.5 times and
+97 %; and no request is ever lost.
 """
 
 import argparse

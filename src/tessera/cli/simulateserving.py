@@ -21,7 +21,8 @@ from tessera.cli.printing import print_document, trimmed, wide_console
 from tessera.cli.progress import progress_bar
 from tessera.errors import InvalidInput
 from tessera.sim.report import check_figures
-from tessera.sim.serving.compare import HEADER, Comparison, compare, figures, log_lines, rows
+from tessera.sim.report.replicas import replica_figures
+from tessera.sim.serving.compare import HEADER, Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model
 from tessera.sim.serving.traces import Requests, read_requests
@@ -148,7 +149,7 @@ def simulate_serving(
     if options["log"] is not None:
         write_output(options["log"], "".join(log_lines(found)))
     if options["plots"] is not None:
-        write_outputs(options["plots"], dict(figures(found)))
+        write_outputs(options["plots"], dict(replica_figures(found)))
     if not print_document(list(rows(found)), options["output"]):
         _print(found, options["output"])
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tessera.core.serving.autoscaler import Load, Proposal
+from tessera.sim.report.replicas import replica_figures
 from tessera.sim.serving.clairvoyant import clairvoyant
-from tessera.sim.serving.compare import Comparison, compare, figures, log_lines, rows
+from tessera.sim.serving.compare import Comparison, compare, log_lines, rows
 from tessera.sim.serving.policies import POLICIES
 from tessera.sim.serving.replicas import Model, Replicas
 from tessera.sim.serving.run import run
@@ -51,7 +52,7 @@ def test_replica_hours_follow_from_the_log_but_for_what_drains(found: Comparison
 
 
 def test_figures(found: Comparison) -> None:
-    drawn = dict(figures(found))
+    drawn = dict(replica_figures(found))
     assert drawn["replicas.png"].startswith(b"\x89PNG")
     assert b"tessera" in drawn["replicas.svg"]
 
