@@ -17,6 +17,7 @@ from harness.servers import (
     SHARE,
     Clock,
     FaultyKube,
+    check,
     hold,
     make_node,
     make_pod,
@@ -200,3 +201,29 @@ async def test_gpushare_s_annotations_count_on_nodes_without_an_agent() -> None:
             "ns/p": 1,
             "ns/more": 0,
         }
+
+
+ANNOTATIONS = ("tessera.dev/gpu-memory-unit", "tessera.dev/isolation", "tessera.dev/gpu-model", "tessera.dev/x")
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+async def test_what_a_tenant_writes_while_its_pod_is_bound_frees_nothing_that_it_was_given(annotation: str) -> None:
+    """The server signs what it read; whoever judges the assignment goes by that, not by what the pod says since."""
+    kube = FaultyKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube, 2) as (one, other):
+        first, second = [await make_pod(kube, name, LARGE) for name in ("p", "q")]
+        await settle()
+
+        async def change() -> None:
+            text = {"tessera.dev/gpu-memory-unit": "MiB"}.get(annotation, "hardware")
+            await MemoryKube.patch(kube, PODS, "p", {"metadata": {"annotations": {annotation: text}}}, namespace="ns")
+
+        kube.before_patch = [change]
+        assert await one.bind(first, "a") == ""
+        await settle()
+        for each in (one, other):
+            assert await each.fitting(second, "a") == []
+    async with servers(kube) as (later,):
+        assert await later.fitting(second, "a") == [], "nor for a server that starts then"
+    await check(kube)
