@@ -805,6 +805,23 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     assert node.spec(got)
 
 
+async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer_than_a_minute(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named its node before the agent had registered its resource: the kubelet records nothing of it, ever."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    for name in ("early", "stray"):
+        node.ask(name, NEED, 2)
+    node.watched["default", "early"] = node.pods["default", "early"] | {"status": {"phase": "Running"}}
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
+    monkeypatch.setattr("tessera.agent.nodepods._LACKING_S", -1.0)
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
 async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
     node.assign("p", 15, share(0, facts(0, "T4").memory_mib))

@@ -17,10 +17,10 @@ from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE, write_through
+from tessera.agent.nodepods import Lacking
 from tessera.agent.nodeview import uid_of
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
-from tessera.api.tessera.pods.assignedrequests import unshown
 from tessera.clients.kube import name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
@@ -110,6 +110,7 @@ class ShareAllocator:
         self._needed: set[str] = set()
         """CDI names that were needed when it was tidied last."""
         self._unheld_s: dict[frozenset[str], float] = {}
+        self._lacking = Lacking()
         self.unassigned: dict[str, str] = {}
         """Pods that the kubelet gave units and that no assignment was written for, by UID: another scheduler placed
         them, or they named their node. Assignments are written when a pod is bound, so that none will come."""
@@ -185,7 +186,8 @@ class ShareAllocator:
     async def tidy(self) -> None:
         """Remove specifications that no container needs, forget answers that nobody holds, and mend assignments.
 
-        Nothing is done while the kubelet's record lacks a running pod, and what was needed the last time stays.
+        Nothing is done while the kubelet's record lacks a running pod, for a minute at most, and what was needed the
+        last time stays.
 
         Raises:
             Unavailable: the kubelet's record or the API cannot be read.
@@ -194,7 +196,7 @@ class ShareAllocator:
         self.unassigned = {uid: pod for uid, pod in self.unassigned.items() if self._view.find(uid) is not None}
         async with self._turn:
             held = await self._view.held()
-            if unshown(self._pods.objects(), held, SHARE_RESOURCES):
+            if self._lacking.pods(self._pods.objects(), held, SHARE_RESOURCES):
                 return
             await self._find_unassigned(held)
             known = {frozenset(each.device_ids) for each in held}
