@@ -17,7 +17,18 @@ from tessera.agent.nodeview import PodsInView, by_uid, created_ns, evidence_of, 
 from tessera.clients.kube import name_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
-from tessera.core.deviceplugin.allocations import Allocation, Clash, Use, clashes, conflicts, replaces, uses_of_devices
+from tessera.core.deviceplugin.allocations import (
+    Allocation,
+    Clash,
+    StartedPod,
+    Use,
+    clashes,
+    completed,
+    conflicts,
+    replaces,
+    started_pod,
+    uses_of_devices,
+)
 from tessera.core.deviceplugin.lastgate import Evidence, PodEvidence, Verdict, named
 from tessera.core.deviceplugin.matching import Held
 from tessera.core.gpu.deviceids import DeviceId
@@ -131,6 +142,10 @@ class Gate:
             (each.uses for each in self._entries if each.uid and each.ids == holder.ids and replaces(holder, each)), ()
         )
 
+    def started_pod(self, uid: str) -> StartedPod | None:
+        """Return what a pod's containers were started with that goes by assignment; None where nothing was."""
+        return started_pod(self._entries, uid)
+
     @property
     def resources(self) -> frozenset[str]:
         """The resources of which pods have something; their plugins are asked before each start of a container."""
@@ -214,7 +229,7 @@ class Gate:
         """Record what a container is about to use, or refuse it; waits a little for pods that are terminating.
 
         Args:
-            holder: as `holder` gave it.
+            holder: as `holder` gave it, with the pod's assignment where it goes by one.
             uses: the devices.
             ids: whether ids of others matter, which stand for devices and not for units.
 
@@ -392,6 +407,17 @@ class Gate:
                 late = any(clashes(record, entry, self._capacity(), ids=each.resource not in SHARE_RESOURCES))
                 at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
+
+    def complete(
+        self, assigned: Mapping[str, tuple[str, str]], uses: Mapping[tuple[str, str, str], tuple[Use, ...]]
+    ) -> None:
+        """Take in what started containers are assigned (`core.deviceplugin.allocations.completed`).
+
+        Raises:
+            Unavailable: the record cannot be written.
+
+        """
+        self._keep(completed(self._entries, assigned, uses))
 
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.

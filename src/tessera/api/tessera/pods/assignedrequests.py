@@ -13,7 +13,7 @@ from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
-from tessera.api.tessera.pods.signatures import Keys
+from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
@@ -40,6 +40,8 @@ class AssignedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """Pods whose assignment cannot be used, and why."""
     refused: tuple[str, ...] = ()
     """The same in few words."""
+    unknown: tuple[str, ...] = ()
+    """Ids of the keys that signed some of them and that nobody here knows."""
 
 
 def read_assigned_requests(
@@ -56,6 +58,7 @@ def read_assigned_requests(
     requests: list[AssignedRequest] = []
     notes: list[str] = []
     refused: list[str] = []
+    unknown: list[str] = []
     for pod in pods:
         field = Field(Document(source="pods of this node", number=1, data=dict(pod), first_line=1), dict(pod))
         try:
@@ -64,7 +67,10 @@ def read_assigned_requests(
         except InvalidInput as error:
             notes.append(f"the assignment of a pod is not used: {error}")
             refused.append(f"{error.subject}: {error.found}")
-    return AssignedRequests(requests=tuple(requests), notes=tuple(notes), refused=tuple(refused))
+            unknown += [error.key] if isinstance(error, UnknownKey) else []
+    return AssignedRequests(
+        requests=tuple(requests), notes=tuple(notes), refused=tuple(refused), unknown=tuple(unknown)
+    )
 
 
 def _requests(pod: Field, share_unit_mib: int, keys: Keys | None) -> Iterator[AssignedRequest]:
