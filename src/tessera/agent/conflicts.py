@@ -64,8 +64,8 @@ class Conflicts:
 
         Args:
             unassigned: pods that no assignment was written for, by UID.
-            why: returns why the assignment on a pod (`namespace/name`) does not count; nothing where there is none.
             evict: whether pods are evicted for it (`disruption.evictConflicts` of the GPUPolicy).
+            why: returns why the assignment on a pod (`namespace/name`) does not count; nothing where there is none.
 
         """
         conflicts = {

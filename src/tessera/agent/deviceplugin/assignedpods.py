@@ -1,5 +1,6 @@
 """The pods of this node with the assignments written on them, also before the API server shows what was written."""
 
+import asyncio
 import operator
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -18,6 +19,10 @@ from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 
 __all__ = ["AssignedPods"]
+
+
+_PAUSE_S = 0.05
+"""Before each that is signed anew: where keys are lost, agents of all nodes have much to write at once."""
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +274,7 @@ class AssignedPods:
         lapsed = self._is_lapsed(known)
         if lapsed and all(vouched(each) for each in known.requests if not each.initial):
             was = self._trust.sealed(known.pod, {ASSIGNMENT: was[ASSIGNMENT]})
+            await asyncio.sleep(_PAUSE_S)
         elif known.recorded:
             return
         if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):

@@ -176,7 +176,7 @@ class ShareAllocator:
                 request = await self._exchange(request, holder)
         # 3. Record what the container is about to use; another pod that lives must not have it.
         self._log.info("share_awaited", pod=str(request.key), resource=resource, call="PreStartContainer")
-        assignment, key = self._pods.granted(holder.uid)[holder.uid]
+        assignment, key = self._pods.granted(holder.uid).get(holder.uid, ("", ""))
         holder = msgspec.structs.replace(holder, assignment=assignment, key=key)
         await self._gate.start(holder, self._maker.uses(request.shares), ids=False)
         # 4. Make the devices exist, and write what the container runtime reads next.
