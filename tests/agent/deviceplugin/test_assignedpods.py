@@ -302,3 +302,15 @@ async def test_what_a_key_signed_that_no_server_publishes_any_more_is_signed_ane
     assert sealed(node, HONEST)
     node.vouched, node.pods = False, [spoiled(HONEST)]
     assert await node.repair() == annotations_of(HONEST), "what was spoiled is given back in any case"
+
+
+async def test_a_pod_whose_init_container_alone_has_a_gpu_is_signed_anew_only_where_that_was_started() -> None:
+    init = {"name": "main", "resources": {"limits": {"tessera.dev/gpu-memory": "4"}}}
+    spec = {"initContainers": [init], "containers": [{"name": "other"}]}
+    node = Node()
+    node.trust.unpublished = frozenset(public(SERVER))
+    node.pods = [signed(pod("p", {}, amount(0), spec=spec))]
+    assert [request.initial for request in node.assigned.assigned_requests()] == [True]
+    assert await node.repair() == {}
+    node.vouched = True
+    assert await node.repair() != {}

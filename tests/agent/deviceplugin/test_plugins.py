@@ -1361,6 +1361,11 @@ async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_r
     assert [each.shares for each in node.plugins.shares.assigned_requests()] == [(share(0, 2048),)]
     await node.plugins.shares.repair()
     assert not is_signed(node.pods["default", "p"], keys(AGENT))
+    await node.plugins.shares.tidy()
+    node.trust.revoked_keys = set()
+    await restart(node, HOWS[how])  # one that has forgotten what was revoked
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -247,5 +247,12 @@ COMPLETED = {
 @pytest.mark.parametrize("case", COMPLETED)
 def test_what_an_agent_of_before_left_out_is_taken_in_where(case: str) -> None:
     each, want = COMPLETED[case]
-    (found,) = completed([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)})
+    (found,) = completed([each], ASSIGNED, {**NOW, ("q", "main", UNITS): (amount(5),)}, lambda _: False)
     assert found == (msgspec.structs.replace(each, assignment="text", key="k") if want else each)
+
+
+def test_what_a_revoked_key_signed_is_forgotten() -> None:
+    """The record outlives what is known of revoked keys."""
+    record = [started("p", "text"), started("q", "other"), msgspec.structs.replace(started("r", "text"), key="good")]
+    found = completed(record, {}, {}, "k".__eq__)
+    assert [(each.assignment, each.key) for each in found] == [("", ""), ("", ""), ("text", "good")]

@@ -14,7 +14,7 @@ from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named
 from tessera.clients.kube import Object, annotations_of, name_of
-from tessera.core.deviceplugin.allocations import StartedPod
+from tessera.core.deviceplugin.allocations import Assigned, StartedPod
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 
@@ -157,8 +157,12 @@ class AssignedPods:
         granted = self._read[pod].granted if pod in self._read else None
         return granted is not None and self._trust.revoked(self._grant(granted)[1])
 
-    def granted(self, uid: str = "") -> dict[str, tuple[str, str]]:
-        """Return the assignments that count, and the ids of the keys that signed them, by UID; of one pod if named."""
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        return self._trust.revoked(key)
+
+    def granted(self, uid: str = "") -> Assigned:
+        """Return what the pods are assigned, and by which key; of one pod where its UID is given."""
         self.assigned_requests()
         granted = (known.granted for known in self._read.values() if known.granted is not None)
         return {_uid(each): self._grant(each) for each in granted if not uid or _uid(each) == uid}
@@ -271,8 +275,9 @@ class AssignedPods:
 
     async def _repair(self, vouched: Callable[[AssignedRequest], bool], known: _Known) -> None:
         was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
-        lapsed = self._is_lapsed(known)
-        if lapsed and all(vouched(each) for each in known.requests if not each.initial):
+        # Of init containers the kubelet's record has nothing where others follow.
+        lasting = [each for each in known.requests if not each.initial] or known.requests
+        if self._is_lapsed(known) and all(map(vouched, lasting)):
             was = self._trust.sealed(known.pod, {ASSIGNMENT: was[ASSIGNMENT]})
             await asyncio.sleep(_PAUSE_S)
         elif known.recorded:

@@ -19,6 +19,8 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import (
     Allocation,
+    Assigned,
+    AssignedUses,
     Clash,
     StartedPod,
     Use,
@@ -85,7 +87,7 @@ class Gate:
         self._now_ns = now_ns
         self._entries = self._read()
         self._admitting: list[Allocation] = []
-        """What `Allocate` is being answered, and is not in the record yet: it is looked whether it can be."""
+        """What `Allocate` is asked for and is not on record yet: it must not look free meanwhile."""
         self._refused: dict[tuple[str, str], _Refused] = {}
         """Containers that could not start, by UID of the pod and name."""
         self._contested: tuple[tuple[Allocation, Clash], ...] = ()
@@ -179,7 +181,6 @@ class Gate:
         """
         guessed = resource in SHARE_RESOURCES
         new = Allocation(resource=resource, ids=tuple(sorted(ids)), uses=uses, at_ns=self._now_ns(), guessed=guessed)
-        # What is not in the record must not look free while pods are looked at.
         self._admitting.append(new)
         try:
             seen = await self._evidence_about(new, ids=True)
@@ -408,16 +409,14 @@ class Gate:
                 at_ns = max(entry.at_ns, self._now_ns()) if late else entry.at_ns
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
 
-    def complete(
-        self, assigned: Mapping[str, tuple[str, str]], uses: Mapping[tuple[str, str, str], tuple[Use, ...]]
-    ) -> None:
+    def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
         """Take in what started containers are assigned (`core.deviceplugin.allocations.completed`).
 
         Raises:
             Unavailable: the record cannot be written.
 
         """
-        self._keep(completed(self._entries, assigned, uses))
+        self._keep(completed(self._entries, assigned, uses, revoked))
 
     def disown(self, resource: str, ids: Iterable[str], unassigned: Container[str]) -> None:
         """Let nothing be counted as used of what a container was allocated that nothing was assigned to.

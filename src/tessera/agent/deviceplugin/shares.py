@@ -204,7 +204,7 @@ class ShareAllocator:
             await self._find_unassigned(held)
             requests = {(each.uid, each.key.container, each.key.resource): each for each in self.assigned_requests()}
             uses = {key: self._maker.uses(each.shares) for key, each in requests.items()}
-            self._gate.complete(self._pods.granted(), uses)
+            self._gate.complete(self._pods.granted(), uses, self._pods.revoked)
             known = {frozenset(each.device_ids) for each in held}
             now_s = asyncio.get_running_loop().time()
             self._unheld_s = {ids: self._unheld_s.get(ids, now_s) for ids in self._answers if ids not in known}

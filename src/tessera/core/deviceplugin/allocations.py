@@ -6,7 +6,8 @@ an entry stays until its pod has ended and none of its processes is left.
 """
 
 import enum
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,6 +20,8 @@ from tessera.core.gpu.sharing import Mode
 
 __all__ = [
     "Allocation",
+    "Assigned",
+    "AssignedUses",
     "Clash",
     "Exclusivity",
     "StartedPod",
@@ -136,17 +139,24 @@ def started_pod(record: Iterable[Allocation], uid: str) -> StartedPod | None:
     return StartedPod(assignment=own[-1].assignment, key=own[-1].key, containers=containers)
 
 
+Assigned: TypeAlias = Mapping[str, tuple[str, str]]
+"""Assignments that count, and ids of the keys that signed them, by UID of the pod."""
+AssignedUses: TypeAlias = Mapping[tuple[str, str, str], tuple[Use, ...]]
+"""What containers use by that, by UID of the pod, container and resource."""
+
+
 def completed(
-    record: Iterable[Allocation],
-    assigned: Mapping[str, tuple[str, str]],
-    uses: Mapping[tuple[str, str, str], tuple[Use, ...]],
+    record: Iterable[Allocation], assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]
 ) -> tuple[Allocation, ...]:
     """Return the record with the assignments by which containers were started, where an agent of before left them out.
 
+    Those that a revoked key signed are taken out, so that they are worth nothing when that is forgotten.
+
     Args:
         record: what was allocated.
-        assigned: assignments that count and ids of the keys that signed them, by UID of the pod.
-        uses: what a container uses by that, by UID of the pod, container and resource; taken where it is on record.
+        assigned: what pods are assigned now.
+        uses: what their containers use by that; only where just this is on record it is taken.
+        revoked: whether a key, by id, was revoked.
 
     """
     found = []
@@ -155,6 +165,8 @@ def completed(
         if lacks and uses.get((each.uid, each.container, each.resource)) == each.uses:
             assignment, key = assigned[each.uid]
             found.append(msgspec.structs.replace(each, assignment=assignment, key=key))
+        elif each.assignment and revoked(each.key):
+            found.append(msgspec.structs.replace(each, assignment="", key=""))
         else:
             found.append(each)
     return tuple(found)
