@@ -35,6 +35,7 @@ from tessera.clients.kube import (
     PODS,
     MemoryKube,
     Object,
+    Unanswered,
 )
 from tessera.core.gpu.sharing import Mode
 from tessera.errors import Unavailable
@@ -226,4 +227,31 @@ async def test_what_a_tenant_writes_while_its_pod_is_bound_frees_nothing_that_it
             assert await each.fitting(second, "a") == []
     async with servers(kube) as (later,):
         assert await later.fitting(second, "a") == [], "nor for a server that starts then"
+    await check(kube)
+
+
+@pytest.mark.parametrize("isolation", ["hardware", "none"])
+@pytest.mark.parametrize("unit", ["GiB", "MiB"])
+async def test_what_an_earlier_attempt_claimed_is_signed_for_no_other_ask(unit: str, isolation: str) -> None:
+    """The answer to the first Binding is lost; its tenant changes what the pod asks before the second."""
+    kube, clock = FaultyKube(), Clock()
+    await make_node(kube, "a", gpu(0), gpu(1))
+    async with servers(kube, clock=clock) as (server,):
+        grade = "tessera.dev/isolation"
+        waiting = await make_pod(kube, "p", LARGE, annotations={grade: "none"})
+        await settle()
+        kube.faults = {"bind": [Unanswered("x", found="nothing", expected="an answer")]}
+        assert await server.bind(waiting, "a") != ""
+        notes = {"tessera.dev/gpu-memory-unit": unit, grade: isolation}
+        await MemoryKube.patch(kube, PODS, "p", {"metadata": {"annotations": notes}}, namespace="ns")
+        await settle()
+        error = await server.bind(waiting, "a")
+        assert ("annotations that were changed" in error) == ((unit, isolation) != ("GiB", "none"))
+        clock.now_s += 121
+        await server.server.claimer.sweep()
+        assert await server.bind(waiting, "a") == ""
+        found = await kube.get(PODS, "p", "ns") or {}
+        live = server.server.view.read(found)
+        assert live.shares
+        assert live.unread == ""
     await check(kube)

@@ -8,7 +8,7 @@ from builders.kubeobjects import Object, amount, cut, gpu, gpunode, node, pod, s
 from builders.signed import SERVER, STRANGER, authority, keys, signed
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
-from tessera.api.tessera.pods.assignments import read_shares, signed_ask, write_shares
+from tessera.api.tessera.pods.assignments import read_shares, serves, signed_ask, write_shares
 from tessera.api.tessera.pods.clusterpods import object_field, read_live_pod
 from tessera.api.tessera.pods.recordedpods import honored, recorded_assignment
 from tessera.api.tessera.pods.signatures import Ungranted
@@ -108,6 +108,29 @@ def test_an_ask_is_written_and_read_as_it_was() -> None:
     text = write_shares((amount(0),), Need(cpu_milli=5, asks=asks, models=("A100-40GB",)))
     each = pod("p", LIMITS, annotations={"tessera.dev/assignment": text})
     assert signed_ask(object_field("Pod", signed(each)), keys()) == need
+
+
+# sentence: (limits, annotations, shares, whether they give what is asked)
+GIVEN: dict[str, tuple[dict[str, int], dict[str, str], tuple[Share, ...], bool]] = {
+    "as much": (LIMITS, {"isolation": "none"}, (amount(0),), True),
+    "less": (LIMITS, {"isolation": "none"}, (amount(0, memory_mib=4095),), False),
+    "more": (LIMITS, {"isolation": "none"}, (amount(0, memory_mib=4097),), False),
+    "more by a MIG instance": (LIMITS, {"isolation": "hardware"}, (cut(0, "1g.5gb", 0),), True),
+    "a weaker isolation": (LIMITS, {"isolation": "driver"}, (amount(0),), False),
+    "less compute": (LIMITS | {"tessera.dev/gpu-compute": 30}, {"isolation": "none"}, (amount(0),), False),
+    "one of two": (LIMITS | {"tessera.dev/gpu-count": 2}, {"isolation": "none"}, (amount(0),), False),
+    "both of two": (LIMITS | {"tessera.dev/gpu-count": 2}, {"isolation": "none"}, (amount(0), amount(1)), True),
+    "gpushare's memory": ({SHARES: 4}, {}, (share(0, 4096, resource=SHARES),), True),
+    "less of gpushare's": ({SHARES: 4}, {}, (share(0, 4095, resource=SHARES),), False),
+    "a device by name": ({"nvidia.com/gpu": 1}, {}, (share(0, 1, Mode.WHOLE),), True),
+}
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_whether_shares_give_what_is_asked(case: str) -> None:
+    limits, said, shares, want = GIVEN[case]
+    each = pod("p", limits, annotations={f"tessera.dev/{key}": text for key, text in said.items()})
+    assert serves(object_field("Pod", each), read_live_pod(each).need, shares) == want
 
 
 # Exchanges

@@ -16,7 +16,7 @@ from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["check_asked", "dealt", "read_shares", "signed_ask", "write_shares"]
+__all__ = ["check_asked", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]
 
 _GPUSHARE_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 _GPUSHARE_ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -184,6 +184,22 @@ def check_asked(pod: Field, need: Need | None, shares: tuple[Share, ...], *, spa
         if given_mib > most_mib:
             subject, desired = f"{assignment_of(pod)}, more than is asked", f"at most {most_mib} MiB of {ask.resource}"
             raise Ungranted(subject, found=f"{given_mib} MiB", expected=desired)
+
+
+def serves(pod: Field, need: Need, shares: tuple[Share, ...]) -> bool:
+    """Return whether shares give all that a need asks, and no more than `check_asked` lets pass."""
+    try:
+        check_asked(pod, need, shares)
+        parts = tuple(dealt(pod, need.asks, shares))
+    except Ungranted:
+        return False
+    return all(
+        sum(share.memory_mib for share in own) >= ask.memory_mib * ask.count
+        and all(share.compute_percent >= ask.compute_percent for share in own)
+        and all(share.isolation.covers(ask.isolation) for share in own)
+        for ask, _, own in parts
+        if ask.form is not Form.EXACT
+    )
 
 
 def _serves(share: Share, ask: Ask) -> bool:
