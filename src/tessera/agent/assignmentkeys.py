@@ -9,6 +9,7 @@ and no agent runs, pods that they signed still count.
 """
 
 import base64
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -28,6 +29,8 @@ __all__ = ["AssignmentKeys", "Trust"]
 _SERVERS: Final = "server-keys.json"
 """Beside the private key: the servers' public keys that were seen."""
 _RING: Final = msgspec.json.Decoder(KeyRing)
+_UNPUBLISHED_S = 60.0
+"""How long servers may take to publish again what they know."""
 _KEPT = 8
 """Keys that are published, the present one among them."""
 
@@ -43,6 +46,15 @@ class Trust(Protocol):
     @property
     def knows_servers(self) -> bool:
         """Whether a server's key is known; before, nobody's assignment counts, and nobody is to blame for it."""
+        ...
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago."""
+        ...
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
         ...
 
     def sealed(self, pod: Object, annotations: Mapping[str, str]) -> dict[str, str]:
@@ -79,6 +91,8 @@ class AssignmentKeys:
         self._ring = self._remembered()
         """The servers' keys."""
         self._looked = False
+        self._missing_s: dict[str, float] = {}
+        """Since when keys are not published that were."""
         self._keys = Keys(public=self._ring.public, verify=verify)
 
     async def run(self) -> None:
@@ -129,6 +143,22 @@ class AssignmentKeys:
     def knows_servers(self) -> bool:
         """Whether a server's key is known."""
         return bool(self._ring.public)
+
+    @property
+    def unpublished(self) -> frozenset[str]:
+        """Ids of servers' keys that count here, and that were published last more than a minute ago.
+
+        Somebody deleted what published them. Servers that know them write them again at once; where none ran, what they
+        signed looks forged to every server.
+        """
+        now_s = time.monotonic()
+        missing = self._ring.public.keys() - self._ring.shown
+        self._missing_s = {key: self._missing_s.get(key, now_s) for key in missing}
+        return frozenset(key for key, since_s in self._missing_s.items() if now_s - since_s >= _UNPUBLISHED_S)
+
+    def revoked(self, key: str) -> bool:
+        """Return whether the servers' key of this id was revoked."""
+        return key in self._ring.revoked
 
     def _take_change(self, change: Change) -> None:
         if change.object is not None and not change.gone:

@@ -292,7 +292,9 @@ class Agent:
             await self._offered()
             if self._seen is not None:
                 evict = self._seen[1].evict_conflicts
-                self._record.note("conflicts", await self._conflicts.end(self._shares.unassigned, evict=evict))
+                shares = self._shares
+                conflicts = await self._conflicts.end(shares.unassigned, evict=evict, why=shares.why)
+                self._record.note("conflicts", conflicts)
         finally:
             await self._record.report_notes()
         if self._seen is not None:

@@ -84,6 +84,8 @@ class View:
         """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
         self.doubted = WakeUp()
         """Rings when there is another."""
+        self.lacking = WakeUp()
+        """Set when a GPUNode that was made anew lacks claims of the one before."""
 
     # Keys
 
@@ -184,10 +186,13 @@ class View:
                 state = self._state(name, each)
             except InvalidInput:
                 return
+            self._note_made_anew(name, each)
             claims.saw(int(state.version), state.claims, self._clock_s(), skipped=skipped)
             self._note_state(name, each, state)
         self._renew(name)
         self.claims.hold(name)
+        if claims.lacking(self.fate):
+            self.lacking.set()
 
     def has_claim(self, node: str, claim: Claim) -> bool:
         """Return whether a node's GPUNode, as it was seen last, has these shares claimed for the pod."""
@@ -212,6 +217,7 @@ class View:
         state = self._state(node, each)
         claims = self.claims.on(node)
         if int(state.version) > claims.version:
+            self._note_made_anew(node, each)
             self._note_state(node, each, state)
         claims.read(int(state.version), state.claims, self._clock_s())
         self._renew(node)
@@ -239,6 +245,11 @@ class View:
             self._leave_out("GPUNode", name, str(error))
             self.claims.on(name).lost()
             raise
+
+    def _note_made_anew(self, name: str, each: Object) -> None:
+        """Take in that the GPUNode of before was deleted, where no watch has shown it."""
+        if name in self._gpu_nodes and _uid(self._gpu_nodes[name]) != _uid(each):
+            self.claims.on(name).deleted()
 
     def _note_state(self, name: str, each: Object, state: GpuNodeState) -> None:
         self._gpu_nodes[name] = each

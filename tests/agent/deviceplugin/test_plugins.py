@@ -16,11 +16,12 @@ from structlog.testing import capture_logs
 
 from builders.gpunodes import facts, sevenths, shared
 from builders.nodeviews import of_the_host
-from builders.signed import Trusting, signed
+from builders.signed import AGENT, SERVER, STRANGER, Trusting, keys, signed
 from judges.grants import shares_of
 from tessera.agent.deviceplugin import AssignedPods, Paths, Plugins
 from tessera.agent.nodeview import NodeView
 from tessera.api.tessera.pods.assignments import write_shares
+from tessera.api.tessera.pods.signatures import is_signed, key_id, signature_text
 from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
@@ -805,6 +806,23 @@ async def test_nothing_is_removed_while_the_record_lacks_a_running_pod(node: Nod
     assert node.spec(got)
 
 
+async def test_a_running_pod_that_the_record_never_shows_is_waited_for_no_longer_than_a_minute(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named its node before the agent had registered its resource: the kubelet records nothing of it, ever."""
+    await node.offer((facts(0), MEMORY), how=CDI)
+    node.assign("honest", 2, share(0, 2048))
+    for name in ("early", "stray"):
+        node.ask(name, NEED, 2)
+    node.watched["default", "early"] = node.pods["default", "early"] | {"status": {"phase": "Running"}}
+    await node.kubelet.admit("default", "stray", Container(name="main", limits=((NEED, 2),)))
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {}
+    monkeypatch.setattr("tessera.agent.nodepods._LACKING_S", -1.0)
+    await node.plugins.shares.tidy()
+    assert node.plugins.shares.unassigned == {"uid-stray": "default/stray"}
+
+
 async def test_more_than_a_gpu_has_is_given_to_nobody(node: Node) -> None:
     await node.offer((facts(0, "T4"), MEMORY), (facts(1, "T4"), MEMORY), how=CDI)
     node.assign("p", 15, share(0, facts(0, "T4").memory_mib))
@@ -1282,3 +1300,153 @@ async def test_what_a_container_was_started_with_stays_counted_whatever_is_writt
     node.assign("honest", 20, share(0, 20480))
     with pytest.raises(Conflict, match="used by pod default/tenant"):
         await node.run("honest", NEED, 20)
+
+
+# What was started before all public keys were lost
+
+
+async def restart(node: Node, how: PluginOptions | None) -> None:
+    """Let an agent start that knows no key but its own."""
+    await node.kill()
+    node.trust.keys = keys(AGENT)
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=how)
+
+
+def forge(node: Node, name: str, *shares: Share) -> None:
+    """Let a pod's tenant write another assignment on it, beside the signature that is there."""
+    changed = node.pods["default", name]
+    text = {**changed["metadata"]["annotations"], "tessera.dev/assignment": write_shares(shares)}
+    changed = {**changed, "metadata": {**changed["metadata"], "annotations": text}}
+    node.pods["default", name] = node.watched["default", name] = changed
+
+
+HOWS = {"cdi-cri": CDI, "envvar": None}
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_starts_again_though_all_public_keys_are_lost(node: Node, how: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    for name, gpu in (("p", 0), ("late", 1)):
+        node.assign(name, 2 + gpu, share(gpu, 1024 * (2 + gpu), compute_percent=10))
+        await node.kubelet.admit("default", name, Container(name="main", limits=((NEED, 2 + gpu),)))
+    await node.kubelet.create("default", "p", "main")
+    await restart(node, HOWS[how])
+    forge(node, "p", share(0, 2048, compute_percent=100))
+    got = await node.kubelet.create("default", "p", "main")
+    if how == "cdi-cri":
+        assert f"TESSERA_GPU_UUIDS={facts(0).uuid}" in node.spec(got)["env"]
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100" not in node.spec(got)["env"]
+    with pytest.raises(Conflict, match=f"does not count: a signature of key '{key_id(SERVER.public)}'"):
+        await node.kubelet.create("default", "late", "main")
+    assert node.plugins.shares.unassigned == {"uid-late": "default/late"}
+    await node.plugins.shares.repair()
+    assert [each["computePercent"] for each in node.assigned("p")] == [10]
+    assert is_signed(node.pods["default", "p"], keys(AGENT))
+    assert not is_signed(node.pods["default", "late"], keys(AGENT))
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_does_not_start_again_whose_key_was_revoked_while_it_ran(node: Node, how: str) -> None:
+    """What it uses stays counted, so that nobody else gets it."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    running = {**node.pods["default", "p"], "status": {"phase": "Running"}}
+    node.pods["default", "p"] = node.watched["default", "p"] = running
+    assert len(node.plugins.shares.assigned_requests()) == 1
+    node.trust.keys, node.trust.revoked_keys = keys(AGENT), {key_id(SERVER.public)}
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    assert [each.shares for each in node.plugins.shares.assigned_requests()] == [(share(0, 2048),)]
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+    await node.plugins.shares.tidy()
+    node.trust.revoked_keys = set()
+    await restart(node, HOWS[how])  # one that has forgotten what was revoked
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_a_container_does_not_start_again_whose_assignment_a_revoked_key_signed(node: Node, how: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=HOWS[how])
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    node.trust.revoked_keys = {key_id(SERVER.public)}
+    await restart(node, HOWS[how])
+    tampered = node.pods["default", "p"]["metadata"]["annotations"]
+    tampered["tessera.dev/assignment-signature"] = signature_text(STRANGER.public, b"x" * 64)
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+
+
+RECORDED: dict[str, dict[str, Any]] = {
+    "other ids": {"ids": ["x", "y"]},
+    "other devices": {"uses": [{"gpu": "GPU-x", "sharer": "memory", "memory_mib": 2048}]},
+    "nothing started": {"started": False},
+    "another container": {"container": "side"},
+    "another pod": {"uid": "another"},
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+async def test_nothing_starts_by_a_record_of_anything_else(node: Node, case: str) -> None:
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("p", 2, share(0, 2048))
+    await node.run("p", NEED, 2)
+    path = node.root / "allocations.json"
+    (entry,) = json.loads(path.read_text())
+    await node.kill()
+    path.write_text(json.dumps([entry | RECORDED[case]]))
+    await restart(node, CDI)
+    with pytest.raises(Conflict, match="does not count"):
+        await node.kubelet.create("default", "p", "main")
+    await node.plugins.shares.repair()
+    assert not is_signed(node.pods["default", "p"], keys(AGENT))
+
+
+async def test_who_restores_an_assignment_from_before_an_exchange_is_given_the_later_one_back(node: Node) -> None:
+    """Servers would take the GPU that the pod uses for free, and the other for used."""
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+    for number in range(2):
+        node.assign(f"p{number}", 2, share(number, 2048))
+    former = {f"p{number}": dict(node.pods["default", f"p{number}"]["metadata"]["annotations"]) for number in range(2)}
+    for name in ("p1", "p0"):
+        await node.run(name, NEED, 2)
+    assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0], "they were exchanged"
+    for _ in range(2):
+        for name, annotations in former.items():
+            changed = {**node.pods["default", name]["metadata"], "annotations": dict(annotations)}
+            node.pods["default", name] = node.watched["default", name] = {**node.pods["default", name]} | {
+                "metadata": changed
+            }
+        assert [each.shares[0].gpu for each in node.plugins.shares.assigned_requests()] == [1, 0]
+        await node.plugins.shares.repair()
+        assert [node.assigned(f"p{number}")[0]["gpu"] for number in range(2)] == [1, 0]
+        assert is_signed(node.pods["default", "p0"], node.trust.keys)
+        await node.kill()
+        node.plugins = node.started()  # and one that starts then knows it too
+        await node.offer((facts(0), MEMORY), (facts(1), MEMORY))
+
+
+async def test_what_an_agent_of_before_started_is_known_once_the_record_was_tidied(node: Node) -> None:
+    await node.offer((facts(0), MEMORY), how=CDI)
+    for name in ("p", "other"):
+        node.assign(name, 2, share(0, 2048))
+        await node.run(name, NEED, 2)
+    await node.kill()
+    path = node.root / "allocations.json"
+    kept = json.loads(path.read_text())
+    for each in kept:
+        del each["assignment"], each["key"]
+    path.write_text(json.dumps(kept))
+    node.plugins = node.started()
+    await node.offer((facts(0), MEMORY), (facts(1), MEMORY), how=CDI)
+    node.assign("other", 2, share(1, 2048))  # another than it was started with, who knows why
+    await node.plugins.shares.tidy()
+    on_record = {each.pod: (each.assignment, each.key) for each in node.plugins.gate.entries}
+    text = node.pods["default", "p"]["metadata"]["annotations"]["tessera.dev/assignment"]
+    assert on_record == {"default/p": (text, key_id(SERVER.public)), "default/other": ("", "")}

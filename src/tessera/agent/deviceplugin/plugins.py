@@ -10,12 +10,13 @@ import msgspec
 from tessera.agent.cdisupport import DRIVER_SPECS, first_file
 from tessera.agent.deviceplugin.assignedpods import AssignedPods
 from tessera.agent.deviceplugin.cdifolder import CdiFolder
-from tessera.agent.deviceplugin.gate import Gate, PodsInView
+from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.deviceplugin.resource import OfferedResource
 from tessera.agent.deviceplugin.servers import PluginServers
 from tessera.agent.deviceplugin.shares import Prepared, ShareAllocator
 from tessera.agent.loops import defect, one_turn
 from tessera.agent.nodefiles import LARGEST_SPEC, read_file
+from tessera.agent.nodeview import PodsInView
 from tessera.api import documents
 from tessera.api.nvidia import cdi, migminors
 from tessera.core.cluster.advertise import SHARE_RESOURCES, NodeOffer, PluginDevice, Resource

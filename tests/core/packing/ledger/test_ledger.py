@@ -92,6 +92,34 @@ def test_what_is_set_aside_is_held_again_afterwards() -> None:
     assert not ledger.fits(amount(2_000), "n")
 
 
+GIVEN, THERE = share(memory_mib=8_000), holder("there", share(memory_mib=8_000))
+
+# sentence: (what a node holds, what is reserved on it, shares, whether they can be held too)
+HELD: dict[str, tuple[tuple[Holder, ...], tuple[Share, ...], tuple[Share, ...], bool]] = {
+    "nothing else": ((), (), (GIVEN,), True),
+    "enough is left": ((holder("there", share(memory_mib=7_000)),), (), (GIVEN,), True),
+    "too little is left": ((THERE,), (), (GIVEN,), False),
+    "what is there is doubted": ((msgspec.structs.replace(THERE, doubted=True),), (), (GIVEN,), True),
+    "another way of sharing": ((THERE,), (), (share(mode=Mode.WHOLE, memory_mib=15_360),), False),
+    "a GPU that is not there": ((), (), (share(5),), False),
+    "one of two that is not there": ((), (), (GIVEN, share(5)), False),
+    "the GPU is reserved": ((), (share(mode=Mode.WHOLE),), (GIVEN,), False),
+    "another GPU is reserved": ((), (share(1, mode=Mode.WHOLE),), (GIVEN,), True),
+    "a part is reserved": ((), (share(memory_mib=9_000),), (GIVEN,), False),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_whether_these_very_shares_can_be_held(case: str) -> None:
+    pods, reserved, shares, want = HELD[case]
+    ledger = Ledger()
+    ledger.put_node(node("n", gpu(0, T4), gpu(1, T4)), reserved=reserved)
+    for each in pods:
+        ledger.put_pod(each)
+    assert ledger.can_hold("n", shares) == want
+    assert not ledger.can_hold("gone", shares)
+
+
 def test_a_gpu_that_is_closed_is_open_again_when_its_node_comes_anew() -> None:
     ledger = ledger_of(node("n", gpu(0, T4)), pods=(holder("a", share(memory_mib=20_000)),))
     assert len(ledger.conflicts) == 1

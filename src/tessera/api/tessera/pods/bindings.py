@@ -40,7 +40,7 @@ def binding_annotations(
         now_ns: the time, in nanoseconds since 1970.
 
     """
-    annotations = {ASSIGNMENT: write_shares(shares)}
+    annotations = {ASSIGNMENT: write_shares(shares, need)}
     if any(ask.form is Form.SHARE for ask in need.asks):
         share = next(share for share in shares if share.resource == SHARE_MEMORY)
         annotations |= _gpushare(_units(pod), share, gpus, share_unit_mib)

@@ -9,7 +9,7 @@ from tessera.api.documents import Document
 from tessera.api.fields import Field
 from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
-from tessera.api.tessera.pods.assignments import check_asked, read_shares
+from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Form, Need, PodKey
@@ -60,7 +60,7 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
     """
     metadata, spec, status = (_mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     field = object_field("Pod", pod)
-    need, wrong = _need(field, share_unit_mib)
+    need, wrong = _need(field, share_unit_mib, keys)
     shares, unread, doubted = _shares(field, None if wrong else need, share_unit_mib, keys)
     priority, node = spec.get("priority"), spec.get("nodeName")
     return LivePod(
@@ -78,9 +78,9 @@ def read_live_pod(pod: Mapping[str, Any], *, share_unit_mib: int = 1024, keys: K
     )
 
 
-def _need(field: Field, share_unit_mib: int) -> tuple[Need, str]:
+def _need(field: Field, share_unit_mib: int, keys: Keys | None) -> tuple[Need, str]:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib)
+        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
     except InvalidInput as error:
         return Need(), in_words(error, field)
     return Need(cpu_milli=need.cpu_milli, memory_mib=need.memory_mib, asks=need.asks, models=need.models), ""

@@ -14,7 +14,7 @@ from tessera.api.hami import ALLOCATED, read_allocated
 from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import controller, is_finished
-from tessera.api.tessera.pods.assignments import read_shares
+from tessera.api.tessera.pods.assignments import read_shares, signed_ask
 from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Assignment, Node, NodeName, Running, Share, Snapshot
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode
@@ -204,7 +204,7 @@ def _observed(
 
 def _read(field: Field, key: PodKey, share_unit_mib: int, keys: Keys | None) -> _Reading:
     try:
-        need = read_need(field, share_unit_mib=share_unit_mib)
+        need = read_need(field, share_unit_mib=share_unit_mib, asked=signed_ask(field, keys))
         priority = field.get("spec", "priority").integer(0, least=-(1 << 31))
         pod = Pod(key=key, need=need, priority=priority, owner=controller(field, key.partition("/")[0]))
     except InvalidInput as error:

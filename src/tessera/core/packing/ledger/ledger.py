@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from tessera.core.cluster.cluster import Cluster
 from tessera.core.cluster.compatibility import faults
-from tessera.core.cluster.gputypes import GpuType, Ints
+from tessera.core.cluster.gputypes import Ints
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
+from tessera.core.packing.ledger.held import by_gpu, taken
 from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
 from tessera.core.packing.ledger.schedulable import schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
@@ -162,7 +163,7 @@ class Ledger:
         if pod.doubted:
             self._doubted.add(pod.id)
         self._on.setdefault(pod.node, {})[pod.id] = pod
-        added = _by_gpu(pod.shares)
+        added = by_gpu(pod.shares)
         for gpu, shares in added.items():
             self._held.setdefault(pod.node, {}).setdefault(gpu, {})[pod.id] = tuple(shares)
         self._count(pod, 1, added)
@@ -256,6 +257,23 @@ class Ledger:
             return self._why(kind, np.array([column])).obstacles.of_code(int(self._whys[kind].codes[column])).text
         return shares
 
+    def can_hold(self, node: str, shares: Iterable[Share]) -> bool:
+        """Return whether these very shares can be held on a node beside all that is held and reserved there."""
+        column = self._fleet.index.get(node)
+        if column is None:
+            return False
+        for gpu, own in by_gpu(shares).items():
+            row = self._fleet.row_of(column, gpu)
+            reserved = [share for share in self._nodes[node].shares if share.gpu == gpu]
+            if row is None or any(each.mode is Mode.WHOLE for each in reserved):
+                return False
+            gpu_type, holders = self._fleet.types[self._fleet.kind[row, column]], self._held.get(node, {}).get(gpu, {})
+            held = {each: mine for each, mine in holders.items() if each not in self._doubted}
+            beside = taken(gpu_type, held, reserved, {})
+            if any(faults(gpu_type, {**beside, Hold(Purpose.TRIAL, ""): tuple(own)})):
+                return False
+        return True
+
     def knows(self, node: str) -> bool:
         """Return whether a node was put."""
         return node in self._nodes
@@ -343,7 +361,7 @@ class Ledger:
         del self._on[pod.node][pod.id]
         if not self._on[pod.node]:
             del self._on[pod.node]
-        gone = _by_gpu(pod.shares)
+        gone = by_gpu(pod.shares)
         for gpu in gone:
             held = self._held[pod.node][gpu]
             del held[pod.id]
@@ -398,7 +416,7 @@ class Ledger:
             return
         self._fleet.clear(column, row)
         doubted = {each: holders[each] for each in sorted(holders.keys() - held.keys(), key=str)}
-        for share in chain.from_iterable(_taken(gpu_type, held, reserved, doubted).values()):
+        for share in chain.from_iterable(taken(gpu_type, held, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
     def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
@@ -461,30 +479,6 @@ class Ledger:
             why.codes[old] = why.obstacles.codes(old)
             why.fresh[old] = self._scores.changes
         return why
-
-
-_Held: TypeAlias = Mapping[HolderId, tuple[Share, ...]]
-
-
-def _taken(gpu_type: GpuType, held: _Held, reserved: Iterable[Share], doubted: _Held) -> _Held:
-    """Return what is held of a GPU, with what is reserved and then what is doubted, as far as it can be beside that."""
-    taken = dict(held)
-    for i, share in enumerate(reserved):
-        # What is desired may lie across what the kubelet still has: where nothing is fixed all of it is kept free.
-        own: _Held = {Hold(Purpose.RESERVATION, str(i)): (share,)}
-        if not any(faults(gpu_type, {**(taken if gpu_type.kept else held), **own})):
-            taken |= own
-    for holder, shares in doubted.items():
-        if not any(faults(gpu_type, {**taken, holder: shares})):
-            taken[holder] = shares
-    return taken
-
-
-def _by_gpu(shares: Iterable[Share]) -> dict[int, list[Share]]:
-    found: dict[int, list[Share]] = {}
-    for share in shares:
-        found.setdefault(share.gpu, []).append(share)
-    return found
 
 
 def _bounded(node: Node) -> Node:
