@@ -107,6 +107,7 @@ PASSING = {
     "no GPU": {"cpu": 1},
     "a GPU by name": {"nvidia.com/gpu": 1},
     "a slice by name": {"nvidia.com/mig-1g.5gb": 1},
+    "none of a GPU by name": {"nvidia.com/gpu": 0},
 }
 
 
@@ -134,6 +135,8 @@ CHOSEN: dict[str, tuple[dict[str, str | int], list[str]]] = {
     "one node of two for a need": ({"tessera.dev/gpu-memory": 10}, ["a"]),
     "the node with a free GPU for a whole one by name": ({"nvidia.com/gpu": 1}, ["a"]),
     "all nodes for a pod without GPUs": ({"cpu": 1}, [*ALL]),
+    "all nodes for a pod of zero GPUs": ({"nvidia.com/gpu": 0}, [*ALL]),
+    "all nodes for a pod of zero slices": ({"nvidia.com/mig-1g.5gb": "0"}, [*ALL]),
     "all nodes for a device that nobody has, which the kubelet counts": ({"nvidia.com/mig-7g.141gb": 1}, [*ALL]),
     "none for more than there is": ({"tessera.dev/gpu-memory": 41}, []),
     "none for nonsense": ({"tessera.dev/gpu-memory": -1}, []),

@@ -78,6 +78,12 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         [],
         [""],
     ),
+    "zero devices by name are no request": (
+        [node("a"), me({"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": "0"})],
+        ["a could take it now, a best: no GPU"],
+        [],
+        [""],
+    ),
     "a resource that nobody advertises and nobody could": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
         ["no node advertises nvidia.com/mig-1g.10gb.me, and no GPU of the cluster could provide it"],

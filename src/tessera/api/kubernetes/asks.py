@@ -20,6 +20,7 @@ __all__ = [
     "SHARE_MEMORY",
     "AskRules",
     "container_need",
+    "is_zero",
     "names_device",
     "quantities",
     "refuse_zeros",
@@ -59,6 +60,11 @@ class AskRules(msgspec.Struct, frozen=True, kw_only=True):
 def names_device(resource: str) -> bool:
     """Return whether a resource name is one by which NVIDIA's device plugin offers GPUs or MIG instances."""
     return resource in {GPU_RESOURCE, f"{GPU_RESOURCE}.shared"} or resource.startswith(mig_resource(""))
+
+
+def is_zero(quantity: object) -> bool:
+    """Return whether a quantity, as the API server writes it, is none: `nvidia.com/gpu: 0` requests nothing."""
+    return quantity in (0, "0")
 
 
 def container_need(container: Field, rules: AskRules, *, sidecar: bool = False) -> ContainerNeed:

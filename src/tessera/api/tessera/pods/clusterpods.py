@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import SHARE_MEMORY, is_zero, names_device
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.tessera.pods.assignments import check_asked, read_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
@@ -113,12 +113,12 @@ def _doubted(field: Field, need: Need, share_unit_mib: int) -> tuple[tuple[Share
 
 
 def asks_gpus(pod: Mapping[str, Any]) -> bool:
-    """Return whether a Pod object names a resource that Tessera knows."""
+    """Return whether a Pod object requests devices, or an amount in Tessera's or gpushare's words, be it zero."""
     return any(
-        name.startswith(PREFIX) or name == SHARE_MEMORY or names_device(name)
+        name.startswith(PREFIX) or name == SHARE_MEMORY or (names_device(name) and not is_zero(amount))
         for container in _containers(_mapping(pod.get("spec")))
         for part in ("limits", "requests")
-        for name in _mapping(_mapping(container.get("resources")).get(part))
+        for name, amount in _mapping(_mapping(container.get("resources")).get(part)).items()
     )
 
 
