@@ -103,6 +103,25 @@ async def test_plan_extender_and_explain_pod_agree_word_for_word(sentence: str) 
     assert f"; {want} (a" in plan(cluster.snapshot).pending[0].reason
 
 
+async def test_a_request_that_cannot_be_read_is_refused_in_the_words_of_explain_pod_and_of_plan() -> None:
+    want = (
+        "metadata.annotations[tessera.dev/isolation]: 'strong'; expected one of the words accepted; "
+        "hint: hardware, driver, none"
+    )
+    kube = MemoryKube()
+    await make_node(kube, "a", gpu(0))
+    async with servers(kube) as (server,):
+        asking = await make_pod(kube, "p", NEED, annotations={"tessera.dev/isolation": "strong"})
+        await settle()
+        _, answer = await server.post("/filter", {"Pod": asking, "NodeNames": ["a"]})
+        cluster = read_cluster(as_fields([*server.server.view.objects(), asking]))
+    assert answer["FailedAndUnresolvableNodes"] == {"a": want}
+    explained = explain_pod(cluster, PodKey("ns/p"))
+    assert explained is not None
+    assert [each.obstacle and each.obstacle.text for each in explained.nodes] == [want]
+    assert [note for note in plan(cluster.snapshot).warnings + cluster.notes if want in note] != []
+
+
 PASSING = {
     "no GPU": {"cpu": 1},
     "a GPU by name": {"nvidia.com/gpu": 1},

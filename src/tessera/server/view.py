@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import msgspec
 
+from tessera.api.fields import in_words
 from tessera.api.kubernetes.nodes import read_node, share_unit_mib
 from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
-from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
+from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate

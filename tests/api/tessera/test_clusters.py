@@ -95,7 +95,8 @@ def test_a_pod_that_cannot_be_read_holds_what_is_recorded() -> None:
     odd = pod("p", NEED, share(1, 4096), annotations={"tessera.dev/unknown": "x"})
     got = only(*GOOD[:2], odd)
     assert (got.record, got.shares, got.node) == (Record.RECORDED, (share(1, 4096),), "a")
-    assert "cannot be read" in got.problem
+    assert got.unread.startswith("metadata.annotations[tessera.dev/unknown]")
+    assert got.problem == f"its request cannot be read: {got.unread}"
 
 
 # Keyed by a sentence: a pod that cannot be read; desired are its node, its phase and words of its problem.

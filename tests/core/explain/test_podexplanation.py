@@ -12,12 +12,14 @@ from builders.gpunodes import sevenths
 from builders.kubeobjects import Object, cut, gpu, gpunode, node, pod, share
 from tessera.api.tessera.clusters import as_fields, read_cluster
 from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
-from tessera.core.cluster.cluster import Phase, Record
+from tessera.core.cluster.cluster import FinishedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
+from tessera.core.cluster.snapshot import NodeName
 from tessera.core.explain.inspection import inspect
-from tessera.core.explain.podexplanation import PodExplanation, explain_pod
+from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
+from tessera.core.packing.obstacles import Cause
 from tessera.core.workload.need import PodKey
 
 NEED = "tessera.dev/gpu-memory"
@@ -26,6 +28,7 @@ SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
+NOTHING = "it holds nothing any more"
 
 
 def told(*objects: Object) -> PodExplanation:
@@ -193,9 +196,9 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
     "no nodes": ([me({NEED: 4})], ["there are no nodes"], [], []),
     "a pod that cannot be read": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/gpu": -1})],
-        ["it cannot be read", "could take it now"],
+        ["its request cannot be read: spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity"],
         [],
-        [""],
+        ["spec.containers[0].resources.limits[nvidia.com/gpu]: '-1'; expected a quantity of zero or more"],
     ),
     "a GPU with too little left": (
         [
@@ -408,7 +411,11 @@ PLACED: dict[str, tuple[list[Object], list[str]]] = {
     ),
     "a node that is gone": (
         [machine(), me({NEED: 4}, share(0, 4096), node="b")],
-        ["cannot be read, or node b is not there", "bound it to b", "node b is not there any more"],
+        ["bound it to b", "node b is not there any more"],
+    ),
+    "a request that cannot be read": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))],
+        ["its request cannot be read: metadata.annotations[tessera.dev/isolation]: 'strong'", "bound it to a"],
     ),
     "no GPU": ([machine(), me({}, node="a")], ["bound it to a", "it requests no GPU"]),
     "not running yet": (
@@ -458,6 +465,44 @@ def test_why_a_pod_is_where_it_is(sentence: str) -> None:
     assert [words for words, found in zip(want, got.sentences, strict=True) if words not in found] == []
     assert got.remedies == ()
     assert got.node is not None
+
+
+def test_a_pod_whose_request_cannot_be_read_fits_nowhere_and_keeps_its_devices() -> None:
+    odd = me({NEED: 4}, share(0, 4096), node="a", annotations=grade("strong"))
+    got = told(machine(), gpunode("a", gpu(0)), odd)
+    assert (got.need, [each.share for each in got.devices]) == ("", [share(0, 4096)])
+    assert [each.obstacle and (each.obstacle.cause, each.obstacle.cause.lasting) for each in got.nodes] == [
+        (Cause.REQUEST, True)
+    ]
+
+
+# Keyed by a sentence: a finished pod; desired are its sentences.
+ENDED: dict[str, tuple[FinishedPod, tuple[str, ...]]] = {
+    "well": (FinishedPod(pod=ME, node=NodeName("a"), failed=False), ("it has succeeded", NOTHING)),
+    "badly, with a reason and devices": (
+        FinishedPod(
+            pod=ME,
+            node=NodeName("a"),
+            failed=True,
+            reason="Evicted: low on memory",
+            containers=("container main ended with exit code 137",),
+            shares=(share(0, 4096),),
+        ),
+        (
+            "it has failed: Evicted: low on memory",
+            "container main ended with exit code 137",
+            f"its assignment was 4096 MiB of GPU 0 (memory-share); {NOTHING}",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", ENDED)
+def test_how_a_pod_ended(sentence: str) -> None:
+    ended, want = ENDED[sentence]
+    got = explain_finished(ended)
+    assert (got.pod, got.phase, got.node, got.sentences) == (ME, Phase.FINISHED, "a", want)
+    assert (got.need, got.devices, got.remedies, got.nodes) == ("", (), (), ())
 
 
 def test_the_devices_it_holds_with_their_neighbours() -> None:

@@ -201,6 +201,7 @@ class _Held(NamedTuple):
     shares: tuple[Share, ...] = ()
     record: Record = Record.NONE
     problem: str = ""
+    unread: str = ""
 
 
 class _Pods:
@@ -210,6 +211,7 @@ class _Pods:
         self._unit_mib = unit_mib
         self._keys = keys
         self._ungranted = observed.ungranted
+        self._unread = observed.unread
         self._recorded = observed.recorded
         self._running = {each.pod.key: each for each in observed.running}
         self._pending = {each.key: each for each in observed.pending}
@@ -227,6 +229,7 @@ class _Pods:
             ending=field.get("metadata", "deletionTimestamp").given,
             scheduler=str(scheduler),
             message=_message(field),
+            unread=held.unread,
             problem=held.problem,
         )
 
@@ -245,13 +248,14 @@ class _Pods:
         """Return what is known of a pod that could not be read; what is recorded on it holds all the same."""
         name = _spec(field).get("nodeName")
         node = NodeName(name) if isinstance(name, str) and name else None
-        problem = f"it cannot be read, or node {node} is not there" if node else "it cannot be read"
-        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, problem=problem)
+        unread = self._unread.get(key, "")
+        problem = f"its request cannot be read: {unread}" if unread else ""
+        held = _Held(Pod(key=key, need=Need(node_name=node or "")), node, unread=unread, problem=problem)
         try:
             keys = self._keys.get(node or "")
             shares = read_shares(field, None, share_unit_mib=self._unit_mib, keys=keys) if node else None
         except InvalidInput as error:
-            return held._replace(problem=str(error))
+            return held._replace(problem="; ".join(filter(None, (problem, str(error)))))
         return held._replace(shares=shares, record=Record.RECORDED) if shares else held
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tessera.core.cluster.cluster import Cluster, Phase, Record, SeenNode, SeenPod
+from tessera.core.cluster.cluster import Cluster, FinishedPod, Phase, Record, SeenNode, SeenPod
 from tessera.core.cluster.mps import Level
 from tessera.core.cluster.occupancy import Occupancy, occupancy
 from tessera.core.cluster.snapshot import NodeName, Share
@@ -23,7 +23,7 @@ from tessera.core.packing.reasons import Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
 
-__all__ = ["HeldDevice", "PodExplanation", "explain_pod", "share_words"]
+__all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
 _SCHEDULER = "tessera-scheduler"
 _MOST_TRIED = 12
@@ -53,6 +53,7 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: PodKey
     need: str
+    """In words; empty where it cannot be read, or matters no more."""
     phase: Phase
     node: NodeName | None = None
     scheduler: str = ""
@@ -77,7 +78,7 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
     verdicts = rest.verdicts()
     return PodExplanation(
         pod=key,
-        need=describe_need(pod.pod.need),
+        need="" if pod.unread else describe_need(pod.pod.need),
         phase=pod.phase,
         node=pod.node,
         scheduler=pod.scheduler,
@@ -87,6 +88,19 @@ def explain_pod(cluster: Cluster, key: PodKey) -> PodExplanation | None:
         remedies=tuple(_remedies(rest, verdicts)) if pod.node is None else (),
         nodes=verdicts,
         ways=ways(rest.seen, pod.pod.need),
+    )
+
+
+def explain_finished(pod: FinishedPod) -> PodExplanation:
+    """Return how a pod ended, and what it had."""
+    had = f"its assignment was {_listed(pod.shares)}"
+    sentences = (
+        f"it has {'failed' if pod.failed else 'succeeded'}{f': {pod.reason}' if pod.reason else ''}",
+        *pod.containers,
+        f"{had}; it holds nothing any more" if pod.shares else "it holds nothing any more",
+    )
+    return PodExplanation(
+        pod=pod.pod, need="", phase=Phase.FINISHED, node=pod.node, scheduler=pod.scheduler, sentences=sentences
     )
 
 
@@ -113,6 +127,9 @@ class _WithoutPod:
         }
 
     def verdicts(self) -> tuple[Verdict, ...]:
+        if self.pod.unread:
+            unread = Obstacle(Cause.REQUEST, self.pod.unread)
+            return tuple(Verdict(node=each.node.name, obstacle=unread) for each in self.cluster.nodes)
         obstacles = self.ledger.obstacles(self.need, [each.node.name for each in self.cluster.nodes])
         return tuple(
             Verdict(node=each.node.name, obstacle=self._obstacle(each, obstacles.get(each.node.name)))
@@ -184,9 +201,9 @@ def _placed(rest: _WithoutPod, verdicts: Sequence[Verdict]) -> Iterator[str]:
     here = next((each for each in verdicts if each.node == pod.node), None)
     if here is None:
         yield f"node {pod.node} is not there any more"
-    elif not pod.pod.need.asks:
+    elif not pod.pod.need.asks and not pod.unread:
         yield "it requests no GPU"
-    else:
+    elif not pod.unread:
         yield from _again(rest, verdicts, here)
     held = {share.gpu for share in pod.shares}
     gpus = (gpu for node in inspect(rest.cluster, (pod.node,)).nodes for gpu in node.gpus if gpu.index in held)

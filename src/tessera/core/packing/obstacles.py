@@ -57,6 +57,7 @@ class Cause(enum.StrEnum):
     WITHHELD = "withheld"
     UNREADABLE = "unreadable"
     REFUSED = "refused"
+    REQUEST = "request-unreadable"
     NO_DEVICE = "no-device"
     NO_MODEL = "no-gpu-model"
     NO_GPU = "no-gpu"
