@@ -22,6 +22,7 @@ from tessera.core.cluster.keyring import KeyRing
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Share
 from tessera.core.packing.ledger import Holder, HolderId, Ledger, schedulable_node
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import GPU_MEMORY
 from tessera.errors import InvalidInput
 from tessera.log import Logger
 from tessera.server.claimedshares import ClaimedShares
@@ -37,7 +38,7 @@ Key = TypeVar("Key")
 BY_LABELS = "tessera.dev/gpus-by-labels"
 """Annotation of GPUNodes that servers make for claims on nodes without an agent: their GPUs are read from labels."""
 
-_ANY = Need(asks=(Ask(resource="tessera.dev/gpu-memory", form=Form.NEED, memory_mib=1024),))
+_ANY = Need(asks=(Ask(resource=GPU_MEMORY, form=Form.NEED, memory_mib=1024),))
 _REMEMBERED = 1 << 16
 """Deleted pods, and broken objects already reported, that are remembered; the latest."""
 

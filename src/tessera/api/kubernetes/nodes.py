@@ -17,7 +17,7 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
-from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
 from tessera.core.cluster.gpunodestate import GpuNodeState
 from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
@@ -25,6 +25,7 @@ from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
+from tessera.core.workload.resources import SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = [

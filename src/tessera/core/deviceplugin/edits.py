@@ -12,7 +12,7 @@ from tessera.core.cluster.mps import mps_key
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.inventory import GpuFacts
 from tessera.core.gpu.sharing import Mode
-from tessera.core.node.gpushare import GPUSHARE_MEMORY
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import Unsupported
 
 __all__ = ["Mount", "Place", "ShareEdits", "edits"]
@@ -98,7 +98,7 @@ def _gpushare_env(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], unit_mi
 
     Source: AliyunContainerService/gpushare-device-plugin `pkg/gpu/nvidia/allocate.go`, `const.go`.
     """
-    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == GPUSHARE_MEMORY]
+    amounts = [share for share in shares if share.mode is Mode.MEMORY_SHARE or share.resource == SHARE_MEMORY]
     if not amounts:
         return []
     units = str(sum(share.memory_mib for share in amounts) // unit_mib)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.core.workload.need import Ask, Form
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["CLAIM", "FRACTION_ANNOTATIONS", "foreign_names", "names_foreign"]
 
@@ -61,7 +62,7 @@ _FOREIGN = (
 )
 
 
-_KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "tessera.dev/gpu-memory")
+_KNOWN = ("nvidia.com/gpu", "nvidia.com/gpu.shared", SHARE_MEMORY, GPU_MEMORY)
 _ALIKE = 0.83
 """How alike a name is to one that Tessera knows, where it is told: `nvidia/gpu` is, `nvidia.com/gpumemory` is not."""
 

@@ -11,8 +11,9 @@ import msgspec
 
 from tessera.api.documents import Path
 from tessera.api.fields import Field, composed
-from tessera.api.kubernetes.asks import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY, is_zero, names_device
+from tessera.api.kubernetes.asks import is_zero, names_device
 from tessera.core.workload.foreignnames import names_foreign
+from tessera.core.workload.resources import GPU_COMPUTE, GPU_COUNT, GPU_MEMORY, SHARE_MEMORY
 
 __all__ = ["Found", "find", "gpu_names"]
 

@@ -7,12 +7,13 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, in_words
-from tessera.api.kubernetes.asks import SHARE_MEMORY, is_zero, names_device
+from tessera.api.kubernetes.asks import is_zero, names_device
 from tessera.api.kubernetes.podspecs import PREFIX, read_need
 from tessera.api.tessera.pods.assignments import check_asked, read_shares
 from tessera.api.tessera.pods.signatures import Keys, UnknownKey
 from tessera.core.cluster.snapshot import Share
 from tessera.core.workload.need import Form, Need, PodKey
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = ["LivePod", "asks_gpus", "object_field", "read_live_pod"]
