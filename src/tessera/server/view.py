@@ -265,7 +265,7 @@ class View:
             self._leave_out("Node", name, in_words(error, field))
             self._drop_node(name)
             return
-        node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False)
+        node = msgspec.structs.replace(node, labels=(), taints=(), unschedulable=False, units=None)
         put = schedulable_node(node, state)
         if self._put.get(name) != put:
             self._put[name] = put

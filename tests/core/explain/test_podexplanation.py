@@ -20,6 +20,7 @@ from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
 from tessera.core.packing.obstacles import Cause
+from tessera.core.packing.plan import plan
 from tessera.core.workload.need import PodKey
 
 NEED = "tessera.dev/gpu-memory"
@@ -28,6 +29,10 @@ SEVENTHS = Sharing(modes=(Mode.MIG,), layout=sevenths(), allow_repartition=False
 UNITS = {NEED: "80", "aliyun.com/gpu-mem": "80"}
 EXACT = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.20gb": "1"}
 ME = PodKey("ns/me")
+IN_MIB = (
+    f"the pod counts {NEED} in MiB and the node in GiB, and kube-scheduler compares 6000 units with 80: "
+    f"request it in GiB, without the annotation {NEED}-unit"
+)
 NOTHING = "it holds nothing any more"
 
 
@@ -86,6 +91,24 @@ CASES: dict[str, tuple[list[Object], list[str], list[str], list[str]]] = {
         ["a could take it now, a best: no GPU"],
         [],
         [""],
+    ),
+    "MiB where the node offers GiB": (
+        [
+            machine(),
+            gpunode("a", gpu(0)),
+            machine("b"),
+            gpunode("b", gpu(0, node="b"), unit_mib=1),
+            me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"}),
+        ],
+        ["b could take it now, b best: 6000 MiB of GPU 0 (mps)"],
+        [],
+        [IN_MIB, ""],
+    ),
+    "MiB where all nodes offer GiB": (
+        [machine(), gpunode("a", gpu(0)), me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"})],
+        [],
+        [f"if it requested {NEED} in GiB, without the annotation {NEED}-unit: a"],
+        [IN_MIB],
     ),
     "a resource that nobody advertises and nobody could": (
         [machine(), gpunode("a", gpu(0)), me({"nvidia.com/mig-1g.10gb.me": 1})],
@@ -465,6 +488,12 @@ def test_why_a_pod_is_where_it_is(sentence: str) -> None:
     assert [words for words, found in zip(want, got.sentences, strict=True) if words not in found] == []
     assert got.remedies == ()
     assert got.node is not None
+
+
+def test_units_that_differ_are_the_reason_of_the_plan_too() -> None:
+    objects = [machine(), gpunode("a", gpu(0)), me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"})]
+    (pending,) = plan(read_cluster(as_fields(objects)).snapshot).pending
+    assert pending.reason == f"needs 5.9 GiB with driver isolation; {IN_MIB} (a)"
 
 
 def test_a_pod_whose_request_cannot_be_read_fits_nowhere_and_keeps_its_devices() -> None:

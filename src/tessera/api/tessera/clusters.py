@@ -133,6 +133,7 @@ def _keys(authority: Authority, nodes: Mapping[str, Node], states: Mapping[str, 
 def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str]) -> SeenNode:
     try:
         node, found = read_node(field, state)
+        advertised = _advertised(field)
     except InvalidInput as error:
         try:
             bare = node_without_gpus(field)
@@ -148,7 +149,7 @@ def _node(name: str, field: Field, state: GpuNodeState | None, notes: list[str])
         state=state,
         unit_mib=share_unit_mib(field, state),
         enforcement=_enforcement(name, field, notes),
-        advertised=_advertised(field),
+        advertised=advertised,
     )
 
 
@@ -165,7 +166,12 @@ def _ready(field: Field) -> bool:
 
 
 def _advertised(field: Field) -> tuple[tuple[str, int], ...]:
-    """Return the GPU resources of a node that was read without error."""
+    """Return the GPU resources that a node offers to kube-scheduler.
+
+    Raises:
+        InvalidInput: a quantity that makes no sense.
+
+    """
     status = field.get("status")
     amounts = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     found = (

@@ -22,6 +22,7 @@ from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
 from tessera.core.workload.foreignnames import foreign_names
 from tessera.core.workload.need import Ask, Form, Need, PodKey
+from tessera.core.workload.resources import GPU_MEMORY
 
 __all__ = ["HeldDevice", "PodExplanation", "explain_finished", "explain_pod", "share_words"]
 
@@ -172,6 +173,7 @@ _CURES = {
     Refusal.TAINT: "if it tolerated the taint {}",
     Refusal.SELECTOR: "if it did not select the label {}, or the node had it",
     Refusal.AFFINITY: "if its node affinity allowed the node",
+    Refusal.UNITS: f"if it requested {GPU_MEMORY} in GiB, without the annotation {GPU_MEMORY}-unit",
 }
 
 

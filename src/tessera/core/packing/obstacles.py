@@ -21,6 +21,7 @@ from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.fit.demand import Devices
 from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import GPU_MEMORY
 
 __all__ = [
     "Cause",
@@ -99,6 +100,10 @@ _REFUSED: Final = {
     Refusal.TAINT: "the pod does not tolerate the taint {}",
     Refusal.SELECTOR: "the node has no label {}, which the pod selects",
     Refusal.AFFINITY: "the pod's node affinity excludes the node",
+    Refusal.UNITS: (
+        f"the pod counts {GPU_MEMORY} in MiB and the node in GiB, and kube-scheduler compares {{}}: request it in GiB, "
+        f"without the annotation {GPU_MEMORY}-unit"
+    ),
 }
 _GPU_BITS: Final = 10
 _VALUE_BITS: Final = 40
