@@ -66,6 +66,16 @@ OBSTACLES: dict[str, tuple[tuple[Gpu, ...], tuple[Share, ...], int, str, str]] =
         "hardware",
         "no place for 3g.20gb: GPU 0 has memory slices 0, 2, 3 free, but it starts at 0, 4",
     ),
+    "a GPU that is shared otherwise": (
+        (gpu(0), gpu(1, sharing=Sharing(modes=(Mode.MEMORY_SHARE,)))),
+        (share(0, 30 << 10, Mode.MPS),),
+        20,
+        "driver",
+        (
+            "too little free GPU memory: 20 GiB requested, at most 10 GiB free on one GPU (GPU 0); 1 x A100-40GB of "
+            "40960 MiB shared as memory-share cannot provide it"
+        ),
+    ),
     "devices by name": (
         (gpu(0, sharing=Sharing(modes=(Mode.WHOLE,))),),
         (),
