@@ -15,7 +15,7 @@ from tessera.api.tessera.shares import MOST_GPUS, MOST_MIB, MOST_UNITS
 from tessera.core.cluster.cluster import FinishedPod, Phase, Record
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, Impairment, UnhealthyDevice
 from tessera.core.cluster.mps import Level
-from tessera.core.cluster.snapshot import NodeName
+from tessera.core.cluster.snapshot import NodeName, Share
 from tessera.core.explain.inspection import inspect
 from tessera.core.explain.podexplanation import PodExplanation, explain_finished, explain_pod
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -494,6 +494,50 @@ def test_units_that_differ_are_the_reason_of_the_plan_too() -> None:
     objects = [machine(), gpunode("a", gpu(0)), me({NEED: 6000}, annotations={f"{NEED}-unit": "MiB"})]
     (pending,) = plan(read_cluster(as_fields(objects)).snapshot).pending
     assert pending.reason == f"needs 5.9 GiB with driver isolation; {IN_MIB} (a)"
+
+
+KINDS = (
+    Sharing(),
+    Sharing(modes=(Mode.WHOLE,)),
+    SHARES,
+    Sharing(modes=(Mode.MIG,), layout=sevenths()[:2], allow_repartition=False),
+    Sharing(modes=(Mode.TIME_SLICING,), replicas=(("", 2),)),
+)
+HELD = (
+    None,
+    share(0, 4096),
+    share(0, 4096, Mode.MPS),
+    share(0, 40960, Mode.WHOLE),
+    cut(0, "1g.5gb", sevenths()[0].start),
+)
+UNHEALTHY = (None, UnhealthyDevice(gpu="GPU-a-0"), UnhealthyDevice(gpu="GPU-a-0", placement=sevenths()[0]))
+
+
+@given(
+    first=st.sampled_from(KINDS),
+    second=st.sampled_from(KINDS),
+    held=st.sampled_from(HELD),
+    unhealthy=st.sampled_from(UNHEALTHY),
+    asked=st.sampled_from([{NEED: 38}, {"aliyun.com/gpu-mem": 38}, *({name: n} for name in EXACT for n in (1, 2))]),
+)
+def test_the_plan_says_the_same_of_every_node_word_for_word(
+    first: Sharing, second: Sharing, held: Share | None, unhealthy: UnhealthyDevice | None, asked: dict[str, int]
+) -> None:
+    """Where the records can be: what no GPU can be told to have been given says nothing of words."""
+    gpus = gpu(0, sharing=first), gpu(1, sharing=second)
+    ill = () if unhealthy is None else (unhealthy,)
+    pods = [pod("x", {NEED: 4}, held)] if held is not None and held.mode in first.modes else []
+    if SHARES.modes[0] in second.modes:
+        pods.append(pod("y", {NEED: 4}, share(1, 8192)))
+    if unhealthy is not None and unhealthy.placement not in (None, *(first.layout or ())):
+        ill = ()
+    cluster = read_cluster(as_fields([machine(), gpunode("a", *gpus, unhealthy=ill), *pods, me(asked)]))
+    explained = explain_pod(cluster, ME)
+    assert explained is not None
+    (verdict,), found = explained.nodes, plan(cluster.snapshot).pending
+    assert [verdict.obstacle and verdict.obstacle.text in each.reason for each in found] == [True] * bool(
+        verdict.obstacle
+    )
 
 
 def test_a_pod_whose_request_cannot_be_read_fits_nowhere_and_keeps_its_devices() -> None:

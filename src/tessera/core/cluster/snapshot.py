@@ -77,6 +77,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that can be granted: what the driver reports usable, else the catalogue's figure."""
     sharing: Sharing = AUTO
     uuid: str = ""
+    healthy: "Gpu | None" = None
+    """As it is while nothing of it is unhealthy, where something is and is closed to new pods; reasons tell this."""
 
     @property
     def devices(self) -> tuple[Device, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tessera.core.cluster.gputypes import MODE_BIT, GpuType, Ints
-from tessera.core.cluster.snapshot import Gpu
+from tessera.core.cluster.snapshot import Gpu, Node, NodeName
 from tessera.core.gpu.mig import placements, placements_of
 from tessera.core.gpu.rooms import profile_of, rooms
 from tessera.core.gpu.sharing import Device, Mode, mig_resource, of_other_allocator
@@ -159,10 +159,12 @@ class Obstacles:
         self._fleet = fleet
         self._demand = demand
         models = demand.need.models
+        self._types = [each.healthy or each for each in fleet.types]
+        """What is unhealthy has room for nobody now, and is not said to be of another kind."""
         self._models = np.array([bool(t.model.name) and (not models or t.model.name in models) for t in fleet.types])
-        self._most = [np.array(_most(fleet, devices), dtype=np.int64) for devices in demand.devices]
+        self._most = _most(fleet, demand)
         self._others = [
-            np.array([bool(_other_s(each, devices.ask)) for each in fleet.types]) & self._models
+            np.array([bool(_other_s(each, devices.ask)) for each in self._types]) & self._models
             for devices in demand.devices
         ]
         self._known: dict[int, Obstacle] = {}
@@ -249,7 +251,7 @@ class Obstacles:
         modes = np.zeros(len(self._fleet.types), dtype=np.int64)
         for way in (way for tier in devices.tiers for way in tier if isinstance(way, sort)):
             for kind, option in way.by_type.items():
-                modes[kind] |= MODE_BIT[option.mode]
+                modes[kind] |= MODE_BIT[option.mode] if self._fleet.types[kind].healthy is None else 0
         serving: NDArray[np.bool_] = (self._fleet.serves.take(nodes, 1) & modes[self._fleet.kind.take(nodes, 1)]) > 0
         return serving
 
@@ -293,7 +295,7 @@ class Obstacles:
         ask, near = devices.ask, 0 if cause.lasting and cause is not Cause.DEVICES_FEW else value
         parts = {}
         if cause is Cause.BY_NAME:
-            parts["by_name"] = allocated_by_name(_other_s(self._fleet.types[value], ask))
+            parts["by_name"] = allocated_by_name(_other_s(self._types[value], ask))
         if cause is Cause.SLICES_LEFT:
             parts["slices"], near = self._slices_text(devices, value, gpu)
         text = _TEXTS[cause].format(
@@ -317,7 +319,7 @@ class Obstacles:
         if more > 0:
             gpus = f"{more} more {'GPU is' if more == 1 else 'GPUs are'}"
             yield f"{gpus} {'no place for it either' if cause is Cause.SLICES_LEFT else _BUSY}"
-        counts = Counter(self._named(self._fleet.types[kind], ask) for kind in kinds if kind)
+        counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
         if counts:
             named = (f"{count} x {name}" for name, count in sorted(counts.items()))
             yield f"{' and '.join(named)} cannot provide it"
@@ -385,8 +387,22 @@ def _other_s(gpu_type: GpuType, ask: Ask) -> tuple[Device, ...]:
     return of_other_allocator(ask, gpu_type.model, gpu_type.memory_mib, gpu_type.sharing)
 
 
-def _most(fleet: Fleet, devices: Devices) -> list[int]:
-    """Return how many devices of an ask a free GPU of each type could serve, at most."""
+def _most(fleet: Fleet, demand: Demand) -> list[Ints]:
+    """Return for each ask how many of its devices a free GPU of each type could serve, at most, were it healthy."""
+    found = [np.array(_of_types(fleet, devices), dtype=np.int64) for devices in demand.devices]
+    unhealthy = {kind: each.healthy for kind, each in enumerate(fleet.types) if each.healthy is not None}
+    if unhealthy:
+        gpus = (
+            Gpu(index=kind, model=each.model, memory_mib=each.memory_mib, sharing=each.sharing)
+            for kind, each in unhealthy.items()
+        )
+        healthy = Fleet((Node(name=NodeName(""), cpu_milli=0, memory_mib=0, gpus=tuple(gpus)),))
+        for most, devices in zip(found, Demand(demand.need, healthy, devices_only=True).devices, strict=True):
+            most[list(unhealthy)] = np.array(_of_types(healthy, devices), dtype=np.int64)[healthy.kind[:, 0]]
+    return found
+
+
+def _of_types(fleet: Fleet, devices: Devices) -> list[int]:
     ways = [way for tier in devices.tiers for way in tier]
     found = [sum(_of_free(fleet, way, kind) for way in ways) for kind in range(len(fleet.types))]
     return found if devices.ask.form is Form.EXACT else [min(each, 1) for each in found]

@@ -99,7 +99,7 @@ def _summary(nodes: Sequence[tuple[Obstacle, Verdict]]) -> str:
 
 def _offers(need: Need, node: Node) -> str:
     """Name what a node has instead: each kind of GPU once, with what it could give to the ask that none serves."""
-    allowed = [gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
+    allowed = [gpu.healthy or gpu for gpu in node.gpus if not need.models or gpu.model.name in need.models]
     ask = next(ask for ask in need.asks if not any(gpu.options(ask) for gpu in allowed))
     kinds = Counter((gpu.model.name, offer_of(gpu, ask)) for gpu in allowed)
     return ", ".join(f"{count} x {name}{offer}" for (name, offer), count in kinds.items())
