@@ -228,7 +228,7 @@ class Agent:
             wakeup.set()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
-        self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
+        self._log.warning("turn_failed", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
 
     async def _write_pods(self) -> None:
         """Write on pods what the kubelet gave them, and what somebody took away of what they were assigned."""
@@ -338,7 +338,7 @@ class Agent:
 
     async def _hand_over(self, seen: ObservedNode, options: PluginOptions) -> bool:
         """Advertise what is the kubelet's; return whether it knows, and keeps nothing that it shall not have."""
-        # 1. Take in what pods had before this agent kept a record, and write down what becomes the kubelet's.
+        # 1. Record what pods had before this agent kept a record, and write down what becomes the kubelet's.
         await self._plugins.adopt(seen.inventory)
         now, plan = await self._device_offers.before(seen)
         # 2. Advertise; devices that are withdrawn still serve pods that the kubelet chose them for.

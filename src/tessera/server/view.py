@@ -15,7 +15,7 @@ from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
-from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
 from tessera.core.cluster.keyring import KeyRing
@@ -104,14 +104,14 @@ class View:
         """
         if each is None:
             return
-        self.ring = self.ring.saw(_uid(each), int(version_of(each) or 0), published_keys(each), begun=begun)
+        self.ring = self.ring.saw(uid_of(each), int(version_of(each) or 0), published_keys(each), begun=begun)
         if self.ring.public != self.authority.servers:
             self.authority = Authority(servers=self.ring.public, verify=verify)
             for name in list(self._put):
                 self._judge(name)
 
     def settle_doubts(self, asked: Iterable[tuple[str, str]]) -> None:
-        """Take in that the API was asked for these nodes' keys: what is unknown now is a stranger's."""
+        """Call the keys of these nodes unknown that are unknown still; the API was asked for them just now."""
         for node, key in asked:
             self.doubts.pop((node, key), None)
             if node not in self._keys or key not in self._keys[node].public:
@@ -204,7 +204,7 @@ class View:
             InvalidInput: the object cannot be read; the pods were taken.
 
         """
-        present = {_uid(pod) for pod in pods.objects}
+        present = {uid_of(pod) for pod in pods.objects}
         for pod in pods.objects:
             self.take_pod(pod)
         listed = int(pods.resource_version)
@@ -220,8 +220,8 @@ class View:
         self.claims.hold(node)
 
     def forget_unlisted(self, pods: Listing) -> None:
-        """Take in that these are all pods: others, which were looked up before, are gone, and no event reports it."""
-        present = {_uid(pod) for pod in pods.objects}
+        """Forget the pods that a list of all pods does not have; no event reports the end of one that was looked up."""
+        present = {uid_of(pod) for pod in pods.objects}
         moment = int(pods.resource_version)
         for uid in self._objects.keys() - present:
             if int(version_of(self._objects[uid])) <= moment:
@@ -312,7 +312,7 @@ class View:
 
     def read(self, pod: Object) -> LivePod:
         """Return what the caller's Pod object says; an object already read is not read twice."""
-        uid = _uid(pod)
+        uid = uid_of(pod)
         known = self._objects.get(uid)
         if known is not None and version_of(known) == version_of(pod) and version_of(pod):
             return self._pods[uid]
@@ -320,7 +320,7 @@ class View:
 
     def take_pod(self, each: Object, *, gone: bool = False) -> None:
         """Take a Pod object as it is now, unless a later version is known, or that it is gone."""
-        uid = _uid(each)
+        uid = uid_of(each)
         if gone:
             self._forget(uid)
             return
@@ -378,12 +378,12 @@ class View:
         self.mark_gone(uid)
 
     def mark_gone(self, uid: str) -> None:
-        """Take in that there is no pod of this UID any more."""
+        """Record that no pod has this UID any more."""
         _remember(self._gone, uid)
         self.claims.drop_settled(uid)
 
     def assume(self, live: LivePod, node: str, shares: tuple[Share, ...]) -> None:
-        """Take in that a pod was bound by this server, until it is seen."""
+        """Count a pod that this server has bound as it will be seen, until it is."""
         now = self._pods.get(live.uid)
         if live.uid not in self._gone and not (now and (now.node or now.finished)):
             held = Holder(live.uid, live.key, NodeName(node), live.need, shares, live.priority)
@@ -402,10 +402,6 @@ class View:
         if (kind, name, why) not in self._told:
             _remember(self._told, (kind, name, why))
             self._log.warning("left_out", kind=kind, object=name, reason=why)
-
-
-def _uid(each: Object) -> str:
-    return str((each.get("metadata") or {}).get("uid") or "")
 
 
 def _shown(node: Object) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed
-from tessera.clients.kube import Object, annotations_of, name_of
+from tessera.clients.kube import Object, annotations_of, name_of, uid_of
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
 
@@ -144,7 +144,7 @@ class AssignedPods:
 
     def _holds(self, pod: Object, before: _Known) -> bool:
         """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
-        if before.granted is None or _uid(pod) != _uid(before.granted) or is_ended(pod):
+        if before.granted is None or uid_of(pod) != uid_of(before.granted) or is_ended(pod):
             return False
         if (pod.get("status") or {}).get("phase") == "Running":
             return True
@@ -161,7 +161,7 @@ class AssignedPods:
         name = (correction.request.key.namespace, correction.request.key.pod)
         before = next((pod for pod in self._watched() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
-        if pod is None or before is None or _uid(pod) != correction.request.uid:
+        if pod is None or before is None or uid_of(pod) != correction.request.uid:
             return
         self.assigned_requests()
         granted = self._read[name].granted or pod
@@ -191,10 +191,6 @@ class AssignedPods:
         was, now = annotations_of(known.granted or {}), annotations_of(known.pod)
         if any(was.get(key) != now.get(key) for key in (ASSIGNMENT, SIGNATURE) if key in was):
             await self._write(known.pod, {key: was[key] for key in (ASSIGNMENT, SIGNATURE) if key in was})
-
-
-def _uid(pod: Object) -> str:
-    return str(pod["metadata"].get("uid") or "")
 
 
 def _shows(pod: Object, written: _Written) -> bool:

@@ -16,7 +16,7 @@ from tessera.core.explain.explain import RequestOption, ways
 from tessera.core.explain.inspection import inspect
 from tessera.core.gpu.sharing import Mode, of_other_allocator
 from tessera.core.packing.fit.admission import Refusal, refusal
-from tessera.core.packing.ledger import HolderId, Ledger, schedulable_node, uid_of
+from tessera.core.packing.ledger import HolderId, Ledger, holder_id, schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, allocated_by_name, node_obstacle, refused
 from tessera.core.packing.preempt import victims
 from tessera.core.packing.reasons import Verdict, describe_need
@@ -120,7 +120,7 @@ class _WithoutPod:
         self.pod = pod
         # Where a pod is bound it may be anywhere for the question why it is there.
         self.need = msgspec.structs.replace(pod.pod.need, node_name="") if pod.node else pod.pod.need
-        self.ledger = Ledger.of(cluster, without=(uid_of(pod),))
+        self.ledger = Ledger.of(cluster, without=(holder_id(pod),))
         self.seen = [schedulable_node(each.node, each.state)[0] for each in cluster.nodes]
         self.refused = {each.node.name: refusal(self.need, each.node) for each in cluster.nodes}
         self.names: dict[HolderId, PodKey] = {

@@ -58,7 +58,7 @@ def recorded_targets(recorded: Iterable[Recorded], inventory: Inventory) -> tupl
                 f"recorded GPU {each.uuid}",
                 found="no GPU of that UUID",
                 expected="a GPU of this node",
-                hint=", ".join(gpus) or "none, because the driver shows no GPU",
+                hint=", ".join(gpus) or "check the driver with nvidia-smi: it shows no GPU",
             )
         targets.append(_target(each, gpu))
     return tuple(sorted(targets, key=lambda target: target.index))
