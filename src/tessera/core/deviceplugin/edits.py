@@ -62,7 +62,8 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
         Unsupported: shares of several MPS daemons, of which a process can be a client of one alone.
 
     """
-    keys = dict.fromkeys(_key(share, gpus[share.gpu]) for share in shares if share.mode in _MPS)
+    mps = [(share, gpus[share.gpu]) for share in shares if share.mode in _MPS]
+    keys = dict.fromkeys(mps_key(facts.uuid, placement_of(share, facts)) for share, facts in mps)
     if len(keys) > 1:
         raise Unsupported(
             f"container {shares[0].container or 'without a name'}",
@@ -77,10 +78,6 @@ def edits(shares: Sequence[Share], gpus: Mapping[int, GpuFacts], place: Place) -
         pipe = Mount(host_path=f"{place.mps_root}/{key}/pipe", container_path=CONTAINER_PIPE)
         mounts = (pipe, Mount(host_path=place.shm, container_path=SHARED_MEMORY))
     return ShareEdits(env=tuple(env), mounts=mounts, device_nodes=_nodes(shares, gpus, place))
-
-
-def _key(share: Share, facts: GpuFacts) -> str:
-    return mps_key(facts.uuid, placement_of(share, facts))
 
 
 def _own_env(shares: Sequence[Share]) -> list[tuple[str, str]]:
