@@ -187,7 +187,7 @@ REASONS = {
         slices("2g.12gb"),
         "failed",
         (
-            "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs are no place "
+            "no place for 2g.12gb: GPU 0 has memory slices 1, 3 free, but it starts at 0, 2; 2 more GPUs have no place "
             "for it either; 1 x T4 without MIG cannot provide it"
         ),
     ),

@@ -317,8 +317,10 @@ class Obstacles:
         """Yield what is with the GPUs that an obstacle does not speak of."""
         *kinds, more = next(rest for rest, known in self._rests.items() if known == number) or (0,)
         if more > 0:
-            gpus = f"{more} more {'GPU is' if more == 1 else 'GPUs are'}"
-            yield f"{gpus} {'no place for it either' if cause is Cause.SLICES_LEFT else _BUSY}"
+            if cause is Cause.SLICES_LEFT:
+                yield f"{more} more {'GPU has' if more == 1 else 'GPUs have'} no place for it either"
+            else:
+                yield f"{more} more {'GPU is' if more == 1 else 'GPUs are'} {_BUSY}"
         counts = Counter(self._named(self._types[kind], ask) for kind in kinds if kind)
         if counts:
             named = (f"{count} x {name}" for name, count in sorted(counts.items()))
