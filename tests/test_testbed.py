@@ -72,6 +72,26 @@ def test_a_parent_that_stands_still_buries_its_child_when_parents_are_resumed(
     processes.stop("parent")
 
 
+@pytest.mark.parametrize("end", ["stop", "kill", "start again"])
+def test_a_paused_process_that_ends_is_buried_by_its_parent(processes: Processes, end: str) -> None:
+    """Its parent stops with it, as nsenter does, and nobody knows of the two once the pid file names another."""
+    command = ["sh", "-c", "trap 'echo heard; exit' TERM; echo ready; while :; do sleep 0.1; done"]
+    child = processes.start("it", command, inside=["sh", "-c", '"$@" & wait', "sh"])
+    until("trap", lambda: "ready" in processes.last_words("it"), timeout_s=10)
+    parent = child.parent
+    assert parent is not None
+    processes.pause("it")
+    parent.signal(signal.SIGSTOP)
+    if end == "start again":
+        child.signal(signal.SIGKILL)
+        until("end", lambda: not child.alive, timeout_s=10)
+        assert find_process(child.pid) == child, "not buried"
+        assert processes.start("it", ["sleep", "60"]) != child
+    processes.stop("it", number=signal.SIGKILL if end == "kill" else signal.SIGTERM)
+    until("burial", lambda: find_process(child.pid) is None, timeout_s=10)
+    assert ("heard" in processes.log("it").read_text()) == (end == "stop")
+
+
 def test_the_child_counts_where_a_program_runs_another(processes: Processes) -> None:
     child = processes.start("child", ["sleep", "60"], inside=["sh", "-c", '"$@" & wait', "sh"])
     until("sleep", lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", timeout_s=10)

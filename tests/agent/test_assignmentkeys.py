@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -143,6 +144,18 @@ async def test_an_agent_that_starts_again_knows_the_servers_keys_though_nobody_p
     assert (tmp_path / "server-keys.json").stat().st_mode & 0o777 == 0o600
 
 
+async def test_servers_keys_of_a_file_without_version_are_known(tmp_path: Path) -> None:
+    kube, path = MemoryKube(), tmp_path / "key"
+    await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
+    await after_a_look(path, kube)
+    await kube.delete(CONFIG_MAPS, KEYS, namespace=NAMESPACE)
+    kept = tmp_path / "server-keys.json"
+    content = msgspec.json.decode(kept.read_bytes())
+    assert content["version"] == 1
+    kept.write_bytes(msgspec.json.encode(content["ring"]))
+    assert public(SERVER).items() <= (await after_a_look(path, kube)).keys.public.items()
+
+
 async def test_a_key_that_was_revoked_while_no_agent_ran_does_not_count(tmp_path: Path) -> None:
     kube, path = MemoryKube(), tmp_path / "key"
     await kube.apply(CONFIG_MAPS, config_map(SERVER), manager="one")
@@ -168,7 +181,7 @@ async def test_what_was_remembered_yields_to_the_present_of_a_cluster_that_was_m
     assert public(SERVER).items() <= (await after_a_look(path, new)).keys.public.items()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"public": 1}', b'{"version": 2, "ring": {}}'])
 async def test_remembered_keys_that_are_broken_are_left_with_a_word(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "server-keys.json").write_bytes(content)
     kube = MemoryKube()

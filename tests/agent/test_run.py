@@ -348,13 +348,13 @@ async def test_nothing_is_offered_before_api_server_and_driver_answer(machine: M
         machine.driver.fail("inventory", Unavailable("driver", found="no answer", expected="an answer"))
     with capture_logs() as logs:
         async with machine.agent():
-            await until_logged(logs, "look_again", what="follow")
+            await until_logged(logs, "turn_failed", what="follow")
             assert machine.kubelet.registrations == []
             machine.kube.start()
             await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
     told = [(each["event"], each.get("what")) for each in logs]
-    assert told.count(("look_again", "start")) == 3
-    begun = max(place for place, each in enumerate(told) if each == ("look_again", "start"))
+    assert told.count(("turn_failed", "start")) == 3
+    begun = max(place for place, each in enumerate(told) if each == ("turn_failed", "start"))
     assert ("resource_advertised", None) in told[begun:]
     assert ("resource_advertised", None) not in told[:begun]
 

@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 
 from tessera.agent.deviceplugin import Gate
-from tessera.agent.nodeview import is_ending, uid_of
+from tessera.agent.nodeview import is_ending
 from tessera.agent.partition.evictions import Evictions
 from tessera.api.tessera.nodereports import Report, Subject
-from tessera.clients.kube import Kube, record_event
+from tessera.clients.kube import Kube, record_event, uid_of
 from tessera.core.deviceplugin.allocations import Allocation, Clash
 from tessera.core.node.layouts import User
 from tessera.errors import TesseraError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.api.kubernetes.containerlimits import asks_of, holds_devices, lasting_containers
-from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
+from tessera.clients.kube import Listing, Object, annotations_of, name_of, uid_of, version_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
 from tessera.core.deviceplugin.lastgate import Checkpointed, PodEvidence
 from tessera.core.deviceplugin.matching import Held
@@ -23,7 +23,6 @@ __all__ = [
     "is_ended",
     "is_ending",
     "sees_other_containers",
-    "uid_of",
 ]
 
 _FRESH_S = 2.0
@@ -267,11 +266,6 @@ def evidence_of(pod: Object) -> PodEvidence:
         asks=frozenset((container, resource) for container, resource, _ in asks_of(pod)),
         lasting=lasting_containers(pod),
     )
-
-
-def uid_of(pod: Object) -> str:
-    """Return a pod's UID."""
-    return str((pod.get("metadata") or {}).get("uid") or "")
 
 
 def created_ns(pod: Object) -> int:

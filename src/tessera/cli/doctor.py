@@ -18,7 +18,7 @@ from tessera.cli.nodeoptions import node_options
 from tessera.cli.options import output_option
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.gpu import GpuDriver, NvmlDriver
-from tessera.clients.kube import HttpKube, Kube
+from tessera.clients.kube import HttpKube
 from tessera.core.node.doctor import Check, Observed, Verdict, checks
 from tessera.core.node.nodesharing import ListStrategy, Strategy
 from tessera.errors import TesseraError
@@ -120,7 +120,7 @@ async def _observed(given: _Given) -> Observed:
     )
     async with contextlib.AsyncExitStack() as stack:
         driver = await _driver(stack)
-        kube = await _kube(stack, given)
+        kube = await stack.enter_async_context(HttpKube.connect(given["kubeconfig"])) if given["node"] else None
         daemons = MpsDaemons(MpsSettings(program=given["mps_control"], root=places.mps_root))
         return await observe(
             msgspec.structs.replace(places, sources=sources), driver, daemons, kube, given["node"] or ""
@@ -133,12 +133,6 @@ async def _driver(stack: contextlib.AsyncExitStack) -> GpuDriver | str:
         return await stack.enter_async_context(await NvmlDriver.open())
     except TesseraError as error:
         return str(error)
-
-
-async def _kube(stack: contextlib.AsyncExitStack, given: _Given) -> Kube | None:
-    if not given["node"]:
-        return None
-    return await stack.enter_async_context(HttpKube.connect(given["kubeconfig"]))
 
 
 def _print(found: tuple[Check, ...], console: Console) -> None:

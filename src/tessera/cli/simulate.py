@@ -247,7 +247,8 @@ def arrivals(trace: Trace, options: dict[str, Any]) -> Workload:
 def compare(workload: Workload, desired: Desired) -> None:
     """Run the policies, write what was asked for, print the comparison."""
     _check_targets(desired)
-    logs = _run(workload, desired)
+    with progress_bar() as report:
+        logs = tuple(_run(workload, policy, desired.rules, report) for policy in desired.policies)
     runs = tuple(measure(log, replay(log)) for log in logs)
     if desired.log is not None:
         for log in logs:
@@ -270,13 +271,7 @@ def _check_targets(desired: Desired) -> None:
         check_outputs(desired.plots)
 
 
-def _run(workload: Workload, desired: Desired) -> tuple[Log, ...]:
-    """Return a log for each policy."""
-    with progress_bar() as report:
-        return tuple(_run_one(workload, policy, desired.rules, report) for policy in desired.policies)
-
-
-def _run_one(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
+def _run(workload: Workload, policy: str, rules: Rules, report: Report) -> Log:
     count = len(workload.arrivals)
     return simulate_policy(workload, policy, rules, progress=lambda done: report(policy, done, count))
 

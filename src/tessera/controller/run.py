@@ -131,7 +131,7 @@ class Controller:
             return self._settings.interval_s
 
     def _trouble(self, error: Exception) -> None:
-        self._log.warning("look_again", reason=str(error) or type(error).__name__)
+        self._log.warning("look_failed", reason=str(error) or type(error).__name__)
 
     async def look(self) -> float:
         """Look at everything once and do what is to be done; return in how many seconds something may change anyway.
@@ -176,7 +176,7 @@ class Controller:
     # Policies
 
     def _read_policies(self, objects: tuple[Object, ...]) -> dict[str, str]:
-        """Take in the policies; return those that cannot be carried out, and why. What they said before holds."""
+        """Read the policies; return those that cannot be carried out, and why. What they said before holds."""
         refused: dict[str, str] = {}
         for each in objects:
             name = each["metadata"]["name"]

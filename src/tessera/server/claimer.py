@@ -246,7 +246,7 @@ class Claimer:
         return await self._kube.patch(GPU_NODES, node, body)
 
     def abandon(self, node: str, made: WrittenClaim) -> None:
-        """Take in that an attempt will not bind its pod; what it took over may be bound by another attempt still."""
+        """Give up an attempt to bind a pod; what it took over another attempt may still bind."""
         if not made.taken_over:
             self._view.claims.on(node).give_up(key_of(made.claim))
             self._view.claims.hold(node)
@@ -304,7 +304,7 @@ class Claimer:
                 view.take_gpu_node(await self._patch(node, claims.version, written))
 
     async def _look_up(self, claim: Claim) -> None:
-        """Take in what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
+        """Look up what became of a claim's pod. It was there before the claim: where it is not now, it is gone."""
         namespace, _, name = claim.pod.partition("/")
         found = await self._kube.get(PODS, name, namespace)
         if found is None or found["metadata"].get("uid") != claim.uid:

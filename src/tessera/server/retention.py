@@ -61,7 +61,7 @@ class Retention:
         return msgspec.structs.replace(live, shares=before.shares, doubted="") if counts else live
 
     def forget(self, uid: str) -> None:
-        """Take in that a pod is gone."""
+        """Forget a pod, which is gone."""
         self._granted.pop(uid, None)
 
 

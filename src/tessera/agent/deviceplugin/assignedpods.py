@@ -13,7 +13,7 @@ from tessera.agent.nodeview import is_ended
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, SIGNATURE
 from tessera.api.tessera.pods.assignedrequests import AssignedRequests, corrected, read_assigned_requests
 from tessera.api.tessera.pods.signatures import is_signed, key_named
-from tessera.clients.kube import Object, annotations_of, name_of
+from tessera.clients.kube import Object, annotations_of, name_of, uid_of
 from tessera.core.deviceplugin.allocations import Assigned, StartedPod
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction
 from tessera.errors import TesseraError
@@ -165,10 +165,10 @@ class AssignedPods:
         """Return what the pods are assigned, and by which key; of one pod where its UID is given."""
         self.assigned_requests()
         granted = (known.granted for known in self._read.values() if known.granted is not None)
-        return {_uid(each): self._grant(each) for each in granted if not uid or _uid(each) == uid}
+        return {uid_of(each): self._grant(each) for each in granted if not uid or uid_of(each) == uid}
 
     def _grant(self, granted: Object) -> tuple[str, str]:
-        annotations, started = annotations_of(granted), self._started(_uid(granted))
+        annotations, started = annotations_of(granted), self._started(uid_of(granted))
         text = annotations.get(ASSIGNMENT, "")
         if started is not None and started.assignment == text:
             return text, started.key  # whoever signed it anew
@@ -186,7 +186,7 @@ class AssignedPods:
     def _known(self, pod: Object, before: _Known | None) -> _Known:
         found = self._requests_of(pod)
         why = "; ".join(found.refused)
-        started = self._started(_uid(pod))
+        started = self._started(uid_of(pod))
         if started is not None and self._trust.revoked(started.key):
             started = None
         # 1. What it says counts, unless its containers were started with something else.
@@ -215,7 +215,7 @@ class AssignedPods:
 
     def _holds(self, pod: Object, before: _Known) -> bool:
         """Return whether a pod has what it was granted, though it no longer says so: it runs, or that counts still."""
-        if before.granted is None or _uid(pod) != _uid(before.granted) or is_ended(pod):
+        if before.granted is None or uid_of(pod) != uid_of(before.granted) or is_ended(pod):
             return False
         if (pod.get("status") or {}).get("phase") == "Running":
             return True
@@ -231,7 +231,7 @@ class AssignedPods:
         name = (correction.request.key.namespace, correction.request.key.pod)
         before = next((pod for pod in self._watched() if name_of(pod) == name), None)
         pod = next((pod for pod in self.objects() if name_of(pod) == name), None)
-        if pod is None or before is None or _uid(pod) != correction.request.uid:
+        if pod is None or before is None or uid_of(pod) != correction.request.uid:
             return
         self.assigned_requests()
         granted = self._read[name].granted or pod
@@ -293,10 +293,6 @@ def _agree(requests: Iterable[AssignedRequest], own: Iterable[AssignedRequest], 
     return all(
         shares.get(each.key) == each.shares for each in own if (each.key.container, each.key.resource) in containers
     )
-
-
-def _uid(pod: Object) -> str:
-    return str(pod["metadata"].get("uid") or "")
 
 
 def _shows(pod: Object, written: _Written) -> bool:

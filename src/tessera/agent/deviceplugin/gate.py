@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from tessera.agent.nodefiles import write_through
-from tessera.agent.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending, uid_of
-from tessera.clients.kube import name_of
+from tessera.agent.nodeview import PodsInView, by_uid, created_ns, evidence_of, is_ended, is_ending
+from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES, PluginDevice
 from tessera.core.deviceplugin import lastgate
 from tessera.core.deviceplugin.allocations import (
@@ -153,8 +153,8 @@ class Gate:
         """The resources of which pods have something; their plugins are asked before each start of a container."""
         return frozenset(each.resource for each in self._entries)
 
-    def has_started(self, held: Held) -> bool:
-        """Return whether a container has passed with what it holds."""
+    def knows(self, held: Held) -> bool:
+        """Return whether it is known, and not guessed, what a container uses of what it holds."""
         pod = f"{held.namespace}/{held.pod}"
         return any(
             each.uses and not each.guessed
@@ -301,7 +301,7 @@ class Gate:
         try:
             await self.view.refresh()
         except (TesseraError, TimeoutError) as error:
-            self._log.warning("look_again", what="pods", reason=str(error))
+            self._log.warning("pods_not_read", reason=str(error))
             return False
         return True
 
@@ -361,7 +361,7 @@ class Gate:
             self._keep(lastgate.release(self._entries, seen, complete=complete))
 
     async def tidy(self, uses_of: Callable[[Held], tuple[Use, ...]]) -> None:
-        """Let go of what ended pods had, and take in what pods have of which nothing is recorded.
+        """Drop what ended pods had, and record what pods have of which nothing is recorded.
 
         Args:
             uses_of: returns what a container uses by the ids it holds; nothing where that is not known yet.
@@ -410,7 +410,7 @@ class Gate:
                 yield msgspec.structs.replace(entry, at_ns=at_ns)
 
     def complete(self, assigned: Assigned, uses: AssignedUses, revoked: Callable[[str], bool]) -> None:
-        """Take in what started containers are assigned (`core.deviceplugin.allocations.completed`).
+        """Record what started containers are assigned (`core.deviceplugin.allocations.completed`).
 
         Raises:
             Unavailable: the record cannot be written.

@@ -133,7 +133,7 @@ class Plugins:
         self.shares.count_in(unit_mib)
 
     async def adopt(self, inventory: Inventory) -> None:
-        """Take into the record, once, what pods were allocated before there was one; nothing is offered before.
+        """Record, once, what pods were allocated before there was one; nothing is offered before.
 
         Raises:
             Unavailable: the kubelet's record cannot be read, or ours not be written.

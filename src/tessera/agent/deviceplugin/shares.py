@@ -18,10 +18,10 @@ from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE, write_through
 from tessera.agent.nodepods import Lacking
-from tessera.agent.nodeview import uid_of
+from tessera.agent.nodeview import 
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
-from tessera.clients.kube import name_of
+from tessera.clients.kube import name_of, uid_of
 from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.allocations import Allocation, Use
@@ -236,7 +236,7 @@ class ShareAllocator:
             uid_of(pods[name]): "/".join(name)
             for each in held
             if each.resource in SHARE_RESOURCES and (name := (each.namespace, each.pod)) not in assigned
-            if name in pods and not was_created(pods[name], each.container) and not self._gate.has_started(each)
+            if name in pods and not was_created(pods[name], each.container) and not self._gate.knows(each)
         }
 
     async def repair(self) -> None:
@@ -323,7 +323,7 @@ class ShareAllocator:
         try:
             await self.refresh()
         except (TesseraError, TimeoutError) as error:
-            self._log.warning("look_again", what="pods", reason=str(error))
+            self._log.warning("pods_not_read", reason=str(error))
             return _LATE_S
         return 0.0
 
@@ -365,7 +365,7 @@ class ShareAllocator:
             f"pod {holder.pod}, container {holder.container}",
             found=found,
             expected=f"an assignment to {units} units of {holder.resource}",
-            hint="a pod that Tessera's scheduler placed (schedulerName: tessera-scheduler)",
+            hint="set schedulerName: tessera-scheduler, and create the pod anew",
         )
 
     def _request_of(self, holder: Allocation) -> AssignedRequest | None:

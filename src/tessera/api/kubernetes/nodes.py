@@ -17,14 +17,15 @@ import msgspec
 from tessera.api.documents import Plain
 from tessera.api.fields import Field, identity, in_place
 from tessera.api.hami import REGISTERED, read_registered
-from tessera.api.kubernetes.asks import SHARE_COUNT, SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.nodemodels import INSTANCE_TYPE_LABELS, NodeModel, read_node_model
 from tessera.core.cluster.gpunodestate import GpuNodeState
-from tessera.core.cluster.snapshot import Gpu, Node, NodeName, Taint
+from tessera.core.cluster.snapshot import Gpu, MemoryUnits, Node, NodeName, Taint
 from tessera.core.gpu.gpumodels import GpuModel, model, profile
 from tessera.core.gpu.mig import Layout, place
 from tessera.core.gpu.sharing import GPU_RESOURCE, Mode, Offer, Sharing, managed_sharing, mig_resource
 from tessera.core.workload import units
+from tessera.core.workload.resources import GPU_MEMORY, SHARE_COUNT, SHARE_MEMORY
 from tessera.errors import InvalidInput
 
 __all__ = [
@@ -115,7 +116,9 @@ def with_gpus(
 
     """
     if state and state.reported:
-        return msgspec.structs.replace(node, gpus=state.gpus), ()
+        count = field.get("status", "allocatable").get(GPU_MEMORY).read(units.count, 0)
+        advertised = MemoryUnits(count, state.unit_mib) if count else None
+        return msgspec.structs.replace(node, gpus=state.gpus, units=advertised), ()
     status = field.get("status")
     capacity = status.get("allocatable") if status.get("allocatable").given else status.get("capacity")
     allocatable = _extended(capacity, {})

@@ -16,6 +16,7 @@ from tessera.core.workload.need import (
     Ask,
     ContainerNeed,
     EffectiveNeed,
+    Form,
     Isolation,
     Need,
     Requirement,
@@ -61,6 +62,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
     spec, annotations = pod.get("spec"), pod.get("metadata", "annotations")
     rules = AskRules(unit_mib=1, share_unit_mib=1) if asked else _ask_rules(annotations, share_unit_mib)
     effective = _effective(spec, rules)
+    counted = any(ask.form is Form.NEED for ask in effective.asks)
     affinity = spec.get("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return Need(
         cpu_milli=min(units.round_up(1000 * effective.cpu), units.MOST_CPU_MILLI),
@@ -71,6 +73,7 @@ def read_need(pod: Field, *, share_unit_mib: int = 1024, asked: Need | None = No
         affinity=_affinity(affinity) if affinity.given else None,
         tolerations=tuple(_toleration(toleration) for toleration in spec.get("tolerations").elements()),
         node_name=spec.get("nodeName").text(""),
+        unit_mib=rules.unit_mib if counted else Need().unit_mib,
     )
 
 

@@ -30,6 +30,7 @@ from tessera.clients.kube.protocol import (
     annotations_of,
     labels_of,
     name_of,
+    uid_of,
     version_of,
 )
 from tessera.clients.kube.real import HttpKube
@@ -68,5 +69,6 @@ __all__ = [
     "labels_of",
     "name_of",
     "record_event",
+    "uid_of",
     "version_of",
 ]

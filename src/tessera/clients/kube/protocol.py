@@ -34,6 +34,7 @@ __all__ = [
     "labels_of",
     "name_of",
     "not_served",
+    "uid_of",
     "version_of",
 ]
 
@@ -246,6 +247,11 @@ def labels_of(each: Mapping[str, Any]) -> dict[str, str]:
 def annotations_of(each: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of an object."""
     return (each.get("metadata") or {}).get("annotations") or {}
+
+
+def uid_of(each: Mapping[str, Any]) -> str:
+    """Return the UID of an object; empty where it has none, as before it is created."""
+    return str((each.get("metadata") or {}).get("uid") or "")
 
 
 def version_of(each: Mapping[str, Any]) -> str:

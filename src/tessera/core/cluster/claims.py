@@ -98,11 +98,11 @@ class NodeClaims:
         self.version = version
 
     def lost(self) -> None:
-        """Take in that the object may have changed without being seen."""
+        """Mark what is known of the object as possibly out of date."""
         self.verified, self._skipped = False, True
 
     def deleted(self) -> None:
-        """Take in that the object is gone. Its claims count until settled: who deleted it knew no pod's fate."""
+        """Record that the object was deleted. Its claims count until settled: who deleted it knew no pod's fate."""
         self.lost()
         self._kept = frozenset(self._seen)
 
@@ -131,7 +131,7 @@ class NodeClaims:
                 self._kept -= {key_of(claim)}
 
     def give_up(self, key: ClaimKey) -> None:
-        """Take in that an attempt will never bind its pod: it was refused, or is too old to be under way.
+        """Give up an attempt that will never bind its pod: it was refused, or is too old to be under way.
 
         Not for an attempt that took over the shares of an earlier one (`earlier`), which may bind the pod still.
         """

@@ -8,7 +8,7 @@ from builders.holders import holder
 from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode, Sharing
-from tessera.core.packing.ledger import Clash, Holder, Ledger
+from tessera.core.packing.ledger import GpuConflict, Holder, Ledger
 from tessera.core.workload.need import Ask, Form, Isolation, Need
 
 WHOLE = Need(asks=(Ask(resource="nvidia.com/gpu"),))
@@ -64,7 +64,7 @@ def test_what_cannot_be_held_closes_the_gpu_while_it_lasts(shares: tuple[Share, 
     ledger = ledger_of(node("n", gpu(0, T4)), pods=pods)
     keys = tuple(each.key for each in pods)
     index = shares[0].gpu
-    assert list(ledger.conflicts) == [Clash(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
+    assert list(ledger.conflicts) == [GpuConflict(node=NodeName("n"), gpu=index, pods=keys, problem=want)]
     assert ledger.fits(amount(1), "n") == (index == 5)
     ledger.drop_pod(pods[0].id)
     assert list(ledger.conflicts) == []

@@ -9,7 +9,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT, read_need
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import dealt, read_shares, signed_ask, write_shares
@@ -18,6 +18,7 @@ from tessera.core.cluster.advertise import SHARE_RESOURCES
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import AssignedRequest, Correction, Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.core.workload.units import count
 from tessera.errors import InvalidInput
 

@@ -7,13 +7,14 @@ from typing import Annotated
 import msgspec
 
 from tessera.api.fields import Field
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.signatures import Keys, Ungranted, assignment_of, check_signature
 from tessera.api.tessera.shares import AskFields, AssignmentFields, ShareFields, UnversionedShareFields
 from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.sharing import Mode, mig_resource
 from tessera.core.workload.need import Ask, Form, Isolation, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.errors import InvalidInput, shown
 
 __all__ = ["check_asked", "dealt", "read_shares", "serves", "signed_ask", "write_shares"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.kubernetes.asks import SHARE_MEMORY
 from tessera.api.kubernetes.podspecs import ASSIGNMENT
 from tessera.api.tessera.pods.assignments import write_shares
 from tessera.api.tessera.pods.clusterpods import object_field
 from tessera.core.cluster.snapshot import Gpu, Share
 from tessera.core.workload.need import Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 from tessera.core.workload.units import count
 
 __all__ = ["binding_annotations"]

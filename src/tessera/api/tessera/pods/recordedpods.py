@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.api.documents import Document
 from tessera.api.fields import Field, identity
-from tessera.api.kubernetes.asks import SHARE_MEMORY, names_device
+from tessera.api.kubernetes.asks import names_device
 from tessera.api.kubernetes.podspecs import read_need
 from tessera.api.kubernetes.workloads import is_finished
 from tessera.api.tessera.pods.assignments import check_asked, read_shares, signed_ask, write_shares
@@ -15,6 +15,7 @@ from tessera.api.tessera.pods.signatures import Keys, Ungranted
 from tessera.core.cluster.snapshot import Share
 from tessera.core.deviceplugin.matching import Held, RequestKey
 from tessera.core.workload.need import Ask, Form, Need
+from tessera.core.workload.resources import SHARE_MEMORY
 
 __all__ = ["allocated", "asks_by_name", "awaits_memory", "honored", "recorded_assignment"]
 

@@ -15,7 +15,7 @@ from tessera.core.cluster.snapshot import Node, NodeName, Share
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import CPU, MEMORY, PODS, Fleet
 from tessera.core.packing.ledger.held import by_gpu, taken
-from tessera.core.packing.ledger.records import Clash, Filtered, Hold, Holder, HolderId, Purpose, uid_of
+from tessera.core.packing.ledger.records import Filtered, GpuConflict, Hold, Holder, HolderId, Purpose, holder_id
 from tessera.core.packing.ledger.schedulable import schedulable_node
 from tessera.core.packing.obstacles import Cause, Obstacle, Obstacles, lasting
 from tessera.core.packing.pack import UNFIT, Mix
@@ -81,7 +81,7 @@ class Ledger:
         self._on: dict[str, dict[HolderId, Holder]] = {}
         self._held: dict[str, dict[int, dict[HolderId, tuple[Share, ...]]]] = {}  # by node and GPU
         self._doubted: set[HolderId] = set()
-        self._clashes: dict[tuple[str, int], Clash] = {}
+        self._conflicts: dict[tuple[str, int], GpuConflict] = {}
         self._arrived: dict[HolderId, None] = {}
         self._kinds: dict[Need, int] = {}
         self._whys: dict[int, _Why] = {}
@@ -106,15 +106,15 @@ class Ledger:
             node, reserved = schedulable_node(each.node, each.state)
             ledger.put_node(node, reserved=reserved)
         for pod in cluster.pods:
-            if pod.node is not None and uid_of(pod) not in without:
+            if pod.node is not None and holder_id(pod) not in without:
                 holder = Holder.of(pod, pod.node)
                 ledger.put_pod(holder if priorities else msgspec.structs.replace(holder, priority=0))
         return ledger
 
     @property
-    def conflicts(self) -> tuple[Clash, ...]:
+    def conflicts(self) -> tuple[GpuConflict, ...]:
         """What is recorded as held on known nodes and cannot be, by node and GPU."""
-        return tuple(sorted(self._clashes.values()))
+        return tuple(sorted(self._conflicts.values()))
 
     def put_node(self, node: Node, *, reserved: tuple[Share, ...] = ()) -> None:
         """Take a node as it is now, with what is reserved on it (see `schedulable_node`); a new one comes last in ties.
@@ -133,7 +133,7 @@ class Ledger:
         if known is None:
             self._come(node.name, column)
         if free:
-            self._forget_clashes(node.name)
+            self._forget_conflicts(node.name)
             for gpu in {*self._held.get(node.name, {}), *(share.gpu for share in reserved)}:
                 self._settle(node.name, column, gpu)
         elif known is not None and known.shares != reserved:
@@ -146,7 +146,7 @@ class Ledger:
         if self._nodes.pop(name, None) is None:
             return
         self._changed = True
-        self._forget_clashes(name)
+        self._forget_conflicts(name)
         column = self._fleet.remove(name)
         for pod in self.pods_on(name):
             self._note(pod.need, column, -1)
@@ -350,9 +350,9 @@ class Ledger:
         if self._fleet.shape == self._scores.shape:
             self._scores.touch(column)
 
-    def _forget_clashes(self, name: str) -> None:
-        for key in [key for key in self._clashes if key[0] == name]:
-            del self._clashes[key]
+    def _forget_conflicts(self, name: str) -> None:
+        for key in [key for key in self._conflicts if key[0] == name]:
+            del self._conflicts[key]
 
     def _remove(self, pod: Holder) -> None:
         """Take a pod out of all records."""
@@ -386,7 +386,7 @@ class Ledger:
     def _step(self, name: str, column: int, gpu: int, shares: Sequence[Share], sign: int) -> bool:
         """Hold or drop shares of one pod where that is all there is to do; return whether it was."""
         row = self._fleet.row_of(column, gpu)
-        if row is None or (name, gpu) in self._clashes:
+        if row is None or (name, gpu) in self._conflicts:
             return False
         if self._doubted and not self._doubted.isdisjoint(self._held.get(name, {}).get(gpu, {})):
             return False
@@ -398,18 +398,18 @@ class Ledger:
 
     def _settle(self, name: str, column: int, gpu: int) -> None:
         """Set one GPU to what its holders and reservations make of it, or close it where that cannot be."""
-        self._clashes.pop((name, gpu), None)
+        self._conflicts.pop((name, gpu), None)
         holders = self._held.get(name, {}).get(gpu, {})
         held = {each: shares for each, shares in holders.items() if each not in self._doubted}
         row = self._fleet.row_of(column, gpu)
         if row is None:
             if held:
-                self._clash(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
+                self._record_conflict(name, gpu, tuple(held), f"node {name} has no GPU {gpu}")
             return
         gpu_type = self._fleet.types[self._fleet.kind[row, column]]
         found = next(faults(gpu_type, held), None)
         if found is not None:
-            self._clash(name, gpu, found.holders, found.text)
+            self._record_conflict(name, gpu, found.holders, found.text)
         reserved = [share for share in self._nodes[name].shares if share.gpu == gpu]
         if found is not None or any(share.mode is Mode.WHOLE for share in reserved):
             self._fleet.close(column, row)
@@ -419,9 +419,9 @@ class Ledger:
         for share in chain.from_iterable(taken(gpu_type, held, reserved, doubted).values()):
             self._fleet.hold(column, share)
 
-    def _clash(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
+    def _record_conflict(self, name: str, gpu: int, holders: Iterable[HolderId], text: str) -> None:
         pods = tuple(sorted({self._pods[each].key for each in holders}))
-        self._clashes[name, gpu] = Clash(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
+        self._conflicts[name, gpu] = GpuConflict(node=NodeName(name), gpu=gpu, pods=pods, problem=text)
 
     def _count_room(self, column: int, pod: Holder, sign: int) -> None:
         self._fleet.room[CPU, column] -= sign * min(max(pod.need.cpu_milli, 0), _MOST)
