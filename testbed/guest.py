@@ -26,13 +26,21 @@ PROGRAMS = {
     "mkfs.xfs": "xfsprogs",
     "blkid": "util-linux",
     "wipefs": "util-linux",
+    "losetup": "mount",
     "mount": "mount",
     "umount": "mount",
     "busybox": "busybox-static",
 }
 """Programs, and Debian's packages that have them."""
 _KERNEL = "linux-image-cloud-amd64"
-_MODULES = ("lib/libcrc32c", "drivers/md/md-mod", "drivers/md/raid0", "drivers/md/raid1", "fs/xfs/xfs")
+_MODULES = (
+    "drivers/block/loop",
+    "lib/libcrc32c",
+    "drivers/md/md-mod",
+    "drivers/md/raid0",
+    "drivers/md/raid1",
+    "fs/xfs/xfs",
+)
 """In the order in which they need each other; ext4 and NVMe are part of the kernel."""
 _LIBRARIES = (
     *("_pytest", "anyio", "click", "idna", "iniconfig", "msgspec", "numpy", "numpy.libs", "packaging", "pluggy"),

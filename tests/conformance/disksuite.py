@@ -49,6 +49,10 @@ class World(Protocol):
         """Mount a disk at a path."""
         ...
 
+    def use_raw(self, name: str) -> None:
+        """Let something use a disk without a filesystem, by a loop device, as a pod with a raw block volume does."""
+        ...
+
     def replace(self, name: str) -> None:
         """Put a blank disk in the place of one that nothing uses."""
         ...
@@ -91,6 +95,7 @@ Case = tuple[Callable[[World], None], str]
 FOREIGN: dict[str, Case] = {
     "a filesystem of another label": (lambda world: world.make_filesystem(world.names[1], "data"), "'data'"),
     "a partition table": (lambda world: world.partition(world.names[1]), "partition"),
+    "a raw block volume of a pod": (lambda world: world.use_raw(world.names[1]), "is in use by loop"),
 }
 FOREIGN_ARRAYS: dict[str, Case] = {
     "members of another array": (lambda world: world.make_array(world.names[1:3], "other"), "'other'"),

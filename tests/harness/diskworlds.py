@@ -40,6 +40,9 @@ class MemoryWorld:
     def mount(self, name: str, path: str) -> None:
         self.disks.mount(name, path)
 
+    def use_raw(self, name: str) -> None:
+        self._put(name, holders=("loop7",))
+
     def replace(self, name: str) -> None:
         self._put(name)
 
@@ -102,6 +105,9 @@ class HostWorld:
         Path(path).mkdir()
         _run("mount", f"/dev/{name}", path)
 
+    def use_raw(self, name: str) -> None:
+        _run("losetup", "--find", f"/dev/{name}")
+
     def replace(self, name: str) -> None:
         size = int(Path(f"/sys/class/block/{name}/size").read_text()) * 512
         for offset in (0, size - _FINGERPRINT_BYTES):
@@ -119,6 +125,9 @@ class HostWorld:
         for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
             if (path := line.split()[1]).startswith(f"{self._folder}/"):
                 _run("umount", path)
+        for name in self.names:
+            for loop in _said("losetup", "--noheadings", "--output", "NAME", "--associated", f"/dev/{name}").split():
+                _run("losetup", "--detach", loop)
         self._stop_arrays()
 
     def write(self, text: str) -> None:
@@ -150,5 +159,10 @@ def _write(name: str, offset: int, content: bytes) -> None:
 
 
 def _run(*command: str, accept: Sequence[int] = (0,)) -> None:
+    _said(*command, accept=accept)
+
+
+def _said(*command: str, accept: Sequence[int] = (0,)) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in accept, (command, done.stderr)
+    return done.stdout

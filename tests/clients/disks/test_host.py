@@ -1,6 +1,7 @@
 """The machine's own disks, as far as loop devices show them: no RAID. tests/guest has the whole."""
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from conformance.disksuite import DisksSuite, spec_of
 from harness.diskworlds import HostWorld
-from tessera.agent.storage import observe_plan
+from tessera.agent.storage import observe_plan, prepare
 from tessera.clients.disks import DiskPaths, HostDisks
 from tessera.core.storage.disks import Content, DiskSpec
 from tessera.core.storage.disksteps import StopArray
@@ -47,6 +48,14 @@ class TestLoopDevices(DisksSuite):
         made = HostWorld(names, tmp_path)
         yield made
         made.reboot()
+
+    async def test_what_only_the_kernel_knows_to_be_in_use_is_refused(self, world: HostWorld) -> None:
+        number = os.open(f"/dev/{world.names[0]}", os.O_RDONLY | os.O_EXCL)
+        try:
+            plan = await prepare(world.disks, spec_of(world, 1))
+        finally:
+            os.close(number)
+        assert plan.reasons == (f"{world.names[0]} cannot be read: Device or resource busy",)
 
     async def test_what_a_program_says_when_it_fails_is_said(
         self, world: HostWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -110,7 +110,8 @@ class HostDisks:
         if device.kind == "array" and not device.size_bytes:
             return device  # not active: there is nothing to read
         try:
-            await asyncio.to_thread(_read_ends, device)
+            alone = self._lock is not None and device.kind == "disk" and not (device.holders or device.mounts)
+            await asyncio.to_thread(_read_ends, device, alone=alone)
             signature = await self._signature(device)
             if signature is None or signature.kind != "linux_raid_member":
                 return msgspec.structs.replace(device, probed=True, signature=signature)
@@ -207,9 +208,16 @@ def _sync(folder: Path) -> None:
         os.close(number)
 
 
-def _read_ends(device: BlockDevice) -> None:
-    """Read the first and the last bytes of a device, since blkid takes one that it cannot read for blank."""
-    number = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC)
+def _read_ends(device: BlockDevice, *, alone: bool) -> None:
+    """Read the first and the last bytes of a device, since blkid takes one that it cannot read for blank.
+
+    Args:
+        device: to read.
+        alone: whether to fail where anything in the kernel uses it that sysfs does not show, as ZFS does. Only who
+            holds the lock may ask: meanwhile nobody else can begin to use it.
+
+    """
+    number = os.open(device.path, os.O_RDONLY | os.O_CLOEXEC | (os.O_EXCL if alone else 0))
     try:
         for offset in (0, max(0, device.size_bytes - _READ_BYTES)):
             os.pread(number, _READ_BYTES, offset)

@@ -1,6 +1,8 @@
 """Block devices as sysfs lists them, with where they are mounted and whether they are swap; no device is opened."""
 
 import contextlib
+import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,14 +55,32 @@ def block_devices(paths: DiskPaths, mounts: Iterable[MountEntry]) -> tuple[Block
             places[key].append(place)
     links = _links(paths.dev / "disk" / "by-id")
     swaps = _swaps(paths.proc / "swaps")
+    loops = _loops(top)
     found = (_device(folder, places, links, swaps) for folder in sorted(top.iterdir()))
-    return tuple(each for each in found if each is not None)
+    return tuple(_held(each, loops) for each in found if each is not None)
+
+
+def _held(device: tuple[str, BlockDevice], loops: Mapping[str, list[str]]) -> BlockDevice:
+    """Return a device with the loop devices on it among its holders: so a kubelet gives a pod a raw block volume."""
+    number, known = device
+    return msgspec.structs.replace(known, holders=(*known.holders, *loops[number])) if number in loops else known
+
+
+def _loops(top: Path) -> Mapping[str, list[str]]:
+    """Return the loop devices by the number of the device that each shows; sysfs does not name them as holders."""
+    loops: defaultdict[str, list[str]] = defaultdict(list)
+    for file in top.glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            shown = Path(_read(file)).stat()
+            if stat.S_ISBLK(shown.st_mode):
+                loops[f"{os.major(shown.st_rdev)}:{os.minor(shown.st_rdev)}"].append(file.parent.parent.name)
+    return loops
 
 
 def _device(
     folder: Path, places: Mapping[str, list[Mount]], links: Mapping[str, list[str]], swaps: frozenset[str]
-) -> BlockDevice | None:
-    """Return one device; None where it is hidden, as a path of a multipath NVMe is, or has gone meanwhile."""
+) -> tuple[str, BlockDevice] | None:
+    """Return a device with its number; None where it is hidden, as a path of a multipath NVMe, or has gone."""
     name = folder.name.replace("!", "/")
     number = _read(folder / "dev")
     if not number or _read(folder / "hidden") == "1":
@@ -75,7 +95,7 @@ def _device(
     elif slaves or name.startswith(("dm-", *_NOT_DISKS)):
         kind = "other"
     sectors = _read(folder / "size")
-    return BlockDevice(
+    return number, BlockDevice(
         name=name,
         kind=kind,
         size_bytes=int(sectors) * _SECTOR_BYTES if sectors.isdecimal() else 0,
