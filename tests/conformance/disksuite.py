@@ -9,7 +9,7 @@ import pytest
 from tessera.agent.storage import new_creation, observe_plan, prepare
 from tessera.clients.disks import Disks
 from tessera.core.storage.disks import Content, DiskPlan, DiskSpec, DiskState, plan_disks
-from tessera.core.storage.disksteps import CreateArray, MountFilesystem, RecordCreation
+from tessera.core.storage.disksteps import CreateArray, MountFilesystem, RecordCreation, WipeSignatures
 from tessera.errors import Conflict, shown
 
 Filesystem = Literal["ext4", "xfs"]
@@ -256,6 +256,17 @@ class ArraySuite(DisksSuite):
         steps: list[object] = []
         assert (await prepare(world.disks, spec, steps.append)).state is DiskState.READY
         assert "WipeSignatures" in [type(step).__name__ for step in steps]
+
+    async def test_an_array_whose_filesystem_is_gone_is_not_formatted(self, world: World) -> None:
+        spec = spec_of(world)
+        await prepare(world.disks, spec)
+        world.reboot()
+        await world.disks.apply((await observe_plan(world.disks, spec)).steps[0])
+        assembled = (await observe_plan(world.disks, spec)).device
+        await world.disks.apply(WipeSignatures(devices=(assembled,)))
+        plan = await prepare(world.disks, spec)
+        assert plan.state is DiskState.REFUSED
+        assert "has no filesystem" in plan.reasons[0]
 
     async def test_an_array_that_is_not_selected_whole_is_refused(self, world: World) -> None:
         await prepare(world.disks, spec_of(world))

@@ -166,11 +166,17 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
         DiskState.REFUSED,
         "md127 is in use by dm-0",
     ),
-    "an array mounted without a signature": (
-        (held(member(0)), held(member(1)), array(0, 1, mounts=ELSEWHERE)),
+    "an array on which nothing is found": (
+        (held(member(0)), held(member(1)), array(0, 1)),
         {},
         DiskState.REFUSED,
-        "md127 is mounted at '/data', '/more' and has no filesystem",
+        "array tessera (md127) has no filesystem: something wrote over it, or never made one",
+    ),
+    "an array on which nothing is found, and it is mounted": (
+        (held(member(0)), held(member(1)), array(0, 1, mounts=AT_TARGET)),
+        {"target": MOUNTED},
+        DiskState.REFUSED,
+        "array tessera (md127) has no filesystem: something wrote over it, or never made one",
     ),
     "an array with something else on it": (
         (held(member(0)), held(member(1)), array(0, 1, signature=Signature(kind="LVM2_member"))),
@@ -198,12 +204,6 @@ OF_ALL: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], DiskState, str]
     ),
     "files at the path, before disks are formatted": (
         (disk(0), disk(1)),
-        {"target": Target(empty=False)},
-        DiskState.REFUSED,
-        "/mnt/disks/tessera is not an empty folder",
-    ),
-    "files at the path, before an array without content is formatted": (
-        (held(member(0)), held(member(1)), array(0, 1)),
         {"target": Target(empty=False)},
         DiskState.REFUSED,
         "/mnt/disks/tessera is not an empty folder",
@@ -255,11 +255,6 @@ PLANS: dict[str, tuple[tuple[BlockDevice, ...], dict[str, Any], list[str]]] = {
         ["MountFilesystem"],
     ),
     "an array that is ready": ((held(member(0)), held(member(1)), READY_ARRAY), {"target": MOUNTED}, []),
-    "an array without content": (
-        (held(member(0)), held(member(1)), array(0, 1)),
-        {},
-        ["RecordCreation", "MakeFilesystem", "MountFilesystem"],
-    ),
     "a creation that ended after some members": (
         (member(0, BEGUN.array), disk(1)),
         {"unfinished": BEGUN},

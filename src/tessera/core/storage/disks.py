@@ -343,7 +343,7 @@ def _path(device: BlockDevice) -> str:
 
 
 def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
-    """Return what is done with the device of this name: it is mounted, and an array without content formatted first.
+    """Return what is done with the device of this name: it is mounted.
 
     Args:
         scene: what the plan is made of.
@@ -352,12 +352,8 @@ def _plan_use(scene: _Scene, device: BlockDevice, array: str = "") -> DiskPlan:
 
     """
     spec, unfinished, signature = scene.spec, scene.observed.unfinished, device.signature
-    if refusal := _use_refusal(scene, device):
-        return refusal
-    if signature is None:
-        creation = Creation(array=array, filesystem=scene.fresh.filesystem)
-        steps = (RecordCreation(creation=creation), *_format(scene, device.path, creation))
-        return DiskPlan(state=DiskState.PENDING, steps=steps)
+    if (refusal := _use_refusal(scene, device)) or signature is None:
+        return refusal or _refuse_without_filesystem(scene, device)
     notes: tuple[str, ...] = ()
     if signature.kind != spec.filesystem:
         notes = (f"{device.name} has {signature.kind}, which is kept; {spec.filesystem} is for a new filesystem",)
@@ -375,8 +371,6 @@ def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
     holders = f"is in use by {', '.join(device.holders)}" if device.holders else ""
     if reason := _claimed(device) or holders:
         return _refuse(f"{device.name} {reason}", "see what uses it, and end that")
-    if signature is None and (reason := _mounted(device)):
-        return _refuse(f"{device.name} {reason} and has no filesystem", "see what wrote over it")
     if signature is not None and signature.kind not in _FILESYSTEMS:
         return _refuse(f"{device.name} {_signed(signature)}", f"expected is {' or '.join(_FILESYSTEMS)}")
     if target.source != device.name:
@@ -385,6 +379,14 @@ def _use_refusal(scene: _Scene, device: BlockDevice) -> DiskPlan | None:
         reason = f"{device.name} is mounted read-only at {scene.spec.mount}, as the kernel does after errors"
         return _refuse(reason, "read the kernel's log; unmount it, check the filesystem, apply again")
     return None
+
+
+def _refuse_without_filesystem(scene: _Scene, device: BlockDevice) -> DiskPlan:
+    """Return the refusal of an array of this name on which nothing is found: no creation ends like that."""
+    reason = f"array {scene.spec.name} ({device.name}) has no filesystem: something wrote over it, or never made one"
+    disks = " ".join(disk.path for disk in scene.disks)
+    anew = f"`mdadm --stop {device.path}`, `wipefs --all {disks}`, apply again"
+    return _refuse(reason, f"repair it, or, if nothing on it is needed: {anew}")
 
 
 def _occupied(scene: _Scene) -> DiskPlan | None:
