@@ -29,6 +29,7 @@ PROGRAMS = {
     "losetup": "mount",
     "mount": "mount",
     "umount": "mount",
+    "udevadm": "udev",
     "busybox": "busybox-static",
 }
 """Programs, and Debian's packages that have them."""
@@ -64,12 +65,17 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 for module in {modules}; do insmod /modules/$module.ko; done
-mkdir -p /dev/disk/by-id
+mkdir -p /dev/disk/by-id /run/udev
+if [ "$1" = udev ]; then
+  systemd-udevd --daemon --resolve-names=never
+  udevadm trigger --action=add --subsystem-match=block
+  udevadm settle --timeout=120
+fi
 for disk in /sys/block/nvme*; do
   name=${{disk##*/}}
   serial=$(tr -d ' ' <$disk/device/serial)
-  # As udev would: there is no udev.
-  ln -s ../../$name /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_$serial
+  # As udev makes them.
+  [ "$1" = udev ] || ln -s ../../$name /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_$serial
   [ $serial != job ] || tr -d '\\0' </dev/$name >/tmp/job
 done
 sh /tmp/job
@@ -129,6 +135,11 @@ def build(folder: Path, checkout: Path) -> Path:
     programs = [Path(_program(each)) for each in PROGRAMS if each not in {"busybox", "qemu-system-x86_64"}]
     for each in programs:
         shutil.copy2(each, root / "tools" / each.name)
+    # udev is udevadm by another name; its rules call mdadm by its path.
+    (root / "tools/systemd-udevd").symlink_to("udevadm")
+    (root / "sbin").mkdir()
+    (root / "sbin/mdadm").symlink_to("/tools/mdadm")
+    shutil.copytree("/lib/udev/rules.d", root / "lib/udev/rules.d")
     _copy_shared(root, [Path(sys.executable).resolve(), *programs, *root.rglob("*.so"), *root.rglob("*.so.*")])
     modules = _kernel() / "lib/modules"
     for name in _MODULES:
@@ -146,7 +157,7 @@ def build(folder: Path, checkout: Path) -> Path:
     return image
 
 
-def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float) -> Ran:
+def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float, *, udev: bool = False) -> Ran:
     """Start a machine, run a job in its shell as root, power it off, and return what the job did.
 
     Args:
@@ -154,6 +165,7 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float) -> R
         disks: images of its other NVMe disks, by serial number.
         job: a shell script.
         timeout_s: when the machine is stopped, whatever it does.
+        udev: whether udev runs with this machine's rules, and so may assemble arrays before the job does.
 
     Raises:
         Unavailable: the job did not end; tells the last lines of the console.
@@ -173,7 +185,15 @@ def boot(root: Path, disks: Mapping[str, Path], job: str, timeout_s: float) -> R
             )
         ]
         kernel = next((_kernel() / "boot").glob("vmlinuz-*"))
-        arguments = ("console=ttyS0", "quiet", "panic=-1", "root=/dev/nvme0n1", "rw", "init=/init")
+        arguments = (
+            "console=ttyS0",
+            "quiet",
+            "panic=-1",
+            "root=/dev/nvme0n1",
+            "rw",
+            "init=/init",
+            *(("udev",) if udev else ()),
+        )
         command = [
             *(_program("qemu-system-x86_64"), "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"),
             *("-nographic", "-no-reboot", "-nic", "none", "-kernel", str(kernel), "-append", " ".join(arguments)),

@@ -30,10 +30,10 @@ class Machine:
         with self._disks[serial].open("wb") as file:
             file.truncate(DISK_BYTES)
 
-    def passes(self, name: str) -> int:
+    def passes(self, name: str, *, udev: bool = True) -> int:
         """Start the machine, run a class of `inside.py`, and return how many of its tests passed; all have to."""
         what = shlex.quote(f"/checkout/tests/guest/inside.py::{name}")
-        ran = boot(self._root, self._disks, f"cd /tmp && {PYTEST} {what}", TIMEOUT_S)
+        ran = boot(self._root, self._disks, f"cd /tmp && {PYTEST} {what}", TIMEOUT_S, udev=udev)
         assert ran.code == 0, ran.said
         return ran.said.count("PASSED ")
 
@@ -46,14 +46,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def test_disks_of_a_machine_do_what_every_implementation_does(machine: Machine) -> None:
-    assert machine.passes("TestSuite") >= 24
+    assert machine.passes("TestSuite", udev=False) >= 24
+
+
+def test_disks_through_reboots_a_pull_and_a_replacement_beside_udev(machine: Machine) -> None:
     for serial in ("gpu0", "gpu1", "gpu2", "gpu3"):
         machine.replace(serial)
-
-
-def test_disks_through_reboots_a_pull_and_a_replacement(machine: Machine) -> None:
     assert machine.passes("TestFirstStart") == 1
     assert machine.passes("TestSecondStart") == 2
     assert machine.passes("TestThirdStart") == 1
     machine.replace("gpu1")
     assert machine.passes("TestFourthStart") == 1
+
+
+def test_killed_in_the_middle_beside_udev_and_without(machine: Machine) -> None:
+    assert machine.passes("TestKilled") == 4
+    assert machine.passes("TestKilled", udev=False) == 4

@@ -85,6 +85,9 @@ class HostWorld:
         self.reboot()
         for name in names:
             self.replace(name)
+        if Path("/run/udev/control").exists():
+            _run("udevadm", "settle")
+            self._stop_arrays()  # which udev assembled while they were not yet erased
 
     def make_filesystem(self, name: str, label: str) -> None:
         _run("mkfs.ext4", "-q", "-F", "-L", label, f"/dev/{name}")
