@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -206,6 +207,11 @@ def test_nodes_have_addresses_and_networks_of_their_own() -> None:
     assert len({node_address(number) for number in numbers}) == len(numbers)
     assert len({pod_network(number) for number in numbers}) == len(numbers)
     assert (node_address(1), pod_network(1)) == ("192.168.77.101", "192.168.101.0/24")
+
+
+def test_the_image_is_built_from_a_base_that_is_named_by_its_digest() -> None:
+    (base,) = re.findall(r"^ARG DEBIAN=(.*)$", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/debian@sha256:[0-9a-f]{64}", base)
 
 
 def test_programs_that_are_there_are_not_built(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tessera.agent.configuration import APPLIED
 from tessera.agent.run import Agent
 from tessera.api.tessera.gpunodes import desired_field
 from tessera.api.tessera.nodereports import DEVICE_LIST
-from tessera.bell import Bell
 from tessera.clients.kube import EVENTS, GPU_NODES, NODES, PODS, Kind, MemoryKube, Object, annotations_of, labels_of
 from tessera.core.cluster.gpunodestate import DesiredDevices
 from tessera.core.cluster.snapshot import Share
@@ -24,6 +23,7 @@ from tessera.core.gpu.inventory import GpuEvent
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 from tessera.errors import Conflict, Unavailable
+from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
 
@@ -398,9 +398,9 @@ async def test_a_loop_outlives_a_call_that_was_cancelled_under_it(machine: Machi
         if calls == 1:
             raise asyncio.CancelledError
 
-    bell = Bell()
-    bell.ring()
-    loop = asyncio.ensure_future(agent._forever("test", bell, act))
+    wakeup = WakeUp()
+    wakeup.set()
+    loop = asyncio.ensure_future(agent._forever("test", wakeup, act))
     for _ in range(200):
         await asyncio.sleep(0.01)
         if calls > 1:
@@ -431,6 +431,17 @@ async def test_devices_are_handed_over_by_cdi_where_the_node_can(machine: Machin
     written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
     assert env["TESSERA_GPU_UUIDS"] in {each["name"] for each in written["devices"]}
     assert written["containerEdits"] == {"env": ["A=b"]}
+
+
+async def test_the_driver_s_folder_is_enough_for_cdi(machine: Machine) -> None:
+    machine.driver_folder = "/home/kubernetes/bin/nvidia"
+    info = {"containerRuntimeVersion": "containerd://2.0.7", "kubeletVersion": "v1.33.5-gke.1080000"}
+    await machine.kube.patch(NODES, "n1", {"status": {"nodeInfo": info}}, subresource="status")
+    async with machine.agent():
+        await machine.until(lambda node: annotations_of(node).get(DEVICE_LIST) == "cdi-cri")
+        await machine.kubelet.until_allocatable("nvidia.com/gpu", 2)
+    written = json.loads((machine.folder / "cdi" / "tessera.dev-gpu.json").read_text())
+    assert [each["hostPath"] for each in written["containerEdits"]["mounts"]] == [machine.driver_folder]
 
 
 async def test_a_configuration_that_is_broken_at_the_start_changes_no_way_to_hand_over(machine: Machine) -> None:

@@ -23,7 +23,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "auto, narrowed": shared(mode="auto", modes=["whole", "mig"]),
     "auto by default": {"gpus": [{"sharing": {}}]},
     "a layout by name": shared(mode="mig", layout=LAYOUT),
-    "a layout by counts, to begin with": shared(mode="mig", layout={"counts": {"1g.5gb": 7}}, allow_repartition=True),
+    "a layout by counts, to begin with": shared(mode="mig", layout={"counts": {"1g.5gb": 7}}, allowRepartition=True),
     "a layout by placements, shared": shared(mode="mig-mps", layout={"placements": ["3g.20gb@4"]}, replicas=2),
     "replicas by profile": shared(
         mode="mig-time-slicing", layout=LAYOUT, replicasByProfile={"1g.5gb": 4}, renamed=True
@@ -97,7 +97,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "take it out for the others",
     ),
     "allowRepartition beside replicas": (
-        shared(mode="mig-mps", layout=LAYOUT, replicas=2, allow_repartition=True),
+        shared(mode="mig-mps", layout=LAYOUT, replicas=2, allowRepartition=True),
         "allowRepartition goes with mode mig",
         "allowRepartition goes with mode mig",
     ),
@@ -116,8 +116,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "take it out for auto, memory-share and allowRepartition",
         "take it out for auto, memory-share and allowRepartition",
     ),
-    "an allocator of what may be allowRepartition": (
-        shared(mode="mig", layout=LAYOUT, allow_repartition=True, allocator="scheduler"),
+    "an allocator of a layout that may change": (
+        shared(mode="mig", layout=LAYOUT, allowRepartition=True, allocator="scheduler"),
         "take it out for auto, memory-share and allowRepartition",
         "take it out for auto, memory-share and allowRepartition",
     ),

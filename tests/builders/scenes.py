@@ -46,7 +46,7 @@ class Scene:
         gpus = tuple(
             Gpu(
                 index=index,
-                model=GpuModel(name=model, arch="", memory_mib=MIB[model], units=UNITS.get(model, 0)),
+                model=GpuModel(name=model, arch="", memory_mib=MIB[model], memory_slices=UNITS.get(model, 0)),
                 memory_mib=MIB[model],
             )
             for index, model in enumerate(models)
@@ -121,7 +121,7 @@ class Scene:
                         gpu=gpu.index,
                         model=gpu.model.name,
                         memory_mib=gpu.memory_mib,
-                        units=gpu.model.units,
+                        memory_slices=gpu.model.memory_slices,
                         granted_mib=sum(
                             share.memory_mib
                             for where, shares in self.shares.values()

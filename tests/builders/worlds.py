@@ -33,7 +33,7 @@ A100 = GpuModel(
     name="A100",
     arch="Ampere",
     memory_mib=40_000,
-    units=8,
+    memory_slices=8,
     compute_slices=7,
     profiles=(
         profile("1g.5gb", 1, 1, range(7), 4_864),
@@ -48,7 +48,7 @@ A30 = GpuModel(
     name="A30",
     arch="Ampere",
     memory_mib=24_000,
-    units=4,
+    memory_slices=4,
     compute_slices=4,
     profiles=(profile("1g.6gb", 1, 1, range(4), 5_800), profile("2g.12gb", 2, 2, (0, 2), 11_600)),
 )

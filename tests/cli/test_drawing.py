@@ -19,8 +19,8 @@ from tessera.cli.drawing.elements import number
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import break_lines, clean, counted, elide, gib, listing, percent, width
 from tessera.cli.drawing.palette import tone
-from tessera.cli.drawing.seating import Bench, GpuView, Seat, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
+from tessera.cli.drawing.views import DeviceView, GpuView, TenantView, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.gpu.gpumodels import model
 from tessera.core.gpu.sharing import Mode, Sharing
@@ -134,15 +134,15 @@ def test_slices_lie_on_their_strip_and_not_on_each_other(scene: Scene) -> None:
     for gpu, x, y in placed(drawn(scene)):
         if gpu.get("class") != "gpu":
             continue
-        seats = [
+        tenants = [
             box(child, left, top)
             for part, left, top in placed(gpu, x, y)
-            if part.get("class") in {"seat", "open", "rest", "free"}
+            if part.get("class") in {"tenant", "open", "rest", "free"}
             for child in part.findall(f"{SVG}rect")[:1]
         ]
         beds = [box(part, left, top) for part, left, top in placed(gpu, x, y) if part.get("class") in {"bed", "track"}]
-        assert all(within(seat, beds[0]) for seat in seats)
-        assert not [pair for pair in itertools.combinations(seats, 2) if overlap(*pair)]
+        assert all(within(tenant, beds[0]) for tenant in tenants)
+        assert not [pair for pair in itertools.combinations(tenants, 2) if overlap(*pair)]
 
 
 @each_scene
@@ -185,8 +185,8 @@ def test_an_empty_plan_is_a_picture_too() -> None:
 def test_instances_are_as_wide_as_their_units() -> None:
     root = drawn(SCENES["twelve memory slices"]())
     first = classed(root, "strip")[0]
-    seats = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"seat", "open"}]
-    wide = [round(float(seat.get("width", 0))) for seat in seats]
+    tenants = [part.findall(f"{SVG}rect")[0] for part in first if part.get("class") in {"tenant", "open"}]
+    wide = [round(float(tenant.get("width", 0))) for tenant in tenants]
     assert wide[0] == pytest.approx(wide[1], abs=2)
     assert wide[2] == pytest.approx(2 * wide[0], abs=4)
 
@@ -194,9 +194,9 @@ def test_instances_are_as_wide_as_their_units() -> None:
 def test_a_workload_has_one_colour_and_another_has_another() -> None:
     scene = SCENES["memory shares of many sizes"]()
     fills: dict[str, set[str]] = {}
-    for seat in classed(drawn(scene), "seat"):
-        pod = (seat.findtext(f"{SVG}title") or "").partition(" ")[0]
-        fill = seat.findall(f"{SVG}rect")[0].get("fill")
+    for tenant in classed(drawn(scene), "tenant"):
+        pod = (tenant.findtext(f"{SVG}title") or "").partition(" ")[0]
+        fill = tenant.findall(f"{SVG}rect")[0].get("fill")
         fills.setdefault(pod_name(PodKey(pod)).rpartition("-")[0], set()).add(fill or "")
     assert {name: len(colours) for name, colours in fills.items()} == dict.fromkeys(fills, 1)
     assert len(set.union(*fills.values())) == len(fills) == 5
@@ -204,13 +204,18 @@ def test_a_workload_has_one_colour_and_another_has_another() -> None:
 
 def test_marks_tell_running_new_and_unprotected() -> None:
     root = drawn(SCENES["twelve memory slices"]())
-    outlined = [seat for seat in classed(root, "seat") if any(r.get("stroke") for r in seat.findall(f"{SVG}rect"))]
-    assert [seat.findtext(f"{SVG}title", "").partition(" ")[0] for seat in outlined] == [
+    outlined = [
+        tenant for tenant in classed(root, "tenant") if any(r.get("stroke") for r in tenant.findall(f"{SVG}rect"))
+    ]
+    assert [tenant.findtext(f"{SVG}title", "").partition(" ")[0] for tenant in outlined] == [
         "default/render-0",
         "default/render-1",
     ]
-    new = [seat for seat in classed(root, "seat") if seat.find(f"{SVG}path") is not None]
-    assert [seat.findtext(f"{SVG}title", "").partition(" ")[0] for seat in new] == ["default/asr-0", "default/asr-1"]
+    new = [tenant for tenant in classed(root, "tenant") if tenant.find(f"{SVG}path") is not None]
+    assert [tenant.findtext(f"{SVG}title", "").partition(" ")[0] for tenant in new] == [
+        "default/asr-0",
+        "default/asr-1",
+    ]
     assert "to be created" in new[0].findtext(f"{SVG}title", "")
     assert "exists" in outlined[0].findtext(f"{SVG}title", "")
 
@@ -278,7 +283,7 @@ def test_nodes_past_the_most_tiles_are_counted() -> None:
 def test_pods_that_only_the_plan_names_are_drawn() -> None:
     scene = SCENES["a T4 with 14 clients"]()
     got = fleet(scene.plan, Snapshot(nodes=()))
-    assert len(got.seats) == 14
+    assert len(got.tenants) == 14
     assert [node.name for node in got.nodes] == ["t4-node"]
     assert got.nodes[0].cpu_milli == 0
 
@@ -287,20 +292,20 @@ def test_pods_that_only_the_plan_names_are_drawn() -> None:
 def gpus(draw: st.DrawFn) -> GpuView:
     units = draw(st.sampled_from([0, 4, 8, 12]))
     memory = draw(st.integers(1, 200_000))
-    benches = []
+    devices = []
     start = 0
     while start < max(1, units):
         size = draw(st.integers(1, units - start)) if units else 0
         if draw(st.booleans()):
             clients = draw(st.integers(0, 20))
             amounts = draw(st.lists(st.integers(0, memory), max_size=24))
-            seats = tuple(
-                Seat(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
+            tenants = tuple(
+                TenantView(pod=PodKey(f"p-{n}"), workload=n, memory_mib=mib, compute_percent=0, running=n % 2 == 0)
                 for n, mib in enumerate(amounts)
             )
             mode = Mode.MIG if units else Mode.MPS
-            benches.append(
-                Bench(
+            devices.append(
+                DeviceView(
                     label="1g",
                     start=start,
                     size=size,
@@ -308,12 +313,18 @@ def gpus(draw: st.DrawFn) -> GpuView:
                     memory_mib=memory,
                     clients=clients,
                     exists=True,
-                    seats=seats,
+                    tenants=tenants,
                 )
             )
         start += max(1, size)
     return GpuView(
-        index=0, model="X", memory_mib=memory, units=units, granted_mib=0, mig=bool(units), benches=tuple(benches)
+        index=0,
+        model="X",
+        memory_mib=memory,
+        memory_slices=units,
+        granted_mib=0,
+        mig=bool(units),
+        devices=tuple(devices),
     )
 
 
@@ -322,7 +333,7 @@ def cell_box(cell: Cell) -> tuple[float, float, float, float]:
 
 
 @given(gpu=gpus(), flat=st.booleans())
-def test_cells_never_overlap_and_seat_everyone(gpu: GpuView, *, flat: bool) -> None:
+def test_cells_never_overlap_and_tenant_everyone(gpu: GpuView, *, flat: bool) -> None:
     wide = 68.0 if flat else 888.0
     got = row(gpu, wide, flat=flat)
     boxes = [cell_box(cell) for cell in got.cells]
@@ -330,8 +341,10 @@ def test_cells_never_overlap_and_seat_everyone(gpu: GpuView, *, flat: bool) -> N
     assert all(cell.width > 0 and (cell.height > 0 or flat) for cell in got.cells)
     if not flat:
         assert not [pair for pair in itertools.combinations(boxes, 2) if overlap(*pair)]
-    seats = [cell.seat for cell in got.cells if cell.seat]
-    assert sorted(seat.pod for seat in seats) == sorted(seat.pod for bench in gpu.benches for seat in bench.seats)
+    tenants = [cell.tenant for cell in got.cells if cell.tenant]
+    assert sorted(tenant.pod for tenant in tenants) == sorted(
+        tenant.pod for device in gpu.devices for tenant in device.tenants
+    )
 
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=80)

@@ -269,8 +269,8 @@ def test_units_of_another_size_are_shown_in_mib() -> None:
 # What programs may rely on: the fields of each record in the JSON.
 FIELDS = {
     "nodes": "name address ready driver policy unit_mib reported gpus unplaced conflicts problem",
-    "gpus": "index uuid model memory_mib units modes auto level slices tenants granted_mib granted_percent used_mib"
-    " free_percent fragmentation_percent health reasons conflicts",
+    "gpus": "index uuid model memory_mib memory_slices modes auto level slices tenants granted_mib granted_percent"
+    " used_mib free_percent fragmentation_percent health reasons conflicts",
     "slices": "start size profile state pods",
     "tenants": "pod phase ending record level share",
     "waiting": "pod need scheduler message",

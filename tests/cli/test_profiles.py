@@ -91,7 +91,7 @@ def test_json_of_all_models_is_a_summary_each() -> None:
         "memory_known": False,
         "mig": True,
         "compute_slices": 4,
-        "units": 0,
+        "memory_slices": 0,
         "placement": "unknown",
     }
     assert facts["T4"]["placement"] is None
@@ -122,7 +122,7 @@ def test_help_has_examples() -> None:
     assert "tessera profiles A100-40GB\n" in shown("--help")
 
 
-@pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.units], ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", [each for each in CATALOGUE if each.memory_slices], ids=lambda each: each.name)
 def test_every_model_can_be_drawn(gpu: Any) -> None:
     """Placements of one profile lie side by side on every model, so one line is enough for each."""
     boxes = rows(shown(gpu.name).partition("slice ")[2])

@@ -109,7 +109,7 @@ class GpuSuite:
         a100, t4 = await read(world)
         assert t4.mig is None
         assert a100.layout is None
-        assert (a100.model.profiles, a100.model.units) == (A100.profiles, A100.units)
+        assert (a100.model.profiles, a100.model.memory_slices) == (A100.profiles, A100.memory_slices)
 
     async def test_asking_twice_gives_the_same(self, world: World) -> None:
         assert await world.driver.inventory() == await world.driver.inventory()

@@ -198,7 +198,7 @@ async def test_what_a_server_claims_is_held(kube: MemoryKube, *, seen: bool) -> 
     await kube.patch(GPU_NODES, "a", {"spec": {"claims": [claim]}})
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube):
-        policy = await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
+        policy = await until(kube, lambda each: each.get("status", {}).get("pendingPods") == 1, GPU_POLICIES, "all")
         found = await until(kube, lambda each: "policy" in each["spec"])
     assert policy["status"]["desiredSlices"] == 0
     assert desired(found) == []
@@ -222,7 +222,7 @@ async def test_a_claim_made_meanwhile_is_seen_first() -> None:
     await furnish(kube)
     await kube.create(PODS, pod("one", SLICE, node=None))
     async with running(kube):
-        await until(kube, lambda each: each.get("status", {}).get("waitingPods") == 1, GPU_POLICIES, "all")
+        await until(kube, lambda each: each.get("status", {}).get("pendingPods") == 1, GPU_POLICIES, "all")
         found = await until(kube, lambda each: "policy" in each["spec"])
     assert desired(found) == []
 

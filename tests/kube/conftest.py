@@ -19,7 +19,23 @@ HERE = Path(__file__).parent
 LACK = missing()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+PARTS = ("gpus", "others")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kube-part",
+        choices=PARTS,
+        help="run a part of the tests alone: those on a node with GPUs of the module's choice, or the others; "
+        "two sessions, one for each part, have no testbed in common and may run at once",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("kube_part", default=None):
+        left = [item for item in items if PARTS[not gpus_of(item)] != part]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     reason = f"a real Kubernetes needs root on Linux and a few programs; here: {LACK}"
     for item in items:
         if LACK and item.path.is_relative_to(HERE):

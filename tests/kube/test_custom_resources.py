@@ -137,7 +137,7 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
         "nodes": 2,
         "gpus": 16,
         "desiredSlices": 5,
-        "waitingPods": 1,
+        "pendingPods": 1,
         "decision": "cut 3",
         "conditions": conditions,
     }
@@ -155,7 +155,7 @@ def test_kubectl_shows_columns(plane: Cluster) -> None:
     until("columns", lambda: columns("gpol")["NODES"] == "2", timeout_s=10)
     policy, node = columns("gpupolicy"), columns("gpunode")
     del policy["AGE"], node["AGE"]
-    want = {"PRIORITY": "7", "NODES": "2", "GPUS": "16", "WANTED": "5", "WAITING": "1", "ACCEPTED": "True"}
+    want = {"PRIORITY": "7", "NODES": "2", "GPUS": "16", "DESIRED": "5", "PENDING": "1", "ACCEPTED": "True"}
     assert policy == {"NAME": "shown", **want, "READY": "True", "DECISION": "cut 3"}
     shown = {"READY": "7/8", "MODEL": "A100-40GB", "SHARING": "6 auto, 2 mig", "INSTANCES": "4 3g.20gb"}
     assert node == {"NAME": "shown", **shown, "POLICY": "shown", "DRIVER": "580.65.06", "UNIT": "1024"}

@@ -266,7 +266,7 @@ ALL = Profile(
     media="default",
     placement="inferred",
 )
-CUTTABLE = GpuModel(name="M", arch="Hopper", memory_mib=200, units=8, compute_slices=2, profiles=(HALF, ALL))
+CUTTABLE = GpuModel(name="M", arch="Hopper", memory_mib=200, memory_slices=8, compute_slices=2, profiles=(HALF, ALL))
 
 
 def test_a_slice_that_must_be_cut_delays_its_pod_and_an_existing_one_does_not() -> None:

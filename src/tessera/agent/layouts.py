@@ -96,7 +96,7 @@ class Layouts:
         self._follower.resume(labels.get(MIG_CONFIG, ""), labels.get(MIG_CONFIG_STATE, ""))
 
     async def close(self) -> None:
-        """Cut off what is done for pods."""
+        """Cancel what is done for pods."""
         await self._undisturbed.close()
 
     async def follow(self, name: str) -> None:
@@ -127,12 +127,12 @@ class Layouts:
             TesseraError: it cannot be in time, and why.
 
         """
-        cut = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
-        if not cut and not self._partitioner.busy(gpu):
+        partitioned = any(facts.uuid == gpu and facts.layout is not None for facts in inventory.gpus)
+        if not partitioned and not self._partitioner.busy(gpu):
             return False
         declared = await self._declarations.observe()
         left = any(each.uuid == gpu and each.sharing.managed for each in declared.gpus)
-        if cut and not left:
+        if partitioned and not left:
             raise Conflict(
                 f"GPU {gpu}",
                 found="MIG on, as its layout is fixed",
@@ -147,7 +147,7 @@ class Layouts:
     # The pods' layouts
 
     async def _follow_pods(self, declared: Declared) -> None:
-        """Cut managed GPUs for what pods were assigned and what is desired."""
+        """Partition managed GPUs for what pods were assigned and what is desired."""
         desired, assigned = declared.asked.desired or (), self._pods.assigned(declared.inventory)
         if not targets(declared.gpus, declared.inventory, desired, (), assigned):
             return

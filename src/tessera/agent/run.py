@@ -43,7 +43,6 @@ from tessera.api.tessera.nodereports import (
     gpu_revision,
     health_report,
 )
-from tessera.bell import Bell
 from tessera.clients.gpu import GpuDriver
 from tessera.clients.kube import NODES, PODS, Kind, Kube, Listing, Object, Selection, Store, annotations_of, labels_of
 from tessera.clients.kubelet import DeviceCheckpoint, PodResources
@@ -67,6 +66,7 @@ from tessera.core.node.nodesharing import ListStrategy, NodeSharing, PluginOptio
 from tessera.core.node.reported import reported, withheld_resources
 from tessera.errors import Unavailable
 from tessera.log import logger
+from tessera.wakeup import WakeUp
 
 __all__ = ["Agent"]
 
@@ -96,7 +96,7 @@ class Agent:
         self._driver = driver
         self._kube = kube
         self._log = logger(node=settings.node)
-        self._layout_bell, self._offer_bell, self._record_bell = Bell(), Bell(), Bell()
+        self._layout_wakeup, self._offer_wakeup, self._record_wakeup = WakeUp(), WakeUp(), WakeUp()
         self._node_store = self._own_store(NODES, "metadata.name")
         self._pod_store = self._own_store(PODS, "spec.nodeName")
         self._record = NodeRecord(kube, settings.node, self._log)
@@ -153,6 +153,7 @@ class Agent:
             plugins=self._settings.paths.plugins,
             cdi=self._settings.paths.cdi,
             driver_specs=self._settings.paths.driver_specs,
+            driver_folder=self._settings.paths.driver_folder,
             minors=self._settings.paths.mig_minors,
             memory=self._settings.paths.state / "shares.json",
             allocations=self._settings.paths.state / "allocations.json",
@@ -192,9 +193,9 @@ class Agent:
                 await self._keys.synced()
                 await self._persist("start", self._begin)
                 tasks.create_task(self._plugins.run())
-                tasks.create_task(self._forever("layout", self._layout_bell, self._follow))
-                tasks.create_task(self._forever("offer", self._offer_bell, self._offer))
-                tasks.create_task(self._forever("record", self._record_bell, self._write_pods))
+                tasks.create_task(self._forever("layout", self._layout_wakeup, self._follow))
+                tasks.create_task(self._forever("offer", self._offer_wakeup, self._offer))
+                tasks.create_task(self._forever("record", self._record_wakeup, self._write_pods))
                 tasks.create_task(self._listen())
         finally:
             self._offered.cancel()
@@ -215,15 +216,15 @@ class Agent:
             if not done:
                 await asyncio.sleep(self._settings.interval_s)
 
-    async def _forever(self, what: str, bell: Bell, act: Callable[[], Awaitable[None]]) -> None:
+    async def _forever(self, what: str, wakeup: WakeUp, act: Callable[[], Awaitable[None]]) -> None:
         """Act again and again, whatever comes; ends when this agent is cancelled, and for no other reason."""
         while True:
             await one_turn(act, partial(self._trouble, what=what))
-            await bell.wait(self._settings.interval_s)
+            await wakeup.wait(self._settings.interval_s)
 
     def _ring(self) -> None:
-        for bell in (self._layout_bell, self._offer_bell, self._record_bell):
-            bell.ring()
+        for wakeup in (self._layout_wakeup, self._offer_wakeup, self._record_wakeup):
+            wakeup.set()
 
     def _trouble(self, error: BaseException, what: str = "follow") -> None:
         self._log.warning("look_again", what=what, reason=str(error) or type(error).__name__, exc_info=defect(error))
@@ -260,7 +261,7 @@ class Agent:
 
     async def _follow(self) -> None:
         await self._layouts.follow(labels_of(self._node()).get(MIG_CONFIG, ""))
-        self._offer_bell.ring()
+        self._offer_wakeup.set()
 
     async def _keep(self, gpu: str, layout: Layout | None) -> None:
         """Offer these instances of a GPU alone, or all again; return when the kubelet knows."""
@@ -347,13 +348,18 @@ class Agent:
             await self._plugins.offer(now, seen.inventory, options, leaving=plan.withdrawing - released)
             await self._device_offers.release(seen, released)
         if plan.withdrawing - released:
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_bell.ring)
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_wakeup.set)
         return known and by_name(now) <= by_name(seen.offered)
 
     def _plugin_options(self, plugin: PluginOptions) -> PluginOptions:
         """Return how devices are handed over, with strategies that this node can follow where none are configured."""
         paths = self._settings.paths
-        node = observe_cdi(self._node(), runtime_config=paths.runtime_config, driver_specs=paths.driver_specs)
+        node = observe_cdi(
+            self._node(),
+            runtime_config=paths.runtime_config,
+            driver_specs=paths.driver_specs,
+            driver_folder=paths.driver_folder,
+        )
         former = self._list_strategies or read_strategies(annotations_of(self._node()).get(DEVICE_LIST, ""))
         chosen = list_strategies(plugin.list_strategies or self._settings.list_strategies, node, former)
         if chosen.strategies != self._list_strategies:
@@ -374,7 +380,7 @@ class Agent:
     async def create_instance(self, gpu: str, placement: Placement) -> Inventory:
         """Make a MIG instance that an assignment names, and return what the driver shows then."""
         await self._layouts.instance(gpu, placement)
-        self._offer_bell.ring()
+        self._offer_wakeup.set()
         return await self._driver.inventory()
 
     async def disable_mig(self, gpu: str) -> Inventory:

@@ -95,6 +95,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         pod_resources=given["pod_resources"],
         cdi=given["cdi_dir"],
         driver_specs=(_PATHS.driver_specs[0], given["cdi_dir"] / _PATHS.driver_specs[1].name),
+        driver_folder=given["driver_folder"],
         state=given["state_dir"],
         mig_minors=given["mig_minors"],
         dev_root=given["dev_root"],

@@ -44,6 +44,7 @@ class _Given(TypedDict):
     plugins_dir: Path
     pod_resources: Path
     cdi_dir: Path
+    driver_folder: str
     mps_dir: Path
     mps_control: str
     root: Path
@@ -108,6 +109,7 @@ async def _observed(given: _Given) -> Observed:
         plugins=given["plugins_dir"],
         pod_resources=given["pod_resources"],
         driver_specs=(_PLACES.driver_specs[0], given["cdi_dir"] / _PLACES.driver_specs[1].name),
+        driver_folder=given["driver_folder"],
         list_strategies=given["device_list_strategy"],
     ).under(given["root"])
     sources = Sources(

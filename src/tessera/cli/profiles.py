@@ -68,7 +68,7 @@ def _summary(gpu: GpuModel) -> dict[str, Any]:
         "memory_known": gpu.memory_known,
         "mig": bool(gpu.profiles),
         "compute_slices": gpu.compute_slices,
-        "units": gpu.units,
+        "memory_slices": gpu.memory_slices,
         "placement": _placement(gpu),
     }
 
@@ -114,7 +114,7 @@ def _catalogue() -> Table:
             each.arch,
             _memory(each),
             str(each.compute_slices) if each.profiles else "no MIG",
-            str(each.units or ""),
+            str(each.memory_slices or ""),
             _KNOWN[placement][0] if placement else "",
         )
     return table
@@ -122,13 +122,13 @@ def _catalogue() -> Table:
 
 def _print_model(console: Console, gpu: GpuModel) -> None:
     head = f"[bold]{gpu.name}[/], {gpu.arch}, {_memory(gpu)} MiB usable"
-    units = f"{gpu.units} memory slices" if gpu.units else "memory slices unknown"
+    units = f"{gpu.memory_slices} memory slices" if gpu.memory_slices else "memory slices unknown"
     mig = f"{gpu.compute_slices} compute slices, {units}" if gpu.profiles else "no MIG"
     console.print(f"{head}, {mig}", soft_wrap=True)
     if gpu.profiles:
         console.print(trimmed(_profile_table(gpu)))
         console.print()
-    if gpu.units:
+    if gpu.memory_slices:
         _print_drawing(console, gpu)
     notes = Table.grid(padding=(0, 2))
     for label, text in _notes(gpu):
@@ -154,9 +154,9 @@ def _profile_table(gpu: GpuModel) -> Table:
 
 def _print_drawing(console: Console, gpu: GpuModel) -> None:
     """Print the axis of memory slices, and below it a line for each profile with its placements as boxes."""
-    cell = _AXIS_CELLS // gpu.units
+    cell = _AXIS_CELLS // gpu.memory_slices
     width = max(len(each.name) for each in gpu.profiles) + 2
-    axis = "".join(str(unit).center(cell) for unit in range(gpu.units)).rstrip()
+    axis = "".join(str(unit).center(cell) for unit in range(gpu.memory_slices)).rstrip()
     console.print(Text(f"{'slice'.ljust(width)}{axis}", "dim"))
     for number, each in enumerate(gpu.profiles):
         boxes = Text(each.name.ljust(width))
@@ -174,7 +174,7 @@ def _notes(gpu: GpuModel) -> list[tuple[str, str]]:
     lines = [("media", f"at most one +{kind} instance per GPU") for kind in gpu.at_most_one]
     if ALL_MEDIA in gpu.at_most_one:
         lines.append(("", f"+{ALL_MEDIA} takes all media engines: other instances must have none"))
-    if gpu.units:
+    if gpu.memory_slices:
         layouts, counts = len(maximal_layouts(gpu)), len(maximal_counts(gpu))
         lines.append(
             (

@@ -17,9 +17,9 @@ from tessera.cli.drawing.alike import Kind, kinds
 from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.lettering import clean, counted, gib, listing, percent
 from tessera.cli.drawing.palette import tone
-from tessera.cli.drawing.seating import Fleet, GpuView, Workload, fleet, pod_name
 from tessera.cli.drawing.sheet import MOST_REASONS
 from tessera.cli.drawing.totals import totals
+from tessera.cli.drawing.views import Fleet, GpuView, Workload, fleet, pod_name
 from tessera.cli.printing import ruled_table
 from tessera.core.cluster.snapshot import Assignment, LeftOut, Share, Snapshot
 from tessera.core.gpu.sharing import Mode
@@ -75,8 +75,8 @@ def plan_tables(
         parts.append(_placed(plan, seen))
     if seen.gpus:
         parts.append(_gpus(seen))
-    if seen.waiting:
-        parts.append(_waiting(seen))
+    if seen.pending:
+        parts.append(_pending(seen))
     if seen.warnings:
         parts.append(_warnings(seen.warnings))
     lines = [
@@ -115,7 +115,7 @@ def _name(workload: Workload) -> Text:
 
 def _placed(plan: Plan, seen: Fleet) -> Table:
     """Return one line for each workload and kind of share it gets."""
-    numbers = {seat.pod: seat.workload for seat in seen.seats}
+    numbers = {tenant.pod: tenant.workload for tenant in seen.tenants}
     groups: defaultdict[tuple[int, str, str], list[Assignment]] = defaultdict(list)
     for assignment in plan.assignments:
         gets, isolation = _gets(assignment.shares)
@@ -190,7 +190,7 @@ def _strip(gpu: GpuView, room: int) -> Text:
     line = Text(no_wrap=True)
     cells = row(gpu, float(room * _FINE), flat=True).cells
     for cell, extent in _together(gpu, tuple(_runs(cells, room)), cells):
-        words, style = _bench_words(gpu, cell) if isinstance(cell, int) else _cell_words(gpu, cell)
+        words, style = _device_words(gpu, cell) if isinstance(cell, int) else _cell_words(gpu, cell)
         inside = extent - 1 if extent > 1 else 1
         fitting = next((one for one in words if len(one) <= inside), words[-1][:inside])
         free = cell is None or (isinstance(cell, Cell) and cell.kind in {"rest", "free"})
@@ -220,11 +220,11 @@ def _together(
     A client has room where its letter and the line beside it fit.
     """
     room = {id(cell): extent for cell, extent in runs if cell is not None}
-    replicated = {number for number, bench in enumerate(gpu.benches) if bench.clients > 1}
-    cramped = {cell.bench for cell in cells if room.get(id(cell), 0) <= 1}.intersection(replicated)
+    replicated = {number for number, device in enumerate(gpu.devices) if device.clients > 1}
+    cramped = {cell.device for cell in cells if room.get(id(cell), 0) <= 1}.intersection(replicated)
 
     def owner(cell: Cell | None) -> int | None:
-        return cell.bench if cell and cell.bench in cramped else None
+        return cell.device if cell and cell.device in cramped else None
 
     for number, run in groupby(runs, key=lambda one: owner(one[0])):
         members = tuple(run)
@@ -234,32 +234,32 @@ def _together(
             yield number, sum(extent for _, extent in members)
 
 
-def _bench_words(gpu: GpuView, number: int) -> tuple[tuple[str, ...], Style]:
+def _device_words(gpu: GpuView, number: int) -> tuple[tuple[str, ...], Style]:
     """Return what may stand for all clients of a device together, longest first, and the colours of the first."""
-    bench = gpu.benches[number]
-    counts = Counter(letter(seat.workload) for seat in bench.seats)
+    device = gpu.devices[number]
+    counts = Counter(letter(tenant.workload) for tenant in device.tenants)
     if not counts:
         return ("- unused", "-"), Style(dim=True)
-    look = tone(bench.seats[0].workload)
+    look = tone(device.tenants[0].workload)
     many = "+".join(f"{key}\u00d7{count}" for key, count in counts.items())
     close = "".join(f"{key}{count}" for key, count in counts.items())
-    return (f"{many} of {bench.clients}", many, close, "".join(counts)), Style(color=look.ink, bgcolor=look.fill)
+    return (f"{many} of {device.clients}", many, close, "".join(counts)), Style(color=look.ink, bgcolor=look.fill)
 
 
 def _cell_words(gpu: GpuView, cell: Cell | None) -> tuple[tuple[str, ...], Style]:
     """Return what may stand in a cell, longest first, and its colours."""
     pale = Style(dim=True)
-    if cell is None or cell.kind in {"free", "rest"} or cell.bench is None:
+    if cell is None or cell.kind in {"free", "rest"} or cell.device is None:
         return ("",), pale
-    bench = gpu.benches[cell.bench]
-    kind = bench.label or _MODES[bench.mode]
-    if cell.seat is None:
+    device = gpu.devices[cell.device]
+    kind = device.label or _MODES[device.mode]
+    if cell.tenant is None:
         return (f"- {kind} unused", f"- {kind}", "-"), pale
-    look = tone(cell.seat.workload)
-    key = letter(cell.seat.workload)
-    pod = clean(pod_name(cell.seat.pod))
-    what = kind if bench.clients == 1 else gib(cell.seat.memory_mib)
-    short = what.partition(".")[0] if what == bench.label else what
+    look = tone(cell.tenant.workload)
+    key = letter(cell.tenant.workload)
+    pod = clean(pod_name(cell.tenant.pod))
+    what = kind if device.clients == 1 else gib(cell.tenant.memory_mib)
+    short = what.partition(".")[0] if what == device.label else what
     return (f"{key} {what} {pod}", f"{key} {what}", f"{key} {short}", key), Style(color=look.ink, bgcolor=look.fill)
 
 
@@ -268,7 +268,7 @@ def _gpus(seen: Fleet) -> Table:
     table.columns[3].ratio = 1
     table.columns[4].justify = "right"
     table.columns[4].no_wrap = True
-    grain = math.lcm(*(gpu.units for gpu in seen.gpus if gpu.units))
+    grain = math.lcm(*(gpu.memory_slices for gpu in seen.gpus if gpu.memory_slices))
     groups = kinds(seen)
     left = sum(len(kind.nodes) for kind in groups[_MOST_NODES:])
     for kind in groups[:_MOST_NODES]:
@@ -297,18 +297,18 @@ def _node_words(kind: Kind) -> str:
     return f"{kind.nodes[0].name} and {more} like it" if more else kind.nodes[0].name
 
 
-def _waiting(seen: Fleet) -> Table:
+def _pending(seen: Fleet) -> Table:
     table = ruled_table("", "Workload", "Pods", "Reason", title="Pending")
     table.columns[2].justify = "right"
     table.columns[3].ratio = 1
-    for queue in seen.waiting[:MOST_REASONS]:
+    for queue in seen.pending[:MOST_REASONS]:
         workload = seen.workloads[queue.workload]
         why = Text(clean(queue.reason))
         if workload.kind != "Pod":
             why.append("\n").append(clean(listing(map(pod_name, queue.pods), _NAMED)), "dim")
         table.add_row(_key(workload), _name(workload), f"{len(queue.pods):,}", why)
-    rest = sum(len(queue.pods) for queue in seen.waiting[MOST_REASONS:])
-    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.waiting[:MOST_REASONS]))
+    rest = sum(len(queue.pods) for queue in seen.pending[MOST_REASONS:])
+    _unbroken(table, 1, (_name(seen.workloads[queue.workload]) for queue in seen.pending[:MOST_REASONS]))
     if rest:
         table.add_row("", "others", f"{rest:,}", "other reasons; -o json has all")
     return table
@@ -316,10 +316,10 @@ def _waiting(seen: Fleet) -> Table:
 
 def _sum(seen: Fleet, left_out: Sequence[LeftOut]) -> Text:
     sums = totals(seen)
-    asked = sums.placed + sums.waiting
+    asked = sums.placed + sums.pending
     line = Text()
-    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.waiting else "bold")
-    line.append(f", {sums.waiting:,} pending" if sums.waiting else "", "bold yellow")
+    line.append(f"{sums.placed:,} of {counted(asked, 'pod')} placed", "bold green" if not sums.pending else "bold")
+    line.append(f", {sums.pending:,} pending" if sums.pending else "", "bold yellow")
     parts = (
         f"{sums.running:,} already running" if sums.running else "",
         f"{sums.gpus_used:,} of {counted(sums.gpus, 'GPU')} in use",

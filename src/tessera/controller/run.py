@@ -20,7 +20,6 @@ from tessera.api.tessera.nodereports import Report
 from tessera.api.tessera.partitionpolicies import partition_policy
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, Authority, published_keys
 from tessera.api.tessera.policystatus import Facts, new_status, refused_status
-from tessera.bell import Bell
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,
@@ -51,6 +50,7 @@ from tessera.core.packing.partitioning import (
 from tessera.errors import InvalidInput, TesseraError
 from tessera.log import logger
 from tessera.signing import verify
+from tessera.wakeup import WakeUp
 
 __all__ = ["Controller"]
 
@@ -82,13 +82,13 @@ class Controller:
         self._kube = kube
         self._now = now
         self._log = logger(controller=settings.identity)
-        self._bell = Bell()
+        self._wakeup = WakeUp()
         self._stores = {
-            kind: Store(kube, kind, EVERYTHING, wake=self._bell.ring, on_trouble=self._trouble) for kind in _KINDS
+            kind: Store(kube, kind, EVERYTHING, wake=self._wakeup.set, on_trouble=self._trouble) for kind in _KINDS
         }
         keys = Selection(namespace=NAMESPACE, fields=(("metadata.name", KEYS),))
         self._stores[CONFIG_MAPS] = Store(
-            kube, CONFIG_MAPS, keys, wake=self._bell.ring, on_change=self._take_keys, on_trouble=self._trouble
+            kube, CONFIG_MAPS, keys, wake=self._wakeup.set, on_change=self._take_keys, on_trouble=self._trouble
         )
         self._ring = KeyRing()
         """The servers' public keys."""
@@ -118,7 +118,7 @@ class Controller:
                     took_s = asyncio.get_running_loop().time() - began_s
                     pause_s = max(self._settings.least_s, _REST * took_s)
                     await asyncio.sleep(pause_s)
-                    await self._bell.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
+                    await self._wakeup.wait(max(0.0, again_s - took_s - pause_s) + _SURE_S)
         finally:
             self._log.info("controller_stopped")
 
@@ -261,7 +261,7 @@ class Controller:
             desired=sum(
                 each.whole + len(each.instances) for state in states for each in desired.get(state.name, state.desired)
             ),
-            waiting=None if decision.pending is None else len(decision.pending),
+            pending=None if decision.pending is None else len(decision.pending),
             decision=events,
             behind=tuple(state.name for state in states if self._is_behind(state.name)),
             impaired=tuple((state.name, each) for state in states for each in state.impaired),

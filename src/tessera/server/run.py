@@ -14,7 +14,6 @@ import msgspec
 import uvicorn
 
 from tessera.api.tessera.pods.signatures import KEYS, NAMESPACE, published_keys
-from tessera.bell import Bell
 from tessera.clients.kube import (
     CONFIG_MAPS,
     EVERYTHING,
@@ -41,6 +40,7 @@ from tessera.server.settings import Settings, Tls
 from tessera.server.signingkey import SigningKey
 from tessera.server.verbs import Verbs
 from tessera.server.view import View
+from tessera.wakeup import WakeUp
 
 __all__ = ["Server"]
 
@@ -85,7 +85,7 @@ class Server:
         self._synced = {kind: asyncio.Event() for kind in (CONFIG_MAPS, GPU_NODES, NODES, PODS)}
         self._prepared = asyncio.Event()
         self._trouble: dict[Kind, str] = {}
-        self._unpublished = Bell()
+        self._unpublished = WakeUp()
         """Rings when the ConfigMap of public keys was deleted, or the key that signs was taken out of it."""
         self._no_key = ""
         """Why there is no key to sign with yet."""
@@ -176,7 +176,7 @@ class Server:
         if not change.gone:
             self.view.take_keys(change.object, begun=self.view.keys_version if change.rewound else None)
         if change.gone or self.key.void:
-            self._unpublished.ring()
+            self._unpublished.set()
 
     async def _keep_key(self) -> None:
         """Have a key that counts, and all keys published: now and then, and at once where they were taken away."""
@@ -205,7 +205,7 @@ class Server:
                     begun = self.view.keys_version
                     self.view.take_keys(await self._published(), begun=begun)
                     if self.key.void:
-                        self._unpublished.ring()
+                        self._unpublished.set()
                 for name in {node for node, _ in asked}:
                     found = await self._kube.get(GPU_NODES, name)
                     if found is not None:
@@ -214,7 +214,7 @@ class Server:
             except TesseraError as error:
                 self._log.warning("keys_not_read", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
-                self.view.doubted.ring()
+                self.view.doubted.set()
 
     async def _published(self) -> Object:
         """Return the ConfigMap of public keys. Who asks while it is deleted waits: a server writes it again."""

@@ -14,7 +14,6 @@ from tessera.api.tessera.gpunodes import read_gpu_node
 from tessera.api.tessera.nodereports import has_agent
 from tessera.api.tessera.pods.clusterpods import LivePod, in_words, object_field, read_live_pod
 from tessera.api.tessera.pods.signatures import Authority, Keys, published_keys
-from tessera.bell import Bell
 from tessera.clients.kube import Listing, Object, annotations_of, name_of, version_of
 from tessera.core.cluster.claims import Fate
 from tessera.core.cluster.gpunodestate import Claim, GpuNodeState
@@ -28,6 +27,7 @@ from tessera.server.claimedshares import ClaimedShares
 from tessera.server.exchanges import Exchanges
 from tessera.server.retention import Retention
 from tessera.signing import verify
+from tessera.wakeup import WakeUp
 
 __all__ = ["BY_LABELS", "View"]
 
@@ -82,7 +82,7 @@ class View:
         self._strangers: dict[tuple[str, str], None] = {}
         self.doubts: dict[tuple[str, str], None] = {}
         """Nodes, and ids of keys that sign there and are not known yet: what they sign counts until it was asked."""
-        self.doubted = Bell()
+        self.doubted = WakeUp()
         """Rings when there is another."""
 
     # Keys
@@ -136,7 +136,7 @@ class View:
         live = self._live(each)
         if live.doubted:
             self.doubts[live.node, live.doubted] = None
-            self.doubted.ring()
+            self.doubted.set()
         return self._retention.held(each, live, self._keys.get(live.node), self.ring.revoked)
 
     # Nodes

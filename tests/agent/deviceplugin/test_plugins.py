@@ -25,6 +25,7 @@ from tessera.clients.kube import Listing
 from tessera.clients.kubelet import Container, DeviceCheckpoint, MemoryKubelet, PodResources
 from tessera.core.cluster.advertise import NodeOffer, OfferOptions, offer
 from tessera.core.cluster.snapshot import Share
+from tessera.core.deviceplugin.edits import Mount
 from tessera.core.deviceplugin.grant import Grant
 from tessera.core.deviceplugin.holdings import given
 from tessera.core.gpu.deviceids import DeviceId
@@ -76,12 +77,13 @@ class Node:
         self.plugins = self.started()
         self.task: asyncio.Task[None] | None = None
 
-    def started(self) -> Plugins:
+    def started(self, *, driver_folder: str = "") -> Plugins:
         """Return the plugins of an agent that has just started."""
         paths = Paths(
             plugins=self.kubelet.plugins,
             cdi=self.cdi,
             driver_specs=(self.root / "nvidia.yaml",),
+            driver_folder=driver_folder,
             minors=self.minors,
             memory=self.root / "shares.json",
             allocations=self.root / "allocations.json",
@@ -320,6 +322,23 @@ async def test_mig_instances_with_their_device_nodes_by_cdi(node: Node) -> None:
     written = json.loads((node.cdi / "tessera.dev-gpu.json").read_text())
     assert (written["cdiVersion"], written["containerEdits"]) == ("0.5.0", {"env": ["LIB=1"]})
     assert len(written["devices"]) == 3
+
+
+async def test_the_driver_s_folder_where_neither_a_runtime_nor_a_specification_brings_it(node: Node) -> None:
+    node.plugins = node.started(driver_folder="/opt/driver")
+    await node.offer((facts(0, "T4"), WHOLE))
+    got = await node.run("p")
+    assert got.mounts == (Mount(host_path="/opt/driver", container_path="/usr/local/nvidia", read_only=True),)
+    assert got.device_nodes[0].host_path == "/dev/nvidia0"
+    node.end("p")
+    await node.offer((facts(0, "T4"), WHOLE), how=CDI)
+    assert (await node.run("q")).mounts == ()
+    spec = node.cdi / "tessera.dev-gpu.json"
+    (mount,) = json.loads(spec.read_text())["containerEdits"]["mounts"]
+    assert (mount["hostPath"], mount["containerPath"]) == ("/opt/driver", "/usr/local/nvidia")
+    (node.root / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits: {env: [LIB=1]}\n")
+    await node.offer((facts(0, "T4"), WHOLE), how=CDI)
+    assert json.loads(spec.read_text())["containerEdits"] == {"env": ["LIB=1"]}
 
 
 async def test_mig_instances_by_index_as_the_driver_numbers_them(node: Node) -> None:

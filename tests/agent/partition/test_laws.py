@@ -23,7 +23,7 @@ from tessera.core.node.repartition import restorable
 from tessera.errors import Unavailable
 from tessera.log import configure
 
-MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 LIMITS = Limits(pending_s=120, retry_s=10, retry_most_s=40)
 SLACK_S = 400
 """What is under way when a deadline passes ends, and restores, within so many seconds."""

@@ -101,7 +101,7 @@ def test_instances_advertised_as_gpus() -> None:
 
 
 def test_turning_mig_off() -> None:
-    fleet = "nodes: [{name: a, gpus: [{model: A100-40GB, sharing: {mig: all-1g.5gb, allowRepartition: true}}]}]"
+    fleet = "nodes: [{name: a, gpus: [{model: A100-40GB, sharing: {mig: all-1g.5gb, allow-repartition: true}}]}]"
     files = render(fleet, pods("w", "{nvidia.com/gpu: 1}", 1))
     assert "all-disabled" in migparted.read(documents.read("f", files["mig-parted/a.yaml"])[0])
 

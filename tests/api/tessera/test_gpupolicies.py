@@ -200,7 +200,7 @@ def test_a_status_is_written_whole_and_read_again() -> None:
     status = Status(nodes=2, decision="nothing to do", conditions=(condition,))
     written = status_fields(status)
     assert set(written) == {
-        *("observedGeneration", "nodes", "gpus", "desiredSlices", "waitingPods", "decision", "conditions"),
+        *("observedGeneration", "nodes", "gpus", "desiredSlices", "pendingPods", "decision", "conditions"),
     }
     assert read_gpu_policy({**gpu_policy({}), "status": written}).status == status
     assert status_fields(Status())["conditions"] == []

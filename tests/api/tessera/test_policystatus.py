@@ -64,9 +64,9 @@ def test_what_a_policy_overrides() -> None:
 
 def test_what_was_not_looked_at_stays() -> None:
     """A look without a plan keeps the number of pods that wait, and the last decision stands until another."""
-    facts = Facts(nodes=1, gpus=8, desired=3, waiting=2, decision="x" * 2000)
+    facts = Facts(nodes=1, gpus=8, desired=3, pending=2, decision="x" * 2000)
     status = new_status(POLICY, facts, NOON)
-    assert (status.waiting_pods, len(status.decision), status.desired_slices) == (2, 1024, 3)
+    assert (status.pending_pods, len(status.decision), status.desired_slices) == (2, 1024, 3)
     again = msgspec.structs.replace(POLICY, status=status)
     assert new_status(again, Facts(nodes=1, gpus=8, desired=3), ONE) == status
 

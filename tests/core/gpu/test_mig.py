@@ -33,7 +33,7 @@ from tessera.core.gpu.mig import (
 
 A30, A100, H100 = model("A30-24GB"), model("A100-40GB"), model("H100-80GB")
 RTX_PRO_6000, RTX_PRO_5000, T4 = model("RTX-PRO-6000"), model("RTX-PRO-5000"), model("T4")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.units)
+MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
 every_mig_model = pytest.mark.parametrize("gpu", MIG_MODELS, ids=lambda each: each.name)
 
 
@@ -55,7 +55,7 @@ def brute_force(gpu: GpuModel) -> Iterator[Layout]:
     """Yield every legal set of placements, by the definition: units are taken once, media kinds held once."""
     profiles = {each.name: each for each in gpu.profiles}
     spots = [(each.name, start) for each in gpu.profiles for start in each.starts]
-    for count in range(gpu.units + 1):
+    for count in range(gpu.memory_slices + 1):
         for chosen in itertools.combinations(spots, count):
             units = [unit for name, start in chosen for unit in range(start, start + profiles[name].size)]
             kinds = Counter(str(profiles[name].media) for name, _ in chosen)

@@ -29,7 +29,7 @@ MODEL = GpuModel(
     name="six",
     arch="",
     memory_mib=6,
-    units=6,
+    memory_slices=6,
     profiles=(
         profile("1g", 1, (0, 1, 2, 3, 4)),
         profile("1g+me", 1, (0, 1, 2, 3, 4), me=True),
@@ -39,7 +39,7 @@ MODEL = GpuModel(
     ),
     at_most_one=("me",),
 )
-ME = 1 << MODEL.units
+ME = 1 << MODEL.memory_slices
 
 
 @pytest.mark.parametrize("name", [p.name for p in MODEL.profiles])

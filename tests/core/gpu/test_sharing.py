@@ -29,7 +29,7 @@ A100 = GpuModel(
     name="A100-40GB",
     arch="Ampere",
     memory_mib=40_000,
-    units=8,
+    memory_slices=8,
     compute_slices=7,
     profiles=(
         profile("1g.5gb", 1, 1, tuple(range(7)), 4_864),
@@ -169,7 +169,7 @@ WAYS = {
         by_scheduler(SLICED),
         [],
     ),
-    "a layout that Tessera may allowRepartition serves both, and is cut anew for both": (
+    "a layout that may change serves both, and is created anew for both": (
         need(4 * 1024, isolation=Isolation.HARDWARE),
         Sharing(layout=BALANCED[:1]),
         [(Mode.MIG, "1g.5gb", True), (Mode.MIG, "1g.5gb", False), (Mode.WHOLE, None, False)],

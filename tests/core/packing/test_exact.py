@@ -45,7 +45,7 @@ CASES: dict[str, tuple[tuple[Node, ...], tuple[Pod, ...], int]] = {
         (*pods(slices("1g.5gb"), 1, "s"), *pods(amount(1000), 5, "m")),
         6,
     ),
-    "a fixed layout is not allowRepartition": (
+    "a fixed layout stays": (
         (node("a", gpu(0, A100, FIXED)),),
         (*pods(slices("2g.10gb"), 5, "m"), *pods(slices("3g.20gb"), 5, "l"), *pods(slices("1g.5gb"), 5, "s")),
         4,

@@ -11,7 +11,7 @@ from harness.nvmlcalls import computes, cut, cut_whole, instances, mig_devices, 
 from tessera.core.gpu.gpumodels import CATALOGUE, GpuModel
 from tessera.sim.nvmlsim import Machine, Process
 
-WITH_MIG = [each for each in CATALOGUE if each.units]
+WITH_MIG = [each for each in CATALOGUE if each.memory_slices]
 
 
 # ---- mode ----

@@ -15,7 +15,7 @@ from tessera.core.gpu.mig import Placement
 from tessera.core.node.layouts import (
     AwaitReset,
     Blocked,
-    Cut,
+    ChangeInstances,
     Impossible,
     Recorded,
     SetMode,
@@ -247,7 +247,7 @@ class Partitioner:
             if facts is None:
                 return "the driver does not show it"
             needed = change(facts, target, users)
-            if not isinstance(needed, Cut | SetMode):
+            if not isinstance(needed, ChangeInstances | SetMode):
                 if done:
                     await self.write_down(Inventory(gpus=(facts,)), (facts.uuid,))
                 return ""
@@ -271,7 +271,7 @@ class Partitioner:
             return "MIG is off as before"
         return f"MIG stays on, {failed or 'because the GPU is in use'}"
 
-    async def _do(self, facts: GpuFacts, needed: Cut | SetMode, by_s: float) -> str:
+    async def _do(self, facts: GpuFacts, needed: ChangeInstances | SetMode, by_s: float) -> str:
         """Carry out one change; return what failed, empty where nothing did."""
         if isinstance(needed, SetMode):
             return await self._switch(facts, needed, by_s)

@@ -216,6 +216,10 @@ def _gpus(seen: _Seen, given: GpuModel | None) -> tuple[tuple[Gpu, ...], int]:
         how = f"{known.label}={seen.named(known.label)}" if known.label else f"said to have {known.model.name}"
         seen.notes.append(f"it is {'labelled ' * bool(known.label)}{how} but advertises no GPU, so it has none here")
         return (), 0
+    if known.memory_mib < known.model.memory_mib:
+        # Part of a GPU is a virtual GPU, which its node cannot partition any further.
+        undivided = msgspec.structs.replace(known.model, profiles=(), memory_slices=0, compute_slices=0)
+        known = msgspec.structs.replace(known, model=undivided)
     sharings, lost = _sharings(seen, known)
     memory_mib = _memory_mib(seen, known, len(sharings))
     unnamed = msgspec.structs.replace(known.model, memory_mib=memory_mib)
@@ -419,10 +423,10 @@ def _mixed(seen: _Seen, known: NodeModel) -> list[Sharing]:
     most = {each.name: each.max_instances for each in model.profiles}
     at_least = max((-(-count // most[name]) for name, count in counts.items()), default=0)
     labelled = seen.number(*_GPU_COUNTS) or known.count
-    cut = labelled - len(whole) if labelled is not None else at_least
-    layouts, left = _spread(model, counts, min(max(cut, 0), _MAX_GPUS))
+    partitioned = labelled - len(whole) if labelled is not None else at_least
+    layouts, left = _spread(model, counts, min(max(partitioned, 0), _MAX_GPUS))
     seen.notes.extend(
-        f"{count} x {name} fit none of its {cut} MIG GPUs and are left out" for name, count in left.items()
+        f"{count} x {name} fit none of its {partitioned} MIG GPUs and are left out" for name, count in left.items()
     )
     sharings = [_instances(seen, layout, single=False) for layout in layouts]
     for name, resource in resources.items():

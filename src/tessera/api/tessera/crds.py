@@ -81,7 +81,7 @@ _RESOURCES: Final = (
             Column("Nodes", ".status.nodes", "Nodes that it applies to.", type="integer"),
             Column("GPUs", ".status.gpus", "GPUs of these nodes.", type="integer"),
             Column("Desired", ".status.desiredSlices", "Slices kept for exact requests.", type="integer"),
-            Column("Waiting", ".status.waitingPods", "Pods that wait for GPUs of these nodes.", type="integer"),
+            Column("Pending", ".status.pendingPods", "Pending pods that need GPUs of these nodes.", type="integer"),
             Column("Accepted", '.status.conditions[?(@.type=="Accepted")].status', "Whether it can be carried out."),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it is in force on all nodes."),
             _AGE,
@@ -98,7 +98,7 @@ _RESOURCES: Final = (
         status=fields.Status,
         defaults=False,
         columns=(
-            Column("Ready", ".status.summary.ready", "GPUs on which nothing is sick, and all GPUs."),
+            Column("Ready", ".status.summary.ready", "GPUs on which nothing is unhealthy, and all GPUs."),
             Column("Model", ".status.summary.models", "Models of the GPUs."),
             Column("Sharing", ".status.summary.sharing", "How the GPUs are shared."),
             Column("Instances", ".status.summary.instances", "MIG instances that exist."),

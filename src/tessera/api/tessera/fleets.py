@@ -166,22 +166,22 @@ def _nodes(
 
 def close_unhealthy(nodes: Mapping[str, Node], states: Mapping[str, GpuNodeState], pods: Observed) -> tuple[Node, ...]:
     """Return the nodes with their unhealthy devices closed to new pods; of lost GPUs, the last that no pod uses."""
-    sick = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
-    sick |= {name: () for name, node in nodes.items() if node.lost}
+    unhealthy = {name: state.unhealthy for name, state in states.items() if state.reported and state.unhealthy}
+    unhealthy |= {name: () for name, node in nodes.items() if node.lost}
     held: dict[tuple[str, int], list[Share]] = {}
     for running in pods.running:
-        if running.assignment.node in sick:
+        if running.assignment.node in unhealthy:
             for share in running.assignment.shares:
                 held.setdefault((running.assignment.node, share.gpu), []).append(share)
     closed: list[Node] = []
     for name, node in nodes.items():
-        if name not in sick:
+        if name not in unhealthy:
             closed.append(node)
             continue
         used = {gpu.index: held.get((name, gpu.index), []) for gpu in node.gpus}
         lost = sorted(used, key=lambda index: (bool(used[index]), -index))[: node.lost]
         gpus = tuple(
-            without_new(gpu, [UnhealthyDevice(gpu=gpu.uuid)] if gpu.index in lost else sick[name], used[gpu.index])
+            without_new(gpu, [UnhealthyDevice(gpu=gpu.uuid)] if gpu.index in lost else unhealthy[name], used[gpu.index])
             for gpu in node.gpus
         )
         closed.append(msgspec.structs.replace(node, gpus=gpus))

@@ -160,7 +160,7 @@ class Repartition(
     allowed: bool = True
     """Where it is not, managed GPUs are offered as they are."""
     idle_seconds: _Seconds = 1
-    """A batch of waiting pods is planned for when none came for so long; a lone pod waits a quarter of it."""
+    """A batch of pending pods is planned for when none came for so long; a lone pod waits a quarter of it."""
     longest_seconds: _Seconds = 10
     """And at the latest when its first pod has waited for so long."""
     keep_idle_seconds: _Seconds = 600
@@ -215,8 +215,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """GPUs of these nodes."""
     desired_slices: _Tally = 0
     """MIG instances and whole GPUs kept for pods with exact requests."""
-    waiting_pods: _Tally = 0
-    """Pods that wait for GPUs of these nodes."""
+    pending_pods: _Tally = 0
+    """Pending pods that need GPUs of these nodes."""
     decision: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     """What was decided last, and why, in a sentence."""
     conditions: Annotated[
@@ -443,7 +443,7 @@ def _sharing(sharing: SharingFields) -> str | dict[str, Any]:
         case "time-slicing" | "mps":
             return {sharing.mode: replicas, "renamed": sharing.renamed, **allocator}
         case "mig":
-            return {"mig": _layout(layout), "allowRepartition": sharing.allow_repartition, **allocator}
+            return {"mig": _layout(layout), "allow-repartition": sharing.allow_repartition, **allocator}
         case _:
             shared = sharing.mode.removeprefix("mig-")
             return {"mig": _layout(layout), shared: replicas, "renamed": sharing.renamed, **allocator}
@@ -457,5 +457,5 @@ def _layout(layout: LayoutFields) -> str | dict[str, int] | list[str]:
 
 def status_fields(status: Status) -> dict[str, Any]:
     """Return the status as JSON with every field in it, so that a patch replaces what was there."""
-    empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "desiredSlices": 0, "waitingPods": 0, "decision": ""}
+    empty = {"observedGeneration": 0, "nodes": 0, "gpus": 0, "desiredSlices": 0, "pendingPods": 0, "decision": ""}
     return {**empty, "conditions": [], **msgspec.to_builtins(status)}

@@ -72,7 +72,7 @@ class Agent(_Record, frozen=True, kw_only=True):
     default one. Empty where it is, or with `driverFolder`."""
     driver_folder: str = ""
     """Host folder with the driver's `lib64` and `bin`, where no NVIDIA runtime is: `/home/kubernetes/bin/nvidia` on
-    GKE."""
+    GKE. Containers with a GPU get it at `/usr/local/nvidia` too."""
     kubelet_folder: str = "/var/lib/kubelet"
     """Root folder of the kubelet, whose pod-resources socket the agent asks."""
     gpu_labels: bool = True

@@ -24,7 +24,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
     desired: int = 0
     """Devices desired on them for exact requests."""
-    waiting: int | None = None
+    pending: int | None = None
     """Pods that wait for them; None where that was not looked at."""
     decision: str = ""
     """What was decided in this look; empty for nothing, which leaves the last decision standing."""
@@ -47,7 +47,7 @@ def new_status(policy: GpuPolicy, facts: Facts, now: dt.datetime) -> Status:
         nodes=facts.nodes,
         gpus=facts.gpus,
         desired_slices=facts.desired,
-        waiting_pods=policy.status.waiting_pods if facts.waiting is None else facts.waiting,
+        pending_pods=policy.status.pending_pods if facts.pending is None else facts.pending,
         decision=facts.decision[:_DECISION_CHARACTERS] or policy.status.decision,
         conditions=settled(policy.status.conditions, found, now, generation=generation),
     )

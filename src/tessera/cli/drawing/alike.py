@@ -5,7 +5,7 @@ from itertools import groupby
 
 import msgspec
 
-from tessera.cli.drawing.seating import Fleet, GpuView, NodeView, Seat
+from tessera.cli.drawing.views import Fleet, GpuView, NodeView, TenantView
 
 __all__ = ["EVERY_GPU", "Kind", "Run", "kinds"]
 
@@ -47,16 +47,18 @@ def kinds(fleet: Fleet) -> tuple[Kind, ...]:
 
 
 def _look(node: NodeView) -> object:
-    seats = tuple(map(_seat_look, node.others))
+    tenants = tuple(map(_tenant_look, node.others))
     marks = tuple(mark for mark in node.marks if not mark.startswith("zone="))  # says nothing about what a node can do
     plain = msgspec.structs.replace(node, name="", marks=marks, gpus=(), others=())
-    return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), seats
+    return plain, tuple((gpu.index, _gpu_look(gpu)) for gpu in node.gpus), tenants
 
 
 def _gpu_look(gpu: GpuView) -> object:
-    benches = tuple(msgspec.structs.replace(bench, seats=tuple(map(_seat_look, bench.seats))) for bench in gpu.benches)
-    return msgspec.structs.replace(gpu, index=0, benches=benches)
+    devices = tuple(
+        msgspec.structs.replace(device, tenants=tuple(map(_tenant_look, device.tenants))) for device in gpu.devices
+    )
+    return msgspec.structs.replace(gpu, index=0, devices=devices)
 
 
-def _seat_look(seat: Seat) -> Seat:
-    return msgspec.structs.replace(seat, pod="", part=1)
+def _tenant_look(tenant: TenantView) -> TenantView:
+    return msgspec.structs.replace(tenant, pod="", part=1)

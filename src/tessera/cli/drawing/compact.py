@@ -8,7 +8,7 @@ from tessera.cli.drawing.geometry import Cell, row
 from tessera.cli.drawing.header import INNER
 from tessera.cli.drawing.lettering import BOLD, elide, gib, listing, width
 from tessera.cli.drawing.palette import tone
-from tessera.cli.drawing.seating import GpuView, NodeView
+from tessera.cli.drawing.views import GpuView, NodeView
 
 __all__ = ["MOST_STRIPS", "MOST_TILES", "compact", "who"]
 
@@ -55,7 +55,7 @@ def _tile(kind: Kind) -> tuple[str, float]:
 
 
 def _strip(node: NodeView, gpu: GpuView) -> str:
-    pods = "\n".join(seat.pod for bench in gpu.benches for seat in bench.seats)
+    pods = "\n".join(tenant.pod for device in gpu.devices for tenant in device.tenants)
     words = f"{node.name}, GPU {gpu.index}: {gpu.model}, {gib(gpu.granted_mib)} of {gib(gpu.memory_mib)} allocated"
     cells = "".join(_cell(cell) for cell in row(gpu, _STRIP, flat=True).cells)
     return group(title(f"{words}\n{pods}") + rect((0, 0, _STRIP, _HEIGHT), class_="track") + cells, class_="gpu")
@@ -63,9 +63,9 @@ def _strip(node: NodeView, gpu: GpuView) -> str:
 
 def _cell(cell: Cell) -> str:
     area = (cell.x, 0.0, cell.width, _HEIGHT)
-    if cell.seat is None:
+    if cell.tenant is None:
         return rect(area, class_="bed") if cell.kind == "open" else ""
-    look = tone(cell.seat.workload)
+    look = tone(cell.tenant.workload)
     stripe = rect((cell.x, 0.0, cell.width, 3.0), fill=look.edge) if look.striped else ""
     return rect(area, fill=look.fill) + stripe
 
@@ -73,9 +73,9 @@ def _cell(cell: Cell) -> str:
 def who(node: NodeView) -> str:
     """Return a node that is not drawn in words, with all its pods."""
     gpus = [
-        f"GPU {gpu.index}: {listing((seat.pod for bench in gpu.benches for seat in bench.seats), 10**9)}"
+        f"GPU {gpu.index}: {listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)}"
         for gpu in node.gpus
         if gpu.used
     ]
-    rest = [f"without a GPU: {listing((seat.pod for seat in node.others), 10**9)}"] if node.others else []
+    rest = [f"without a GPU: {listing((tenant.pod for tenant in node.others), 10**9)}"] if node.others else []
     return f"{node.name}: {'; '.join((*gpus, *rest)) or 'no pods'}"

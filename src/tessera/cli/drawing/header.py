@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from tessera.cli.drawing.elements import Block, corner, group, lock, phrase, rect, stack, text, title
 from tessera.cli.drawing.lettering import BOLD, counted, elide, gib, percent, width
 from tessera.cli.drawing.palette import deep, tone
-from tessera.cli.drawing.seating import MIG_MODES, Fleet, GpuView, Workload
 from tessera.cli.drawing.totals import Totals, totals
+from tessera.cli.drawing.views import MIG_MODES, Fleet, GpuView, Workload
 from tessera.core.workload.need import Isolation
 
 __all__ = ["INNER", "chip", "header"]
@@ -42,7 +42,7 @@ def header(fleet: Fleet, heading: str, *, marks: bool) -> Block:
 
 
 def _tiles(sums: Totals) -> Block:
-    asked = sums.placed + sums.waiting
+    asked = sums.placed + sums.pending
     running = f", {sums.running} already running" if sums.running else ""
     on_gpus = sum(count for _, count in sums.grades)
     alone = on_gpus - dict(sums.grades)[Isolation.NONE]
@@ -50,7 +50,7 @@ def _tiles(sums: Totals) -> Block:
         (
             "Pods placed",
             f"{sums.placed:,} of {asked:,}",
-            f"{sums.waiting or 'none'} pending{running}",
+            f"{sums.pending or 'none'} pending{running}",
             (sums.placed, asked),
         ),
         ("GPUs in use", f"{sums.gpus_used:,} of {sums.gpus:,}", _instances(sums), (sums.gpus_used, sums.gpus)),
@@ -120,7 +120,7 @@ def _entry(workload: Workload) -> tuple[str, float]:
     name = elide(workload.name, 330, 11.5)
     counts = ", ".join(
         f"{count} {word}"
-        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.waiting, "pending"))
+        for count, word in ((workload.running, "running"), (workload.placed, "placed"), (workload.pending, "pending"))
         if count
     )
     detail = " \u00b7 ".join(part for part in (workload.kind, counts) if part)
@@ -147,27 +147,27 @@ def _flow(entries: Iterable[tuple[str, float]]) -> Block:
 def _marks(fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Give the marks that occur in this drawing, with what they mean."""
     gpus = fleet.gpus
-    benches = [bench for gpu in gpus for bench in gpu.benches]
-    shared = [bench for bench in benches if bench.clients != 1]
+    devices = [device for gpu in gpus for device in gpu.devices]
+    shared = [device for device in devices if device.clients != 1]
     box = (0.75, 0.75, 10.5, 10.5)
-    if any(seat.running for bench in benches for seat in bench.seats):
+    if any(tenant.running for device in devices for tenant in device.tenants):
         yield rect((1, 1, 10, 10), rx=2, fill="none", class_="edge", stroke_width=2), "running pod"
-    if any(bench.mode in MIG_MODES and not bench.exists for bench in benches):
+    if any(device.mode in MIG_MODES and not device.exists for device in devices):
         yield rect(box, rx=2, class_="edge", stroke_width=1) + corner(12, 0, "#5b6b7b"), "MIG instance to be created"
-    if any(bench.mode in MIG_MODES and bench.exists for bench in benches):
+    if any(device.mode in MIG_MODES and device.exists for device in devices):
         yield rect(box, rx=2, class_="edge", stroke_width=1), "existing MIG instance"
-    if any(bench.isolation is Isolation.DRIVER for bench in shared):
+    if any(device.isolation is Isolation.DRIVER for device in shared):
         yield lock(2, 1, closed=True), "shared, limits enforced by the driver"
-    if any(bench.isolation is Isolation.NONE for bench in shared):
+    if any(device.isolation is Isolation.NONE for device in shared):
         yield lock(2, 1, closed=False), "shared without isolation (dashed edge)"
     if any(map(_has_rest, gpus)):
         yield rect((0, 0, 12, 12), rx=2, fill="url(#hatch)") + rect(box, rx=2, class_="edge", stroke_width=0.5), "free"
 
 
 def _has_rest(gpu: GpuView) -> bool:
-    if not gpu.benches:
+    if not gpu.devices:
         return True
-    if any(bench.clients == 0 and bench.granted_mib < bench.memory_mib for bench in gpu.benches):
+    if any(device.clients == 0 and device.granted_mib < device.memory_mib for device in gpu.devices):
         return True
-    sizes = sum(bench.size for bench in gpu.benches)
-    return bool(sizes) and sizes < gpu.units
+    sizes = sum(device.size for device in gpu.devices)
+    return bool(sizes) and sizes < gpu.memory_slices

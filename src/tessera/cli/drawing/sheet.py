@@ -9,9 +9,9 @@ from tessera.cli.drawing.elements import STYLE, Block, element, group, phrase, r
 from tessera.cli.drawing.elements import title as hover
 from tessera.cli.drawing.header import INNER, chip, header
 from tessera.cli.drawing.lettering import BOLD, break_lines, counted, elide, gib, listing, width
-from tessera.cli.drawing.seating import Fleet, NodeView, Queue, fleet, pod_name
 from tessera.cli.drawing.strips import strip
 from tessera.cli.drawing.totals import totals
+from tessera.cli.drawing.views import Fleet, NodeView, Queue, fleet, pod_name
 from tessera.core.cluster.snapshot import Snapshot
 from tessera.core.packing.plan import Plan
 
@@ -39,8 +39,8 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
         blocks.append(compact(groups))
     else:
         blocks += [_card(seen, kind) for kind in groups]
-    if seen.waiting:
-        blocks.append(_waiting(seen))
+    if seen.pending:
+        blocks.append(_pending(seen))
     if seen.warnings:
         blocks.append(_warnings(seen))
     return _document(stack(blocks, 16), title, _summary(seen))
@@ -49,7 +49,7 @@ def svg(plan: Plan, snapshot: Snapshot, *, title: str) -> str:
 def _summary(seen: Fleet) -> str:
     sums = totals(seen)
     return (
-        f"{sums.placed} pods placed, {sums.running} already running, {sums.waiting} pending; "
+        f"{sums.placed} pods placed, {sums.running} already running, {sums.pending} pending; "
         f"{sums.gpus_used} of {sums.gpus} GPUs in use; "
         f"{gib(sums.granted_mib)} of {gib(sums.memory_mib)} GPU memory allocated. "
         "Each GPU is a strip to scale; colours are workloads."
@@ -138,9 +138,9 @@ def _gauge(amounts: tuple[int, int], words: str, x: float, wide: float) -> str:
 
 
 def _others(node: NodeView) -> Block:
-    names = listing((pod_name(seat.pod) for seat in node.others), 12)
+    names = listing((pod_name(tenant.pod) for tenant in node.others), 12)
     words = f"and {counted(len(node.others), 'pod')} without a GPU: {names}"
-    body = hover("\n".join(seat.pod for seat in node.others))
+    body = hover("\n".join(tenant.pod for tenant in node.others))
     return Block(group(body + text(elide(words, INNER - 2 * _PAD, 11), 0, 12, 11, class_="mute")), 16)
 
 
@@ -154,11 +154,11 @@ def _more(kind: Kind) -> Block:
     return Block(group(body, class_="more"), 26)
 
 
-def _waiting(seen: Fleet) -> Block:
-    count = sum(len(queue.pods) for queue in seen.waiting)
+def _pending(seen: Fleet) -> Block:
+    count = sum(len(queue.pods) for queue in seen.pending)
     blocks = [Block(text(f"Pending: {counted(count, 'pod')}", 0, 14, 14.5, class_="h"), 22)]
-    blocks += [_queue(seen, queue) for queue in seen.waiting[:MOST_REASONS]]
-    rest = [pod for queue in seen.waiting[MOST_REASONS:] for pod in queue.pods]
+    blocks += [_queue(seen, queue) for queue in seen.pending[:MOST_REASONS]]
+    rest = [pod for queue in seen.pending[MOST_REASONS:] for pod in queue.pods]
     if rest:
         words = text(f"and {counted(len(rest), 'pod')} with other reasons", 20, 11, 12, class_="b")
         blocks.append(Block(group(hover("\n".join(rest)) + words, class_="more"), 14))

@@ -4,12 +4,12 @@ from tessera.cli.drawing.elements import Block, corner, element, group, lock, re
 from tessera.cli.drawing.geometry import BAND, Cell, Frame, row
 from tessera.cli.drawing.lettering import BOLD, counted, elide, first_fitting, gib, listing, percent, width
 from tessera.cli.drawing.palette import deep, tone
-from tessera.cli.drawing.seating import MIG_MODES, Bench, Fleet, GpuView, Seat, pod_name
+from tessera.cli.drawing.views import MIG_MODES, DeviceView, Fleet, GpuView, TenantView, pod_name
 from tessera.core.gpu.mig import Placement
 from tessera.core.gpu.sharing import Mode
 from tessera.core.workload.need import Isolation
 
-__all__ = ["STRIP_X", "device_words", "seat_words", "strip"]
+__all__ = ["STRIP_X", "device_words", "strip", "tenant_words"]
 
 STRIP_X = 112
 """Width of the column at the left that names the GPU."""
@@ -42,7 +42,7 @@ def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
     gpu = gpus[0]
     shape = row(gpu, STRIP)
     body = [rect((0, 0, STRIP, shape.height), rx=5, class_="bed")]
-    body += [_frame(gpu.benches[frame.bench], frame, shape.height) for frame in shape.frames]
+    body += [_frame(gpu.devices[frame.device], frame, shape.height) for frame in shape.frames]
     body += [_cell(fleet, gpu, cell) for cell in shape.cells]
     name = f"GPU {gpu.index}" if len(gpus) == 1 else f"GPU {gpu.index}\u2013{gpus[-1].index}"
     name += "?" * gpu.guessed
@@ -57,7 +57,7 @@ def strip(fleet: Fleet, gpus: tuple[GpuView, ...], *, node: str) -> Block:
 
 
 def _gpu_words(node: str, gpu: GpuView) -> str:
-    pods = listing((seat.pod for bench in gpu.benches for seat in bench.seats), 10**9)
+    pods = listing((tenant.pod for device in gpu.devices for tenant in device.tenants), 10**9)
     return f"{node}, GPU {gpu.index}, {gpu.model}, {gib(gpu.memory_mib)}: {pods or 'no pods'}"
 
 
@@ -73,64 +73,64 @@ def _amounts(gpu: GpuView, y: float) -> str:
     return group(body, STRIP_X + STRIP + 16, y)
 
 
-def device_words(bench: Bench) -> str:
+def device_words(device: DeviceView) -> str:
     """Return what a device is, for people."""
-    name = bench.label or "whole GPU"
-    if bench.clients == 1 and len(bench.seats) <= 1:
+    name = device.label or "whole GPU"
+    if device.clients == 1 and len(device.tenants) <= 1:
         return name
-    times = f" \u00d7 {bench.clients}" if bench.clients else ""
-    return f"{name} \u00b7 {MODES[bench.mode]}{times}"
+    times = f" \u00d7 {device.clients}" if device.clients else ""
+    return f"{name} \u00b7 {MODES[device.mode]}{times}"
 
 
-def _frame(bench: Bench, frame: Frame, height: float) -> str:
+def _frame(device: DeviceView, frame: Frame, height: float) -> str:
     if not frame.shared:
         return ""
-    dashes = {"stroke_dasharray": "4 3"} if bench.isolation is Isolation.NONE else {}
+    dashes = {"stroke_dasharray": "4 3"} if device.isolation is Isolation.NONE else {}
     outline = rect((frame.x + 0.5, 0.5, frame.width - 1, height - 1), rx=4, class_="edge", stroke_width=1, **dashes)
     band = rect((frame.x + 1, 1, frame.width - 2, BAND - 2), rx=3, class_="band")
-    mark = lock(frame.x + 5, 2.3, closed=bench.isolation is not Isolation.NONE)
-    new = corner(frame.x + frame.width, 0, "#10202e") if _is_new(bench) else ""
-    words = text(_band(bench, frame.width - 32), frame.x + 17, 11, 9.5, class_="mute b")
-    return group(title(_device_title(bench)) + band + outline + mark + words + new, class_="frame")
+    mark = lock(frame.x + 5, 2.3, closed=device.isolation is not Isolation.NONE)
+    new = corner(frame.x + frame.width, 0, "#10202e") if _is_new(device) else ""
+    words = text(_band(device, frame.width - 32), frame.x + 17, 11, 9.5, class_="mute b")
+    return group(title(_device_title(device)) + band + outline + mark + words + new, class_="frame")
 
 
-def _band(bench: Bench, room: float) -> str:
+def _band(device: DeviceView, room: float) -> str:
     """Return how a device is shared, in as many words as fit."""
-    times = f" \u00d7 {bench.clients}" if bench.clients else ""
-    kind = f"{MODES[bench.mode]}{times}"
-    name = f"{bench.label} \u00b7 " if bench.label else ""
-    short = f"{bench.label}{times}" if bench.label else kind
-    wordings = (f"{name}{kind} \u00b7 {_GRADES[bench.isolation]}", f"{name}{kind}", short, bench.label)
+    times = f" \u00d7 {device.clients}" if device.clients else ""
+    kind = f"{MODES[device.mode]}{times}"
+    name = f"{device.label} \u00b7 " if device.label else ""
+    short = f"{device.label}{times}" if device.label else kind
+    wordings = (f"{name}{kind} \u00b7 {_GRADES[device.isolation]}", f"{name}{kind}", short, device.label)
     return first_fitting(wordings, room / BOLD, 9.5)
 
 
-def _is_new(bench: Bench) -> bool:
-    return bench.mode in MIG_MODES and not bench.exists
+def _is_new(device: DeviceView) -> bool:
+    return device.mode in MIG_MODES and not device.exists
 
 
 def _cell(fleet: Fleet, gpu: GpuView, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
     if cell.kind == "free":
         return _free(gpu, cell)
-    assert cell.bench is not None
-    bench = gpu.benches[cell.bench]
+    assert cell.device is not None
+    device = gpu.devices[cell.device]
     if cell.kind == "rest":
         amount = gib(cell.amount)
         words = first_fitting((f"{amount} free", amount), cell.width - 2 * _PAD, 11)
         body = rect(area, rx=3, fill="url(#hatch)") + _words(cell, ("", words), "")
         return group(title(f"{gib(cell.amount)} not allocated") + body, class_="rest")
-    if cell.seat is None:
-        return _open(bench, cell)
-    return _seat(fleet, gpu, bench, cell)
+    if cell.tenant is None:
+        return _open(device, cell)
+    return _tenant(fleet, gpu, device, cell)
 
 
 def _free(gpu: GpuView, cell: Cell) -> str:
     area = (cell.x, cell.y, cell.width, cell.height)
-    if not gpu.benches:
+    if not gpu.devices:
         long, words = "nothing is allocated here", ("", f"free \u00b7 {gib(gpu.memory_mib)}")
     else:
         units = counted(cell.amount, "slice")
-        long, words = f"{cell.amount} of {gpu.units} memory slices in no MIG instance", ("", f"{units} free")
+        long, words = f"{cell.amount} of {gpu.memory_slices} memory slices in no MIG instance", ("", f"{units} free")
         if gpu.openings is not None:
             fits = _fitting(gpu.openings, cell)
             long += f"; fits {', '.join(fits) or 'nothing'}"
@@ -146,39 +146,39 @@ def _fitting(openings: tuple[Placement, ...], cell: Cell) -> list[str]:
     return list(dict.fromkeys(place.profile for place in sorted(inside, key=lambda place: -place.size)))
 
 
-def _open(bench: Bench, cell: Cell) -> str:
+def _open(device: DeviceView, cell: Cell) -> str:
     area = (cell.x + 0.5, cell.y + 0.5, cell.width - 1, cell.height - 1)
-    single = cell.y == 0 and bench.clients == 1
-    words = (bench.label or "whole GPU", "unused") if single else ("", "free")
+    single = cell.y == 0 and device.clients == 1
+    words = (device.label or "whole GPU", "unused") if single else ("", "free")
     dashes = {"stroke_dasharray": "2 2"} if not single else {}
     body = rect(area, rx=3, class_="edge", stroke_width=1, **dashes) + _words(cell, words, "")
-    new = corner(cell.x + cell.width, 0, "#5b6b7b") if single and _is_new(bench) else ""
-    return group(title(f"{_device_title(bench)}\nunused") + body + new, class_="open")
+    new = corner(cell.x + cell.width, 0, "#5b6b7b") if single and _is_new(device) else ""
+    return group(title(f"{_device_title(device)}\nunused") + body + new, class_="open")
 
 
-def _seat(fleet: Fleet, gpu: GpuView, bench: Bench, cell: Cell) -> str:
-    seat = cell.seat
-    assert seat is not None
-    look = tone(seat.workload)
+def _tenant(fleet: Fleet, gpu: GpuView, device: DeviceView, cell: Cell) -> str:
+    tenant = cell.tenant
+    assert tenant is not None
+    look = tone(tenant.workload)
     area = (cell.x, cell.y, cell.width, cell.height)
     radius = min(4.0, cell.height / 4)
-    body = [title(seat_words(fleet, gpu, bench, seat)), rect(area, rx=radius, fill=look.fill, **deep(look))]
+    body = [title(tenant_words(fleet, gpu, device, tenant)), rect(area, rx=radius, fill=look.fill, **deep(look))]
     if look.striped:
         body.append(rect((cell.x, cell.y, min(_STRIPE, cell.width / 2), cell.height), fill=look.edge))
-    if seat.running and min(cell.width, cell.height) > _OUTLINED:
+    if tenant.running and min(cell.width, cell.height) > _OUTLINED:
         inner = (cell.x + 1, cell.y + 1, cell.width - 2, cell.height - 2)
         body.append(rect(inner, rx=max(1.0, radius - 1), fill="none", stroke=look.edge, stroke_width=2))
     alone = cell.y == 0
-    if alone and _is_new(bench):
+    if alone and _is_new(device):
         body.append(corner(cell.x + cell.width, 0, look.edge))
-    name = pod_name(seat.pod) + (f" \u00b7 {seat.part} of {seat.parts}" if seat.parts > 1 else "")
+    name = pod_name(tenant.pod) + (f" \u00b7 {tenant.part} of {tenant.parts}" if tenant.parts > 1 else "")
     if alone:
-        first = bench.label or f"whole GPU \u00b7 {gib(bench.memory_mib)}"
+        first = device.label or f"whole GPU \u00b7 {gib(device.memory_mib)}"
     else:
-        compute = f" \u00b7 {seat.compute_percent} %" if seat.compute_percent else ""
-        first = f"{gib(seat.memory_mib)}{compute}" if not bench.clients else ""
+        compute = f" \u00b7 {tenant.compute_percent} %" if tenant.compute_percent else ""
+        first = f"{gib(tenant.memory_mib)}{compute}" if not device.clients else ""
     body.append(_words(cell, (first, name), look.ink, indent=_STRIPE * look.striped))
-    return group("".join(body), class_="seat")
+    return group("".join(body), class_="tenant")
 
 
 def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -> str:
@@ -205,24 +205,24 @@ def _words(cell: Cell, words: tuple[str, str], ink: str, *, indent: float = 0) -
     return element("svg", body, x=cell.x, y=cell.y, width=cell.width, height=cell.height)
 
 
-def _device_title(bench: Bench) -> str:
-    place = f" at {bench.start}" if bench.label else ""
-    cut = ""
-    if bench.mode in MIG_MODES:
-        cut = ", exists" if bench.exists else ", to be created"
-    return f"{device_words(bench)}{place}, {gib(bench.memory_mib)}, {_GRADES[bench.isolation]}{cut}"
+def _device_title(device: DeviceView) -> str:
+    place = f" at {device.start}" if device.label else ""
+    state = ""
+    if device.mode in MIG_MODES:
+        state = ", exists" if device.exists else ", to be created"
+    return f"{device_words(device)}{place}, {gib(device.memory_mib)}, {_GRADES[device.isolation]}{state}"
 
 
-def seat_words(fleet: Fleet, gpu: GpuView, bench: Bench, seat: Seat) -> str:
+def tenant_words(fleet: Fleet, gpu: GpuView, device: DeviceView, tenant: TenantView) -> str:
     """Return all that is known about one pod's hold on a device, in three lines."""
-    workload = fleet.workloads[seat.workload]
-    compute = f", {seat.compute_percent} % of the compute" if seat.compute_percent else ""
-    part = f", share {seat.part} of {seat.parts}" if seat.parts > 1 else ""
-    state = "running" if seat.running else "placed by this plan"
+    workload = fleet.workloads[tenant.workload]
+    compute = f", {tenant.compute_percent} % of the compute" if tenant.compute_percent else ""
+    part = f", share {tenant.part} of {tenant.parts}" if tenant.parts > 1 else ""
+    state = "running" if tenant.running else "placed by this plan"
     return "\n".join(
         (
-            f"{seat.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
-            f"GPU {gpu.index}: {_device_title(bench)}",
-            f"allocated: {gib(seat.memory_mib)}{compute}",
+            f"{tenant.pod} ({workload.kind} {workload.name}), {state}{part}".replace("( ", "("),
+            f"GPU {gpu.index}: {_device_title(device)}",
+            f"allocated: {gib(tenant.memory_mib)}{compute}",
         )
     )

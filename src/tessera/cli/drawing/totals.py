@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.cli.drawing.seating import MIG_MODES, Fleet
+from tessera.cli.drawing.views import MIG_MODES, Fleet
 from tessera.core.workload.need import Isolation
 
 __all__ = ["Totals", "totals"]
@@ -15,7 +15,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     placed: int
     running: int
-    waiting: int
+    pending: int
     nodes: int
     gpus: int
     gpus_used: int
@@ -32,25 +32,25 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 def totals(fleet: Fleet) -> Totals:
     """Return the numbers of a plan."""
     gpus = fleet.gpus
-    benches = [bench for gpu in gpus for bench in gpu.benches]
-    instances = [bench for bench in benches if bench.mode in MIG_MODES]
+    devices = [device for gpu in gpus for device in gpu.devices]
+    instances = [device for device in devices if device.mode in MIG_MODES]
     ranks: dict[str, int] = {}
-    for bench in benches:
-        rank = _WEAKEST_FIRST.index(bench.isolation)
-        for seat in bench.seats:
-            ranks[seat.pod] = min(ranks.get(seat.pod, rank), rank)
+    for device in devices:
+        rank = _WEAKEST_FIRST.index(device.isolation)
+        for tenant in device.tenants:
+            ranks[tenant.pod] = min(ranks.get(tenant.pod, rank), rank)
     found = list(ranks.values())
     return Totals(
         placed=sum(workload.placed for workload in fleet.workloads),
         running=sum(workload.running for workload in fleet.workloads),
-        waiting=sum(workload.waiting for workload in fleet.workloads),
+        pending=sum(workload.pending for workload in fleet.workloads),
         nodes=len(fleet.nodes),
         gpus=len(gpus),
         gpus_used=sum(gpu.used for gpu in gpus),
         granted_mib=sum(gpu.granted_mib for gpu in gpus),
         memory_mib=sum(gpu.memory_mib for gpu in gpus),
         instances=len(instances),
-        instances_new=sum(not bench.exists for bench in instances),
-        instances_unused=sum(not bench.seats for bench in instances),
+        instances_new=sum(not device.exists for device in instances),
+        instances_unused=sum(not device.tenants for device in instances),
         grades=tuple((grade, found.count(rank)) for rank, grade in enumerate(_WEAKEST_FIRST)),
     )

@@ -70,11 +70,14 @@ def signs(gpu: GpuInspection) -> set[str]:
 
 def _owners(gpu: GpuInspection) -> list[list[SliceUsage]]:
     """Return for each memory slice the MIG instances on it."""
-    return [[each for each in gpu.slices if each.start <= unit < each.start + each.size] for unit in range(gpu.units)]
+    return [
+        [each for each in gpu.slices if each.start <= unit < each.start + each.size]
+        for unit in range(gpu.memory_slices)
+    ]
 
 
 def _instances(gpu: GpuInspection, room: int, numbers: Mapping[str, int]) -> Iterator[_Piece]:
-    step = max(1, (room - 1) // max(gpu.units, 1))
+    step = max(1, (room - 1) // max(gpu.memory_slices, 1))
     owners = _owners(gpu)
     first = 0
     while first < len(owners):

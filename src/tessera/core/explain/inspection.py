@@ -87,7 +87,7 @@ class GpuInspection(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     memory_mib: int
     """Memory that can be allocated."""
-    units: int
+    memory_slices: int
     """Memory slices; 0 without MIG."""
     modes: tuple[Mode, ...] = ()
     """Modes in which it is allocated now; where no pod uses it, those in which it may be."""
@@ -289,7 +289,7 @@ class _NodeUsage:
             uuid=gpu.uuid,
             model=gpu.model.name,
             memory_mib=gpu.memory_mib,
-            units=gpu.model.units,
+            memory_slices=gpu.model.memory_slices,
             modes=tuple(dict.fromkeys(tenant.share.mode for tenant in tenants))
             or tuple(dict.fromkeys(device.mode for device in gpu.devices))
             or gpu.sharing.modes,
@@ -381,7 +381,9 @@ def _slices(gpu: Gpu, tenants: Sequence[Tenant], desired: Layout) -> tuple[Slice
     found = [_slice(place, "held", tuple(pods)) for place, pods in holders.items()]
     found += _beside(found, gpu.sharing.layout or (), "unused")
     found += _beside(found, desired, "desired")
-    return tuple(sorted((*found, *_free(gpu.model.units, _taken(found))), key=lambda each: (each.start, each.size)))
+    return tuple(
+        sorted((*found, *_free(gpu.model.memory_slices, _taken(found))), key=lambda each: (each.start, each.size))
+    )
 
 
 def _slice(place: Placement, state: State, pods: tuple[PodKey, ...] = ()) -> SliceUsage:

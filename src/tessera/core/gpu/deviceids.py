@@ -45,8 +45,8 @@ def devices_of_ids(ids: Iterable[str], inventory: Inventory) -> frozenset[Device
 
 def existing_devices(inventory: Inventory) -> Mapping[DeviceId, str]:
     """Return the GPUs on which MIG is off and the MIG instances that exist, with their UUIDs."""
-    cut = {gpu.uuid for gpu in inventory.gpus if gpu.layout is not None}
-    return {device: uuid for uuid, device in devices_by_uuid(inventory).items() if uuid not in cut}
+    partitioned = {gpu.uuid for gpu in inventory.gpus if gpu.layout is not None}
+    return {device: uuid for uuid, device in devices_by_uuid(inventory).items() if uuid not in partitioned}
 
 
 def overlap(a: DeviceId, b: DeviceId, models: Mapping[str, GpuModel] = MappingProxyType({})) -> bool:

@@ -23,7 +23,7 @@ def profile_of(model: GpuModel, name: str) -> Profile:
 
 def state_bits(model: GpuModel) -> int:
     """Return how many bits the MIG state of this model has."""
-    return model.units + len(model.at_most_one) + (ALL_MEDIA in model.at_most_one)
+    return model.memory_slices + len(model.at_most_one) + (ALL_MEDIA in model.at_most_one)
 
 
 def occupied(model: GpuModel, placement: Placement) -> int:
@@ -71,7 +71,7 @@ def _bars(model: GpuModel, profile: Profile) -> int:
 
 
 def _kind_bit(model: GpuModel, media: str) -> int:
-    return 1 << (model.units + model.at_most_one.index(media)) if media in model.at_most_one else 0
+    return 1 << (model.memory_slices + model.at_most_one.index(media)) if media in model.at_most_one else 0
 
 
 def _any_bit(model: GpuModel) -> int:

@@ -282,7 +282,7 @@ def options(ask: Ask, model: GpuModel, memory_mib: int, sharing: Sharing) -> tup
     ask = msgspec.structs.replace(ask, resource=_own_resource(ask.resource, model))
     existing = [device.option for device in devices(model, memory_mib, sharing) if _serves(ask, device)]
     existing = existing if _allocates(ask, sharing) else []
-    made = _amounts(ask, memory_mib, sharing) + _cuts(ask, model, sharing) + _whole(ask, memory_mib, sharing)
+    made = _amounts(ask, memory_mib, sharing) + _new_instances(ask, model, sharing) + _whole(ask, memory_mib, sharing)
     return tuple(dict.fromkeys((*sorted(existing, key=_size), *(made if sharing.creates_devices else ()))))
 
 
@@ -332,19 +332,21 @@ def _amounts(ask: Ask, memory_mib: int, sharing: Sharing) -> tuple[Option, ...]:
     )
 
 
-def _cuts(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
+def _new_instances(ask: Ask, model: GpuModel, sharing: Sharing) -> tuple[Option, ...]:
     if not sharing.can_repartition or ask.form is Form.SHARE:
         return ()
     if ask.form is Form.EXACT:
-        return tuple(_cut(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource)
+        return tuple(
+            _new_instance(p, model) for p in model.profiles if p.starts and mig_resource(p.name) == ask.resource
+        )
     whole_too = Mode.WHOLE in sharing.modes
     plain = (p for p in model.profiles if p.starts and not p.graphics and p.media not in model.at_most_one)
-    cuts = (_cut(p, model) for p in plain if p.size < model.units or not whole_too)
-    enough = (c for c in cuts if c.memory_mib >= ask.memory_mib and c.compute_percent >= ask.compute_percent)
+    created = (_new_instance(p, model) for p in plain if p.size < model.memory_slices or not whole_too)
+    enough = (c for c in created if c.memory_mib >= ask.memory_mib and c.compute_percent >= ask.compute_percent)
     return tuple(sorted(enough, key=_size))[:1]
 
 
-def _cut(profile: Profile, model: GpuModel) -> Option:
+def _new_instance(profile: Profile, model: GpuModel) -> Option:
     compute_percent = 100 * profile.compute_slices // model.compute_slices
     return Option(mode=Mode.MIG, profile=profile.name, memory_mib=profile.memory_mib, compute_percent=compute_percent)
 

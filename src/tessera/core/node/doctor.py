@@ -233,8 +233,8 @@ def _mig(seen: Observed) -> Iterator[Check]:
             advice = f"destroy it, `nvidia-smi mig -dgi -i {facts.index}`, or make its compute instance, `-cci`"
             yield _warning("mig", found, advice)
     if sound and _gpus(seen):
-        cut = sum(facts.layout is not None for facts in _gpus(seen))
-        yield _ok("mig", f"no change is pending; MIG is on on {cut} of {len(_gpus(seen))} GPUs")
+        partitioned = sum(facts.layout is not None for facts in _gpus(seen))
+        yield _ok("mig", f"no change is pending; MIG is on on {partitioned} of {len(_gpus(seen))} GPUs")
 
 
 # MPS

@@ -245,7 +245,7 @@ class _Resolution:
     def _slots_of(self, facts: GpuFacts) -> Iterator[_Slot]:
         if facts.uuid in self._policies:
             return
-        if not self._cut(facts):
+        if not self._is_partitioned(facts):
             names = frozenset((facts.uuid, str(facts.index)))
             yield _Slot(gpu=facts.uuid, placement=None, resource=GPU_RESOURCE, model=facts.model, names=names)
             return
@@ -262,7 +262,7 @@ class _Resolution:
                 names=frozenset((each.uuid, f"{facts.index}:{number}", old)),
             )
 
-    def _cut(self, facts: GpuFacts) -> bool:
+    def _is_partitioned(self, facts: GpuFacts) -> bool:
         return facts.layout is not None and self._said.strategy != "none"
 
     def _assigned(self) -> dict[tuple[str, Placement | None], Entry]:
@@ -294,7 +294,7 @@ class _Resolution:
         policy = self._policies.get(facts.uuid)
         if policy is not None:
             sharing = self._by_policy(facts, policy)
-        elif self._cut(facts):
+        elif self._is_partitioned(facts):
             sharing = self._instances(facts)
         else:
             sharing = self._whole(facts)

@@ -75,7 +75,7 @@ class _Model:
         self.pods: dict[tuple[int, int], int] = {}
         self.serves: dict[_Key, int] = {}
         self.on_gpu = defaultdict[tuple[int, int], list[_Key]](list)
-        self.cuts: dict[tuple[int, int, Placement], int] = {}
+        self.instances: dict[tuple[int, int, Placement], int] = {}
         self.modes: dict[tuple[int, int, Mode], int] = {}
         self.opened: list[int] = []
         held = occupancy(snapshot)
@@ -139,7 +139,7 @@ class _Model:
         if share.start is None:
             return (mode,)
         gpu = next(gpu for gpu in self.snapshot.nodes[key.node].gpus if gpu.index == key.gpu)
-        return mode, self.cuts[key.node, key.gpu, placement_at(gpu.model, share.profile or "", share.start)]
+        return mode, self.instances[key.node, key.gpu, placement_at(gpu.model, share.profile or "", share.start)]
 
     def _sum(self, kinds: set[int]) -> dict[int, float]:
         return {variable: 1.0 for (kind, _), variable in self.pods.items() if kind in kinds}
@@ -209,29 +209,29 @@ class _Model:
         self.program.row(compute | {used: -100.0}, high=-sum(s.compute_percent for s in held))
 
     def _instances(self, n: int, gpu: Gpu, used: int, made: list[tuple[_Key, int]]) -> None:
-        """Cut instances: units and media engines at most once, used instances kept, devices served by new ones."""
+        """Create instances: memory slices and media engines at most once, used ones kept, devices on new ones."""
         shares = self.held[n, gpu.index]
         kept = {(s.profile, s.start) for s in shares}
         desired = {key.option.profile for key, _ in made} | {s.profile for s in shares}
-        cuts = {
+        instances = {
             place: self.program.variable((place.profile, place.start) in kept, 1, integer=True)
             for place in placements(gpu.model)
             if place.profile in desired
         }
-        self.cuts |= {(n, gpu.index, place): v for place, v in cuts.items()}
-        for unit in range(gpu.model.units):
-            self.program.row({v: 1.0 for p, v in cuts.items() if p.mask >> unit & 1} | {used: -1.0}, high=0)
+        self.instances |= {(n, gpu.index, place): v for place, v in instances.items()}
+        for unit in range(gpu.model.memory_slices):
+            self.program.row({v: 1.0 for p, v in instances.items() if p.mask >> unit & 1} | {used: -1.0}, high=0)
         media = {profile.name: profile.media for profile in gpu.model.profiles}
         for kind in gpu.model.at_most_one:
-            self.program.row({v: 1.0 for p, v in cuts.items() if media[p.profile] == kind}, high=1)
+            self.program.row({v: 1.0 for p, v in instances.items() if media[p.profile] == kind}, high=1)
         if ALL_MEDIA in gpu.model.at_most_one:
-            most = float(gpu.model.units)
+            most = float(gpu.model.memory_slices)
             weights = {"none": 0.0, ALL_MEDIA: most}
-            self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in cuts.items()}, high=most)
+            self.program.row({v: weights.get(media[p.profile], 1.0) for p, v in instances.items()}, high=most)
         for profile in desired:
             served = {v: 1.0 for key, v in made if key.option.profile == profile}
-            cut = {v: -1.0 for place, v in cuts.items() if place.profile == profile}
-            self.program.row(served | cut, high=-sum(s.profile == profile for s in shares))
+            created = {v: -1.0 for place, v in instances.items() if place.profile == profile}
+            self.program.row(served | created, high=-sum(s.profile == profile for s in shares))
 
 
 def free_devices(gpu: Gpu, shares: Iterable[Share]) -> dict[Option, int]:
@@ -316,7 +316,7 @@ class _Supply:
         for n, node in enumerate(model.snapshot.nodes):
             for gpu in node.gpus:
                 self._existing(n, gpu, model.held[n, gpu.index])
-        for (n, g, place), v in model.cuts.items():
+        for (n, g, place), v in model.instances.items():
             taken = {(s.profile, s.start) for s in model.held[n, g]}
             if round(values[v]) and (place.profile, place.start) not in taken:
                 self.starts[n, g, place.profile, False].append(place.start)

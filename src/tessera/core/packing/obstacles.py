@@ -19,7 +19,7 @@ from tessera.core.gpu.sharing import Device, of_other_allocator
 from tessera.core.packing.fit import Demand, Fleet
 from tessera.core.packing.fit.admission import Refusal
 from tessera.core.packing.fit.demand import Devices
-from tessera.core.packing.fit.ways import Amount, Cut, Way, Whole
+from tessera.core.packing.fit.ways import Amount, NewInstance, Way, Whole
 from tessera.core.workload.need import Ask, Form, Need
 
 __all__ = [
@@ -191,14 +191,14 @@ class Obstacles:
         codes = np.where(free < devices.ask.count, _code(Cause.DEVICES_FEW_FREE, number, free), -1)
         none = (free == 0) & (codes >= 0)
         nearest = _code(Cause.DEVICES_BUSY, number, able.sum(axis=0))
-        for sort, find in ((Cut, self._slices), (Amount, self._amounts)):
+        for sort, find in ((NewInstance, self._slices), (Amount, self._amounts)):
             serving = self._open(devices, sort, nodes)
             if serving.any():
                 found = find(number, serving, nodes)
                 nearest = np.where(found >= 0, found, nearest)
         return np.where(none, nearest, codes)
 
-    def _open(self, devices: Devices, sort: type[Amount | Cut], nodes: Ints) -> NDArray[np.bool_]:
+    def _open(self, devices: Devices, sort: type[Amount | NewInstance], nodes: Ints) -> NDArray[np.bool_]:
         """Return the GPUs that now serve one of the modes in which ways of this sort serve an ask there."""
         modes = np.zeros(len(self._fleet.types), dtype=np.int64)
         for way in (way for tier in devices.tiers for way in tier if isinstance(way, sort)):
@@ -224,7 +224,7 @@ class Obstacles:
         """Return the GPU with most memory slices free among those that can be repartitioned; -1 where none can."""
         fleet = self._fleet
         kind = fleet.kind.take(nodes, 1)
-        units = np.array([t.model.units for t in fleet.types], dtype=np.int64)[kind]
+        units = np.array([t.model.memory_slices for t in fleet.types], dtype=np.int64)[kind]
         used = fleet.used.take(nodes, 1) & ((1 << units) - 1)
         free = np.where(able, units - np.bitwise_count(used).astype(np.int64), -1)
         rows = free.argmax(axis=0)
@@ -267,9 +267,9 @@ class Obstacles:
         """Return which memory slices of a GPU are free and where the instance could start, and how many are free."""
         kind, used = value >> _SLICE_BITS, value & ((1 << _SLICE_BITS) - 1)
         model = self._fleet.types[kind].model
-        ways = (way.by_type.get(kind) for tier in devices.tiers for way in tier if isinstance(way, Cut))
+        ways = (way.by_type.get(kind) for tier in devices.tiers for way in tier if isinstance(way, NewInstance))
         profile = next(way.profile or "" for way in ways if way is not None)
-        free = [str(each) for each in range(model.units) if not used >> each & 1]
+        free = [str(each) for each in range(model.memory_slices) if not used >> each & 1]
         if not free:
             return f"no place for {profile}: no GPU has a free memory slice", 0
         has = f"GPU {gpu} has memory {'slice' if len(free) == 1 else 'slices'} {', '.join(free)} free"
@@ -313,7 +313,7 @@ def _of_free(fleet: Fleet, way: Way, kind: int) -> int:
     if kind not in way.by_type:
         return 0
     option, gpu_type = way.by_type[kind], fleet.types[kind]
-    if isinstance(way, Cut):
+    if isinstance(way, NewInstance):
         return int(rooms(gpu_type.model, profile_of(gpu_type.model, option.profile or ""))[0])
     if isinstance(way, Amount | Whole):
         return 1

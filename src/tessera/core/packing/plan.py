@@ -70,7 +70,7 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int
     model: str
     memory_mib: int
-    units: int
+    memory_slices: int
     """Length of the MIG placement axis; 0 without MIG."""
     granted_mib: int
     mig: bool
@@ -296,7 +296,7 @@ def _layout(node: NodeName, held: Occupancy, running: set[PodKey], guess: Guess 
         gpu=gpu.index,
         model=gpu.model.name,
         memory_mib=gpu.memory_mib,
-        units=gpu.model.units,
+        memory_slices=gpu.model.memory_slices,
         granted_mib=held.granted_mib,
         mig=bool(held.instances) or (gpu.sharing.layout is not None and not held.holdings),
         slices=slices,

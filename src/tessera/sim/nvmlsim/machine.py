@@ -131,7 +131,7 @@ def _facts(index: int, gpu: SimulatedGpu, source: uuid.UUID) -> dict[str, int | 
     identity = uuid.uuid5(source, str(index))
     pci = int(own.pci[0], 16) if own.pci else shown.pci
     lowest_w, most_w = shown.power_w
-    mig = own.units > 0
+    mig = own.memory_slices > 0
     return {
         "name": gpu.name,
         "uuid": f"GPU-{identity}",
@@ -159,7 +159,7 @@ def _facts(index: int, gpu: SimulatedGpu, source: uuid.UUID) -> dict[str, int | 
         "power_max_mw": most_w * 1000,
         "power_default_mw": most_w * 1000,
         "temperature_c": 34,
-        "mig_units": own.units,
+        "mig_units": own.memory_slices,
         "mig_slices": own.compute_slices if mig else 0,
         # From Hopper on the mode does not outlive a reboot. Source: MIG User Guide, "Enable MIG Mode".
         "mig_persistent": int(own.arch == "Ampere"),

@@ -164,7 +164,7 @@ def _milli(gpu: Gpu, part: Share | Option) -> int:
         return MILLI
     if part.mode is Mode.MIG:
         size = next(profile.size for profile in gpu.model.profiles if profile.name == part.profile)
-        return MILLI * size // gpu.model.units
+        return MILLI * size // gpu.model.memory_slices
     memory = MILLI * part.memory_mib // gpu.memory_mib if gpu.memory_mib else 0
     return max(memory, MILLI * part.compute_percent // 100)
 

@@ -33,7 +33,7 @@ def test_the_size_of_an_instance_may_be_left_out() -> None:
 
 def product(**more: Any) -> dict[str, Any]:
     profile = {"name": "1g", "computeSlices": 1, "size": 1, "starts": [0], "maxInstances": 1, "memoryMiB": 1} | more
-    return {"arch": "x", "memoryMiB": 1, "units": more.pop("units", 4), "profiles": [profile]}
+    return {"arch": "x", "memoryMiB": 1, "memorySlices": more.pop("memory_slices", 4), "profiles": [profile]}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -63,9 +63,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"status": {"gpus": [GPU | {"product": product(memoryMiB=0)}]}},
         "memory of profile 1g of GPU 0",
     ),
-    "a profile of many units": ({"status": {"gpus": [GPU | {"product": product(size=99)}]}}, "units of profile 1g"),
+    "a profile of many units": (
+        {"status": {"gpus": [GPU | {"product": product(size=99)}]}},
+        "memory slices of profile 1g",
+    ),
     "a start beyond the axis": ({"status": {"gpus": [GPU | {"product": product(starts=[99])}]}}, "start of profile 1g"),
-    "a model of many units": ({"status": {"gpus": [GPU | {"product": product(units=99)}]}}, "units of GPU 0"),
+    "a model of many units": (
+        {"status": {"gpus": [GPU | {"product": product(memory_slices=99)}]}},
+        "memory slices of GPU 0",
+    ),
 }
 
 

@@ -26,7 +26,7 @@ UNKNOWN = GpuModel(
     name="NVIDIA Z1",
     arch="unknown",
     memory_mib=1000,
-    units=4,
+    memory_slices=4,
     compute_slices=4,
     profiles=(
         Profile(

@@ -65,7 +65,7 @@ def test_memory_of_a_profile_is_the_listed_free_memory_or_an_estimate(
 
 
 def test_all_products_with_mig_and_the_usual_ones_without_are_there() -> None:
-    assert sum(1 for each in CATALOGUE if each.profiles) == 14
+    assert sum(1 for each in CATALOGUE if each.profiles) == 15
     assert {"T4", "V100-16GB", "V100-32GB", "L4", "L40", "L40S", "A10", "A40", "RTX-A6000", "RTX-4090", "P100"} <= {
         each.name for each in CATALOGUE
     }
@@ -93,7 +93,7 @@ def test_profiles_fit_the_gpu(gpu: GpuModel) -> None:
     for each in gpu.profiles:
         assert 0 < each.compute_slices <= gpu.compute_slices
         assert 0 < each.memory_mib < gpu.memory_mib
-        assert all(start + each.size <= gpu.units for start in each.starts)
+        assert all(start + each.size <= gpu.memory_slices for start in each.starts)
         assert bool(each.starts) == bool(each.size) == (each.placement != "unknown")
         assert list(each.starts) == sorted(set(each.starts))
     names = [each.name for each in gpu.profiles]
@@ -120,7 +120,7 @@ def test_estimates_are_below_every_listing(gpu: GpuModel) -> None:
     listed = {each.size: each.memory_mib for each in gpu.profiles if each.memory_known}
     for size, mib in listed.items():
         smaller = {other: listed[other] for other in listed if other < size}
-        assert profile_memory_mib(gpu.memory_mib, (size, gpu.units), smaller) <= mib
+        assert profile_memory_mib(gpu.memory_mib, (size, gpu.memory_slices), smaller) <= mib
 
 
 @every_model

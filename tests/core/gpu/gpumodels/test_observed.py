@@ -99,7 +99,7 @@ def test_what_listings_round_is_filled_in_silently() -> None:
 
 def test_without_mig_no_profile_is_left() -> None:
     found, _ = observed(shown(A100, mig=False))
-    assert (found.profiles, found.units) == ((), 0)
+    assert (found.profiles, found.memory_slices) == ((), 0)
 
 
 def test_a_profile_goes_by_the_drivers_name() -> None:
@@ -145,7 +145,12 @@ def test_a_product_is_known_by_its_pci_id_too() -> None:
 def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
     gpu = model(name)
     found, notes = observed(shown(gpu, product="NVIDIA X100", pci="0x999910DE", compute_capability=(9, 0)))
-    assert (found.name, found.arch, found.memory_mib, found.units) == ("X100", "Hopper", gpu.memory_mib, gpu.units)
+    assert (found.name, found.arch, found.memory_mib, found.memory_slices) == (
+        "X100",
+        "Hopper",
+        gpu.memory_mib,
+        gpu.memory_slices,
+    )
     assert found.compute_slices == gpu.compute_slices
     assert found.pci == ("0x999910DE",)
     assert found.at_most_one == gpu.at_most_one
@@ -156,7 +161,7 @@ def test_an_unknown_product_behaves_as_the_driver_shows_it(name: str) -> None:
 
 def test_an_unknown_product_without_mig_is_memory_alone() -> None:
     found, _ = observed(SeenGpu(product="NVIDIA X10", memory_mib=1000))
-    assert (found.name, found.arch, found.profiles, found.units, found.pci) == ("X10", "unknown", (), 0, ())
+    assert (found.name, found.arch, found.profiles, found.memory_slices, found.pci) == ("X10", "unknown", (), 0, ())
 
 
 @pytest.mark.parametrize(

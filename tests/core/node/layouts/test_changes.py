@@ -15,7 +15,7 @@ from tessera.core.node.layouts import (
     AwaitReset,
     Blocked,
     Change,
-    Cut,
+    ChangeInstances,
     Difference,
     Impossible,
     Keep,
@@ -31,7 +31,7 @@ from tessera.core.node.layouts import (
 from tessera.core.node.repartition import Create, Destroy
 
 A100 = model("A100-40GB")
-MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 SEVEN = at(A100, *(("1g.5gb", start) for start in range(7)))
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
 OFF = Target(gpu="GPU-0", index=0, mig=False)
@@ -48,7 +48,7 @@ def pod(*places: str | None) -> tuple[User, ...]:
 def told(made: Change) -> str:
     """Return a change in one line."""
     match made:
-        case Cut(plan=plan):
+        case ChangeInstances(plan=plan):
             return "; ".join(f"{type(each).__name__} {names([each.placement])[0]}" for each in plan.steps)
         case SetMode(on=on, clear=clear):
             return f"switch {'on' if on else 'off'}, clear {len(clear.steps) if clear else 0}"
@@ -243,7 +243,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
     same = not differences(node(facts), (target,))
     assert isinstance(made, Keep) is same
     match made:
-        case Cut(plan=plan):
+        case ChangeInstances(plan=plan):
             assert not used or {step.placement for step in plan.steps if isinstance(step, Destroy)}.isdisjoint(used)
             assert any(isinstance(step, Create | Destroy) for step in plan.steps)
             after = card(facts.model.name, layout=plan.target)
@@ -257,7 +257,7 @@ def test_a_change_touches_no_used_instance_and_leads_to_the_target(situation: tu
             assert blocking <= set(withdraw)
             gone = tuple(user for user in users if user.placement not in blocking)
             then = change(facts, target, gone)
-            if isinstance(then, Cut):
+            if isinstance(then, ChangeInstances):
                 doomed = {step.placement for step in then.plan.steps if isinstance(step, Destroy)}
                 assert doomed == set(withdraw)
         case Impossible():

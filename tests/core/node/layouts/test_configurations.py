@@ -17,13 +17,13 @@ from tessera.errors import InvalidInput
 A100, H100 = model("A100-40GB"), model("H100-80GB")
 ONES = (("1g.5gb", 7),)
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 MIXED = node(card(), card("H100-80GB", index=1), card("T4", index=2))
 
 
 def layouts(name: str) -> st.SearchStrategy[Layout]:
     gpu = model(name)
-    return st.sampled_from(all_layouts(gpu)) if gpu.units else st.just(())
+    return st.sampled_from(all_layouts(gpu)) if gpu.memory_slices else st.just(())
 
 
 def counts(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> dict[int, object]:

@@ -12,7 +12,7 @@ from tessera.core.node.layouts import Action, Target, User, differences, exact, 
 
 A100 = model("A100-40GB")
 HALVES = at(A100, ("3g.20gb", 0), ("3g.20gb", 4))
-MIG_MODELS = [each.name for each in CATALOGUE if each.units]
+MIG_MODELS = [each.name for each in CATALOGUE if each.memory_slices]
 TWO = Target(gpu="GPU-0", index=0, mig=True, counts=(("3g.20gb", 2),))
 OFF = Target(gpu="GPU-0", index=0, mig=False)
 POD = User(gpu="GPU-0", placement=at(A100, ("1g.5gb", 1))[0], pod="ns/p")

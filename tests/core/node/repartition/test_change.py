@@ -16,7 +16,7 @@ from tessera.core.node.repartition import Create, Destroy, Refusal, Repartition,
 from tessera.errors import InvalidInput
 
 A30, H100, RTX_PRO_6000 = model("A30"), model("H100-80GB"), model("RTX-PRO-6000")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.units)
+MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
 every_mig_model = pytest.mark.parametrize("gpu", MIG_MODELS, ids=lambda each: each.name)
 
 

@@ -38,7 +38,7 @@ from tessera.core.node.repartition import (
 from tessera.errors import Conflict
 
 H100 = model("H100-80GB")
-MIG_MODELS = tuple(each for each in CATALOGUE if each.units)
+MIG_MODELS = tuple(each for each in CATALOGUE if each.memory_slices)
 ENDS = {Stage.DONE, Stage.RESTORED, Stage.FAILED}
 
 

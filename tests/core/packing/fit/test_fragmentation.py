@@ -24,7 +24,7 @@ HALF = Profile(
     media="default",
     placement="observed",
 )
-CARD = GpuModel(name="card", arch="", memory_mib=16_000, units=2, compute_slices=2, profiles=(HALF,))
+CARD = GpuModel(name="card", arch="", memory_mib=16_000, memory_slices=2, compute_slices=2, profiles=(HALF,))
 PLAIN = GpuModel(name="plain", arch="", memory_mib=0)
 WHOLE = Ask(resource="nvidia.com/gpu")
 

@@ -24,10 +24,10 @@ __all__ = [
     "ProfileFields",
     "ReplicasFields",
     "SharingFields",
-    "SickFields",
     "Spec",
     "Status",
     "SummaryFields",
+    "UnhealthyFields",
     "UsedFields",
 ]
 
@@ -54,7 +54,7 @@ class PlaceFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     profile: _Profile
     start: _Unit
     size: _Unit = 0
-    """Placement units; 0 for those of the profile."""
+    """Memory slices; 0 for those of the profile."""
 
 
 class OfferFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -111,13 +111,13 @@ class ProductFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
     arch: Annotated[str, _stored(maxLength=64)]
     memory_mib: _Mib = msgspec.field(name="memoryMiB")
-    units: int = 0
+    memory_slices: int = 0
     compute_slices: int = 0
     profiles: Annotated[tuple[ProfileFields, ...], _stored(maxItems=64)] = ()
     at_most_one: Annotated[tuple[str, ...], _stored(maxItems=64)] = ()
 
 
-class SickFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class UnhealthyFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What is wrong with a device."""
 
     place: PlaceFields | None = None
@@ -145,7 +145,7 @@ class GpuFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     sharing: SharingFields
     product: ProductFields | None = None
     """What the driver shows, where that is not what the catalogue says."""
-    sick: Annotated[tuple[SickFields, ...], _stored(maxItems=64)] = ()
+    unhealthy: Annotated[tuple[UnhealthyFields, ...], _stored(maxItems=64)] = ()
     """Empty for a GPU that is well."""
     used: Annotated[tuple[UsedFields, ...], _stored(maxItems=64)] = ()
 
@@ -154,7 +154,7 @@ class SummaryFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The GPUs in a few words, for the columns of `kubectl get gpunodes`; no program reads them."""
 
     ready: Annotated[str, _stored(maxLength=16)] = ""
-    """GPUs on which nothing is sick, and all GPUs: `3/4`."""
+    """GPUs on which nothing is unhealthy, and all GPUs: `3/4`."""
     models: _Summary = ""
     """Models, with how many of each where they differ."""
     sharing: _Summary = ""

@@ -63,9 +63,9 @@ def _state(found: _Object) -> GpuNodeState:
         name=NodeName(found.metadata.name),
         gpus=gpus,
         unhealthy=tuple(
-            UnhealthyDevice(gpu=each.uuid, placement=_place(models[each.uuid], sick.place), reason=sick.reason)
+            UnhealthyDevice(gpu=each.uuid, placement=_place(models[each.uuid], one.place), reason=one.reason)
             for each in status.gpus
-            for sick in each.sick
+            for one in each.unhealthy
         ),
         used=tuple(
             Used(gpu=each.uuid, placement=_place(models[each.uuid], used.place), memory_mib=used.memory_mib)
@@ -126,10 +126,10 @@ def _model(each: GpuFields) -> GpuModel:
     for profile in product.profiles:
         subject = f"profile {profile.name} of GPU {each.index}"
         _bounded(f"memory of {subject}", profile.memory_mib, 1, MOST_MIB)
-        _bounded(f"units of {subject}", profile.size, 0, MOST_UNITS)
+        _bounded(f"memory slices of {subject}", profile.size, 0, MOST_UNITS)
         for start in profile.starts:
             _bounded(f"start of {subject}", start, 0, MOST_UNITS)
-    _bounded(f"units of GPU {each.index}", product.units, 0, MOST_UNITS)
+    _bounded(f"memory slices of GPU {each.index}", product.memory_slices, 0, MOST_UNITS)
     profiles = tuple(Profile(**msgspec.structs.asdict(profile), placement="observed") for profile in product.profiles)
     return GpuModel(**{**msgspec.structs.asdict(product), "name": each.model, "profiles": profiles})
 

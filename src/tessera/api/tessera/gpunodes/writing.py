@@ -20,9 +20,9 @@ from tessera.api.tessera.gpunodes.fields import (
     ProfileFields,
     ReplicasFields,
     SharingFields,
-    SickFields,
     Status,
     SummaryFields,
+    UnhealthyFields,
     UsedFields,
 )
 from tessera.core.cluster.gpunodestate import Claim, DesiredDevices, GpuNodeState, Impairment
@@ -86,10 +86,10 @@ def _gpu_fields(gpu: Gpu, state: GpuNodeState) -> GpuFields:
         memory_mib=gpu.memory_mib,
         sharing=_sharing_fields(gpu.sharing),
         product=_product_fields(gpu.model),
-        sick=tuple(
-            SickFields(place=_optional(sick.placement), reason=sick.reason)
-            for sick in state.unhealthy
-            if sick.gpu == gpu.uuid
+        unhealthy=tuple(
+            UnhealthyFields(place=_optional(unhealthy.placement), reason=unhealthy.reason)
+            for unhealthy in state.unhealthy
+            if unhealthy.gpu == gpu.uuid
         ),
         used=tuple(
             UsedFields(place=_optional(used.placement), memory_mib=used.memory_mib)
@@ -141,7 +141,7 @@ def _product_fields(known: GpuModel) -> ProductFields | None:
     return ProductFields(
         arch=known.arch,
         memory_mib=known.memory_mib,
-        units=known.units,
+        memory_slices=known.memory_slices,
         compute_slices=known.compute_slices,
         profiles=tuple(msgspec.convert(each, ProfileFields, from_attributes=True) for each in known.profiles),
         at_most_one=known.at_most_one,

@@ -61,7 +61,7 @@ _A30 = (
     _Row("4g.24gb", 0, 4, 4, (0,), 1, "full"),
 )
 
-# Source: ug-profiles, lgipp-rtxpro6000. The driver counts placements on a grid of 12 units, 3 to a slice.
+# Source: ug-profiles, lgipp-rtxpro6000. The driver counts placements on a grid of 12 memory slices, 3 to a slice.
 _QUARTERS, _HALVES = (0, 3, 6, 9), (0, 6)
 _RTX_PRO_6000 = (
     _Row("1g.24gb", 14, 1, 3, _QUARTERS, 4, "default"),
@@ -86,6 +86,16 @@ _RTX_PRO_5000 = (
     _Row("2g.24gb-me", None, 2, 2, (), 1, "none"),
     _Row("4g.48gb", None, 4, 4, (), 1, "full"),
     _Row("4g.48gb+gfx", None, 4, 4, (), 1, "full", graphics=True),
+)
+
+# Source: ug-profiles-2026; starts are not known.
+_RTX_PRO_4500 = (
+    _Row("1g.16gb", None, 1, 1, (), 2, "default"),
+    _Row("1g.16gb+gfx", None, 1, 1, (), 2, "default", graphics=True),
+    _Row("1g.16gb+me.all", None, 1, 1, (), 1, "me.all"),
+    _Row("1g.16gb-me", None, 1, 1, (), 2, "none"),
+    _Row("2g.32gb", None, 2, 2, (), 1, "full"),
+    _Row("2g.32gb+gfx", None, 2, 2, (), 1, "full", graphics=True),
 )
 
 _UNSEEN: tuple[int | None, ...] = (None,) * 7
@@ -300,7 +310,7 @@ def _seven_slices(product: _Product) -> GpuModel:
         name=product.name,
         arch=product.arch,
         memory_mib=product.memory_mib,
-        units=8,
+        memory_slices=8,
         compute_slices=7,
         profiles=_profiles(_SEVEN, product.memory_mib, 8, product.seen, product.names),
         at_most_one=("me",),
@@ -324,13 +334,14 @@ _RTX_PRO_6000_SEEN = _Seen(
     {3: 23.12, 6: 47.38, 12: 95.0},
 )
 _RTX_PRO_5000_SEEN = _Seen("unknown", ("ug-profiles", "ug-gpus"), _UNSEEN, {})
+_RTX_PRO_4500_SEEN = _Seen("unknown", ("ug-profiles-2026",), (None,) * 6, {})
 
 MIG_PRODUCTS: tuple[GpuModel, ...] = (
     GpuModel(
         name="A30-24GB",
         arch="Ampere",
         memory_mib=24576,
-        units=4,
+        memory_slices=4,
         compute_slices=4,
         profiles=_profiles(_A30, 24576, 4, _A30_SEEN),
         at_most_one=("me",),
@@ -343,7 +354,7 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         name="RTX-PRO-6000-Blackwell-96GB",
         arch="Blackwell",
         memory_mib=97887,
-        units=12,
+        memory_slices=12,
         compute_slices=4,
         profiles=_profiles(_RTX_PRO_6000, 97887, 12, _RTX_PRO_6000_SEEN),
         at_most_one=("me", "me.all"),
@@ -357,9 +368,9 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
             "rtx-pro-server-6000",
         ),
         pci=("0x2BB510DE",),
-        note="placements are on a grid of 12 units; free memory of 1g seen as 23.62 and 23.12 GiB in two listings, the "
-        "smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU only "
-        "the +gfx profiles are usable",
+        note="placements are on a grid of 12 memory slices; free memory of 1g seen as 23.62 and 23.12 GiB in listings, "
+        "the smaller one counts; +me.all takes all media engines, so only -me instances may fit beside it; for vGPU "
+        "only the +gfx profiles are usable",
         sources=("smi", *_RTX_PRO_6000_SEEN.sources),
     ),
     GpuModel(
@@ -374,6 +385,18 @@ MIG_PRODUCTS: tuple[GpuModel, ...] = (
         note="placements were not found, so its instances cannot be planned; the user guide's counts do not fit its "
         "own maximum of 2 instances",
         sources=("name", *_RTX_PRO_5000_SEEN.sources),
+    ),
+    GpuModel(
+        name="RTX-PRO-4500-Blackwell-32GB",
+        arch="Blackwell",
+        memory_mib=gpu_memory_mib(32),
+        memory_known=False,
+        compute_slices=2,
+        profiles=_profiles(_RTX_PRO_4500, gpu_memory_mib(32), 2, _RTX_PRO_4500_SEEN),
+        at_most_one=("me.all",),
+        aliases=("RTX PRO 4500 Blackwell Server Edition", "RTX PRO 4500 Blackwell", "RTX-PRO-4500"),
+        note="placements were not found, so its instances cannot be planned",
+        sources=("name", "ec2", *_RTX_PRO_4500_SEEN.sources),
     ),
 )
 """The products of NVIDIA's MIG User Guide and mig-parted, smallest family first."""

@@ -79,7 +79,7 @@ def observed(seen: SeenGpu) -> tuple[GpuModel, tuple[str, ...]]:
         return known, tuple(notes)
     units = max((start + each.size for each in profiles for start in each.starts), default=0)
     corrected = msgspec.structs.replace(
-        known, memory_mib=seen.memory_mib, memory_known=True, profiles=profiles, units=units
+        known, memory_mib=seen.memory_mib, memory_known=True, profiles=profiles, memory_slices=units
     )
     return corrected, tuple(notes)
 
@@ -177,7 +177,7 @@ def _new(seen: SeenGpu) -> GpuModel:
         name=seen.product.removeprefix("NVIDIA ").replace(" ", "-"),
         arch=architecture(seen.compute_capability),
         memory_mib=seen.memory_mib,
-        units=max((start + each.size for each in profiles for start in each.starts), default=0),
+        memory_slices=max((start + each.size for each in profiles for start in each.starts), default=0),
         compute_slices=max((each.compute_slices for each in profiles), default=0),
         profiles=profiles,
         at_most_one=tuple(kind for kind in _SHARED_MEDIA if any(each.media == kind for each in profiles)),

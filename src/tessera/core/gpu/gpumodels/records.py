@@ -16,9 +16,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     name: str
     compute_slices: int
     size: int
-    """Placement units taken; 0 where no placement is known."""
+    """Memory slices taken; 0 where no placement is known."""
     starts: tuple[int, ...]
-    """Legal first units."""
+    """Legal first memory slices."""
     max_instances: int
     memory_mib: int
     """Usable memory of one instance."""
@@ -43,7 +43,7 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Usable memory of the whole GPU with MIG off: the total that nvidia-smi prints."""
     memory_known: bool = True
     """Whether a listing with this total was seen; otherwise the figure is the estimate of `estimates`."""
-    units: int = 0
+    memory_slices: int = 0
     """Length of the MIG placement axis: 8, 12 or 4; 0 without MIG or where no placement is known."""
     compute_slices: int = 0
     profiles: tuple[Profile, ...] = ()

@@ -14,7 +14,7 @@ __all__ = [
     "AwaitReset",
     "Blocked",
     "Change",
-    "Cut",
+    "ChangeInstances",
     "Difference",
     "Impossible",
     "Keep",
@@ -60,7 +60,7 @@ class Keep(msgspec.Struct, frozen=True, tag=True):
     """The GPU is as it shall be."""
 
 
-class Cut(msgspec.Struct, frozen=True, tag=True):
+class ChangeInstances(msgspec.Struct, frozen=True, tag=True):
     """MIG is on; instances must go or come. After it the GPU is looked at again, for a change may take two."""
 
     plan: Repartition
@@ -96,7 +96,7 @@ class Impossible(msgspec.Struct, frozen=True, tag=True):
     """One sentence for people, without full stop."""
 
 
-Change = Keep | Cut | SetMode | AwaitReset | Blocked | Impossible
+Change = Keep | ChangeInstances | SetMode | AwaitReset | Blocked | Impossible
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ def change(gpu: GpuFacts, target: Target, users: Iterable[User]) -> Change:
         return _switch(gpu, target, own)
     if gpu.mig.needs_reset:
         return SetMode(target.mig)
-    return _cut(gpu, target, own) if target.mig else Keep()
+    return _instances(gpu, target, own) if target.mig else Keep()
 
 
 def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
@@ -192,7 +192,7 @@ def _switch(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
     return SetMode(target.mig, plan)
 
 
-def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
+def _instances(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
     if _is_there(gpu, target):
         return Keep()
     present = gpu.layout or ()
@@ -214,7 +214,7 @@ def _cut(gpu: GpuFacts, target: Target, users: tuple[User, ...]) -> Change:
     unknown = tuple(user for user in users if user.placement is None)
     if unknown and any(isinstance(step, Destroy) for step in plan.steps):
         return Blocked(f"GPU {gpu.index}: it is not known which instances {_names(unknown)} uses", unknown)
-    return Cut(plan)
+    return ChangeInstances(plan)
 
 
 def with_instance(gpu: GpuFacts, placement: Placement, users: Iterable[User]) -> Target | None:

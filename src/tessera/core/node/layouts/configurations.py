@@ -210,9 +210,9 @@ def _profile(name: str, gpu: GpuFacts, text: str) -> str:
 
 def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inventory: Inventory) -> tuple[Target, ...]:
     """Return the targets of a configuration that no file need define, because mig-parted gives it that meaning."""
-    cut = [gpu for gpu in inventory.gpus if gpu.mig is not None]
-    known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in cut}
-    if not cut and inventory.unseen and name.startswith(_ALL):
+    partitioned = [gpu for gpu in inventory.gpus if gpu.mig is not None]
+    known = {gpu.uuid: _default_counts(gpu.model, name) for gpu in partitioned}
+    if not partitioned and inventory.unseen and name.startswith(_ALL):
         return ()  # only those that are lost may have it
     if name not in _default_names(inventory) and not any(counts is not None for counts in known.values()):
         raise InvalidInput(
@@ -222,7 +222,7 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
             hint=", ".join(configuration_names(configurations, inventory)),
         )
     targets = []
-    for gpu in cut:
+    for gpu in partitioned:
         counts = known[gpu.uuid]
         if counts is None:
             raise InvalidInput(
@@ -236,8 +236,8 @@ def _by_default(name: str, configurations: Mapping[str, tuple[Group, ...]], inve
 
 
 def _default_names(inventory: Inventory) -> tuple[str, ...]:
-    cut = [gpu.model for gpu in inventory.gpus if gpu.mig is not None]
-    return tuple(dict.fromkeys((f"{_ALL}disabled", *(name for model in cut for name in named_layouts(model)))))
+    partitioned = [gpu.model for gpu in inventory.gpus if gpu.mig is not None]
+    return tuple(dict.fromkeys((f"{_ALL}disabled", *(name for model in partitioned for name in named_layouts(model)))))
 
 
 def _default_counts(model: GpuModel, name: str) -> Counts | None:

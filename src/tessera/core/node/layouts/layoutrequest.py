@@ -25,7 +25,7 @@ from tessera.core.node.layouts.changes import (
     AwaitReset,
     Blocked,
     Change,
-    Cut,
+    ChangeInstances,
     Impossible,
     Keep,
     SetMode,
@@ -115,9 +115,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         return not self.invalid and not self.unseen and all(isinstance(each, Keep) for _, each in self.changes)
 
     @property
-    def feasible(self) -> tuple[tuple[str, Cut | SetMode], ...]:
+    def feasible(self) -> tuple[tuple[str, ChangeInstances | SetMode], ...]:
         """The changes that can be made now, by GPU."""
-        return tuple((gpu, each) for gpu, each in self.changes if isinstance(each, Cut | SetMode))
+        return tuple((gpu, each) for gpu, each in self.changes if isinstance(each, ChangeInstances | SetMode))
 
     @property
     def blocked(self) -> tuple[tuple[str, Blocked], ...]:

@@ -7,7 +7,7 @@ import msgspec
 
 from tessera.core.gpu.inventory import GpuFacts, Instance, MigMode
 from tessera.core.gpu.mig import Placement
-from tessera.core.node.layouts.changes import Blocked, Cut, SetMode, User, change
+from tessera.core.node.layouts.changes import Blocked, ChangeInstances, SetMode, User, change
 from tessera.core.node.layouts.configurations import Target
 from tessera.core.node.repartition import Create, Repartition
 
@@ -36,8 +36,8 @@ def preview(gpu: GpuFacts, target: Target, users: Iterable[User]) -> tuple[Actio
     held = () if isinstance(change(gpu, target, own), Blocked) else own
     actions: list[Action] = []
     facts, needed = gpu, change(gpu, target, held)
-    while isinstance(needed, Cut | SetMode):
-        plan = needed.plan if isinstance(needed, Cut) else needed.clear
+    while isinstance(needed, ChangeInstances | SetMode):
+        plan = needed.plan if isinstance(needed, ChangeInstances) else needed.clear
         actions += _steps(gpu, plan, own) if plan else ()
         if isinstance(needed, SetMode):
             actions.append(_switch(facts, needed, own))
@@ -60,7 +60,7 @@ def _steps(gpu: GpuFacts, plan: Repartition, users: tuple[User, ...]) -> Iterabl
         yield Action(gpu=gpu.uuid, index=gpu.index, what=what, placement=step.placement, disturbs=disturbed)
 
 
-def _after(gpu: GpuFacts, needed: Cut | SetMode, plan: Repartition | None) -> GpuFacts:
+def _after(gpu: GpuFacts, needed: ChangeInstances | SetMode, plan: Repartition | None) -> GpuFacts:
     """Return a GPU as it will be; nothing is known yet of its new instances but their places."""
     if plan is not None:
         made = tuple(

@@ -124,7 +124,7 @@ def _blocks(model: GpuModel, blocker: Placement, target: Layout) -> str:
     in_use = f"{blocker.profile} at {blocker.start} is in use"
     needed = [each for each in target if each.mask & blocker.mask]
     if needed:
-        units = [str(unit) for unit in range(model.units) if mask(needed) & blocker.mask & 1 << unit]
+        units = [str(unit) for unit in range(model.memory_slices) if mask(needed) & blocker.mask & 1 << unit]
         return f"{in_use} and holds unit{'s' * (len(units) > 1)} {', '.join(units)}, needed for {_list(needed)}"
     barred = [each for each in target if each not in open_placements(model, (blocker,))]
     if barred:

@@ -79,7 +79,7 @@ class Fleet:
         self._types = GpuTypes()
         self.types = self._types.found
         self._held: dict[tuple[int, int], list[int]] = {}
-        self._cuts: dict[tuple[int, int], tuple[Placement, ...]] = {}
+        self._created: dict[tuple[int, int], tuple[Placement, ...]] = {}
         self.classes: dict[DeviceClass, int] = {}
         self.kind: Ints = self._types.all_of(gpus, max(map(len, gpus), default=0))
         self.serves, self.memory_left, self.compute_left = (np.zeros_like(self.kind) for _ in range(3))
@@ -181,7 +181,7 @@ class Fleet:
             self.shape += 1
         for row in range(len(kinds)):
             self._held.pop((row, column), None)
-            self._cuts.pop((row, column), None)
+            self._created.pop((row, column), None)
         self._reset(slice(column, column + 1))
 
     def _reset(self, nodes: slice) -> None:
@@ -255,7 +255,7 @@ class Fleet:
         """Take back all that is held on one GPU; it is as it was at first."""
         gpu_type = self.types[self.kind[row, node]]
         self.used[row, node] = self.clients[row, node] = 0
-        self._cuts.pop((row, node), None)
+        self._created.pop((row, node), None)
         if gpu_type.devices:
             self._held[row, node] = [0] * len(gpu_type.devices)
         self._change_whole(row, node, gpu_type, -1)
@@ -325,11 +325,11 @@ class Fleet:
         self._commit(row, node, 0)
 
     def _change_cut(self, row: int, node: int, placement: Placement, sign: int) -> None:
-        cuts = self._cuts.get((row, node), ())
+        created = self._created.get((row, node), ())
         if sign > 0:
-            self._cuts[row, node] = (*cuts, placement)
+            self._created[row, node] = (*created, placement)
         else:
-            self._cuts[row, node] = tuple(p for p in cuts if p != placement)
+            self._created[row, node] = tuple(p for p in created if p != placement)
         self._recount(row, node)
         self._commit(row, node, MODE_BIT[Mode.MIG])
 
@@ -344,7 +344,7 @@ class Fleet:
         """Set the MIG state of a GPU to what its instances in use take together; they may share the media bits."""
         gpu_type = self.types[self.kind[row, node]]
         used = 0
-        for placement in self._cuts.get((row, node), ()):
+        for placement in self._created.get((row, node), ()):
             used |= occupied(gpu_type.model, placement)
         for bits, held in zip(gpu_type.bits, self._held.get((row, node), ()), strict=False):
             used |= bits if held else 0
@@ -363,7 +363,7 @@ class Fleet:
             clients = [device.clients for device in gpu_type.devices]
             self.left[row, node] = 100 - 100 * sum(self._held[row, node]) // sum(clients)
         elif mode == MODE_BIT[Mode.MIG]:
-            units = gpu_type.model.units
+            units = gpu_type.model.memory_slices
             free = units - (int(self.used[row, node]) & ((1 << units) - 1)).bit_count()
             self.left[row, node] = 100 * free // units
 
@@ -387,11 +387,11 @@ class Fleet:
 
     def _layout(self, row: int, node: int) -> tuple[Placement, ...]:
         gpu_type = self.types[self.kind[row, node]]
-        cuts = self._cuts.get((row, node), ())
+        created = self._created.get((row, node), ())
         if not gpu_type.devices:
-            return tuple(sorted(cuts))
+            return tuple(sorted(created))
         standing = zip(gpu_type.devices, self._free(row, node), self._held[row, node], strict=True)
-        return tuple(sorted((*cuts, *(d.placement for d, free, held in standing if d.placement and free + held))))
+        return tuple(sorted((*created, *(d.placement for d, free, held in standing if d.placement and free + held))))
 
     def _resume(self, running: Running) -> None:
         """Grant a running pod what it holds. Raises: InvalidInput where that is not there."""

@@ -9,7 +9,7 @@ from tessera.core.cluster.snapshot import Share
 from tessera.core.gpu.rooms import profile_of, starts
 from tessera.core.packing.fit.demand import Demand
 from tessera.core.packing.fit.fleet import Fleet
-from tessera.core.packing.fit.ways import Cut, Existing, Way
+from tessera.core.packing.fit.ways import Existing, NewInstance, Way
 from tessera.core.workload.need import Ask, Form
 
 __all__ = ["Preference", "Tightest", "serve"]
@@ -22,7 +22,7 @@ class Preference(Protocol):
         """Return the GPUs `rows`, all of which can serve a device of `demand`, the preferred first."""
         ...
 
-    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
+    def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
         """Return the starts at which GPU `row` can create the instance of `way`, the preferred first."""
         ...
 
@@ -36,12 +36,12 @@ class Tightest:
         left = fleet.left[:, node].tolist()
         return sorted(rows, key=left.__getitem__)
 
-    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
+    def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
         """Return the free starts, lowest first; see `Preference`."""
         return free_starts(fleet, node, row, way)
 
 
-def free_starts(fleet: Fleet, node: int, row: int, way: Cut) -> tuple[int, ...]:
+def free_starts(fleet: Fleet, node: int, row: int, way: NewInstance) -> tuple[int, ...]:
     """Return the starts at which GPU `row` can create the instance of `way`, lowest first."""
     kind = int(fleet.kind[row, node])
     model = fleet.types[kind].model
@@ -127,7 +127,7 @@ class _Search:
     def _shares(self, way: Way, row: int, ask: Ask) -> Iterator[Share]:
         option = way.by_type[int(self.fleet.kind[row, self.node])]
         gpu = self.fleet.gpu_index[self.node][row]
-        if isinstance(way, Cut):
+        if isinstance(way, NewInstance):
             for start in self.preference.starts(self.fleet, self.node, row, way):
                 yield Share.of(gpu, ask, option, start)
         elif isinstance(way, Existing):

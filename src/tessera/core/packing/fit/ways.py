@@ -17,7 +17,7 @@ from tessera.core.packing.fit.fleet import Fleet, class_of
 from tessera.core.packing.fit.spread import Spread
 from tessera.core.workload.need import Ask, Form
 
-__all__ = ["Amount", "Cut", "Existing", "Way", "Whole", "ways_of"]
+__all__ = ["Amount", "Existing", "NewInstance", "Way", "Whole", "ways_of"]
 
 ByType = dict[int, Option]
 """The GPU types on which a way is open, with what it gives there."""
@@ -69,7 +69,7 @@ class Amount:
         return fits.view(np.int8)
 
 
-class Cut:
+class NewInstance:
     """A MIG instance to be created, where unused instances may be in the way but no used one."""
 
     def __init__(self, fleet: Fleet, by_type: ByType) -> None:
@@ -140,7 +140,7 @@ def _way(fleet: Fleet, by_type: ByType) -> Way:
         return Whole(fleet, by_type)
     if option.exists:
         return Existing(fleet, by_type)
-    return Cut(fleet, by_type) if option.mode is Mode.MIG else Amount(fleet, by_type)
+    return NewInstance(fleet, by_type) if option.mode is Mode.MIG else Amount(fleet, by_type)
 
 
 class _Open:

@@ -22,7 +22,7 @@ def schedulable_node(node: Node, state: GpuNodeState | None) -> tuple[Node, tupl
 
     A node without an agent, whose `state` is None, is as it is; of GPUs that it offers no more, the last are kept from
     new pods. A managed GPU is without its layout: what pods
-    hold of it are cuts, and what nobody holds may be cut anew. Reserved are devices that
+    use of it are instances, and what nobody uses may be repartitioned. Reserved are devices that
     `state` wants to exist, for pods with exact requests, those that the kubelet may still give away (`offered`), and
     unhealthy devices.
     Reservations are for `Ledger.put_node`: one that a pod holds already, or that cannot be held beside what pods hold,

@@ -94,7 +94,7 @@ class _Shape(NamedTuple):
 
 def states(model: GpuModel) -> int:
     """Return how many states a GPU of this model has; 1 where its placements are unknown or it has no MIG."""
-    return 1 << (model.units + len(model.at_most_one)) if model.units else 1
+    return 1 << (model.memory_slices + len(model.at_most_one)) if model.memory_slices else 1
 
 
 def occupy(model: GpuModel, state: int, profile: int, start: int) -> int:
@@ -144,13 +144,13 @@ def tables(model: GpuModel, policy: MigPolicy, mix: tuple[int, ...], *, churn_pe
 def _block(model: GpuModel, profile: Profile, start: int) -> int:
     block = ((1 << profile.size) - 1) << start
     if profile.media in model.at_most_one:
-        block |= 1 << (model.units + model.at_most_one.index(profile.media))
+        block |= 1 << (model.memory_slices + model.at_most_one.index(profile.media))
     return block
 
 
 def _shape(model: GpuModel) -> _Shape:
     return _shape_of(
-        model.units,
+        model.memory_slices,
         states(model),
         tuple(tuple((start, _block(model, profile, start)) for start in profile.starts) for profile in model.profiles),
         tuple(profile.size for profile in model.profiles),
@@ -160,17 +160,17 @@ def _shape(model: GpuModel) -> _Shape:
 
 @lru_cache(maxsize=16)
 def _shape_of(
-    units: int, count: int, takes: tuple[_Takes, ...], sizes: tuple[int, ...], prior: tuple[int, ...]
+    memory_slices: int, count: int, takes: tuple[_Takes, ...], sizes: tuple[int, ...], prior: tuple[int, ...]
 ) -> _Shape:
     """Return the shape that all models with these placements share."""
     distinct = list(dict.fromkeys(takes))
     spots = tuple(_Spot(kind, *spot) for kind, own in enumerate(distinct) for spot in own)
     every = np.arange(count, dtype=np.int64)
     blocks = np.array([spot.block for spot in spots], np.int64)[:, np.newaxis]
-    free = units - np.bitwise_count(every & ((1 << units) - 1)).astype(np.int64)
+    free = memory_slices - np.bitwise_count(every & ((1 << memory_slices) - 1)).astype(np.int64)
     bits = 1 << np.arange(len(spots), dtype=np.int64)
     _, first, class_of = np.unique(
-        bits @ ((every & blocks) == 0) * (units + 1) + free, return_index=True, return_inverse=True
+        bits @ ((every & blocks) == 0) * (memory_slices + 1) + free, return_index=True, return_inverse=True
     )
     after = np.where(every[first] & blocks, -1, class_of[every[first] | blocks])
     return _Shape(

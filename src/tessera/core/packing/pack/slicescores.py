@@ -10,11 +10,11 @@ from tessera.core.cluster.gputypes import GpuType, Ints
 from tessera.core.gpu.rooms import profile_of, state_bits
 from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.fit import Demand, Fleet
-from tessera.core.packing.fit.ways import Cut
+from tessera.core.packing.fit.ways import NewInstance
 from tessera.core.packing.pack.migscore import MigPolicy, MigTables, states, tables
 from tessera.core.packing.pack.policy import Mix, Policy, Room
 
-__all__ = ["Cutting", "SliceScores", "cuts"]
+__all__ = ["Cutting", "SliceScores", "needs_new_instance"]
 
 _NOWHERE: Final = -(1 << 39)
 _SLICING: Final = {Mode.MIG, Mode.WHOLE}
@@ -29,7 +29,7 @@ class SliceScores:
         self._fleet = fleet
         self._tables: dict[int, MigTables] = {}
         for number, kind in enumerate(fleet.types):
-            if kind.sharing.can_repartition and kind.model.units:
+            if kind.sharing.can_repartition and kind.model.memory_slices:
                 counts = _counts(kind, mix)
                 self._tables[number] = tables(kind.model, policy, counts, churn_permille=churn_permille)
         self._flat: dict[Demand, tuple[Ints, Ints]] = {}
@@ -53,7 +53,7 @@ class SliceScores:
         """Let go what is remembered of a demand."""
         self._flat.pop(demand, None)
 
-    def start(self, node: int, row: int, way: Cut) -> int:
+    def start(self, node: int, row: int, way: NewInstance) -> int:
         """Return the best start of a new instance on one GPU; -1 where nothing fits."""
         kind = int(self._fleet.kind[row, node])
         gpu_type = self._fleet.types[kind]
@@ -66,7 +66,7 @@ class SliceScores:
         offsets = np.zeros(len(self._fleet.types), dtype=np.int64)
         rows: list[Ints] = [np.array([_READY], dtype=np.int64)]
         at = 1
-        for way in (way for devices in demand.devices for way in devices.tiers[0] if isinstance(way, Cut)):
+        for way in (way for devices in demand.devices for way in devices.tiers[0] if isinstance(way, NewInstance)):
             for kind, option in way.by_type.items():
                 model = self._fleet.types[kind].model
                 profile = model.profiles.index(profile_of(model, option.profile or ""))
@@ -98,24 +98,28 @@ class Cutting(Policy):
 
     def scores(self, demand: Demand, nodes: Ints, room: Room) -> Ints:
         """Return the score of the best GPU of each of `nodes`; see `Policy`."""
-        return self.slices.of_nodes(demand, nodes, room) if cuts(demand) else super().scores(demand, nodes, room)
+        return (
+            self.slices.of_nodes(demand, nodes, room)
+            if needs_new_instance(demand)
+            else super().scores(demand, nodes, room)
+        )
 
     def gpus(self, fleet: Fleet, node: int, demand: Demand, rows: Sequence[int]) -> Sequence[int]:
         """Return `rows`, the highest score first, then the lowest index; see `Preference`."""
-        if not cuts(demand):
+        if not needs_new_instance(demand):
             return super().gpus(fleet, node, demand, rows)
         score = self.slices.of_gpus(demand, np.array([node]))[:, 0].tolist()
         return sorted(rows, key=lambda row: -score[row])
 
-    def starts(self, fleet: Fleet, node: int, row: int, way: Cut) -> Sequence[int]:
+    def starts(self, fleet: Fleet, node: int, row: int, way: NewInstance) -> Sequence[int]:
         """Return the free starts, the one that loses least first; see `Preference`."""
         best = self.slices.start(node, row, way)
         return sorted(super().starts(fleet, node, row, way), key=lambda start: start != best)
 
 
-def cuts(demand: Demand) -> bool:
+def needs_new_instance(demand: Demand) -> bool:
     """Return whether the preferred way to serve the pod creates a MIG instance."""
-    return any(isinstance(way, Cut) for devices in demand.devices for tier in devices.tiers[:1] for way in tier)
+    return any(isinstance(way, NewInstance) for devices in demand.devices for tier in devices.tiers[:1] for way in tier)
 
 
 def _counts(kind: GpuType, mix: Mix) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from tessera.core.packing.pack.kernels import Kernels, PodTables, State, Tables,
 from tessera.core.packing.pack.migscore import MigPolicy
 from tessera.core.packing.pack.policy import Mix, Room
 from tessera.core.packing.pack.potentials import CPU_PRICES, UNIT, Usable, Value
-from tessera.core.packing.pack.slicescores import Cutting, cuts
+from tessera.core.packing.pack.slicescores import Cutting, needs_new_instance
 
 __all__ = ["Tessera"]
 
@@ -114,7 +114,7 @@ class Tessera(Cutting):
     def choices(self, demand: Demand, nodes: Ints, room: Room) -> tuple[Ints, Ints]:
         """Return `scores` and the GPU that `gpus` puts first; see `Policy`."""
         known = self._known(demand)
-        if known.cut:
+        if known.new_instance:
             scores = super().scores(demand, nodes, room)
             return scores, scores
         if self._kernels and self._tables:
@@ -218,8 +218,8 @@ class Tessera(Cutting):
 class _Known(NamedTuple):
     """What the policy needs to know of a demand."""
 
-    cut: bool
-    """Whether it is served by cutting a MIG instance."""
+    new_instance: bool
+    """Whether it is served by a new MIG instance."""
     part: bool
     """Whether it takes an amount of one GPU, and not a device."""
     gpus: int
@@ -234,7 +234,7 @@ class _Known(NamedTuple):
         ways = [way for devices in demand.devices for tier in devices.tiers[:1] for way in tier]
         sizes = [percent_of(demand.need.asks, kind) or 0 for kind in fleet.types]
         part = count == 1 and bool(ways) and all(isinstance(way, Amount) for way in ways)
-        return cls(cuts(demand), part, count, np.array(sizes, dtype=np.int64))
+        return cls(needs_new_instance(demand), part, count, np.array(sizes, dtype=np.int64))
 
 
 def _able(room: Room, shape: tuple[int, int]) -> NDArray[np.int8]:

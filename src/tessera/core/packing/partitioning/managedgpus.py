@@ -66,9 +66,9 @@ class ManagedGpu(msgspec.Struct, frozen=True, kw_only=True):
     def agrees(self, devices: Iterable[DeviceId], shares: Iterable[Share]) -> bool:
         """Return whether the GPU can have these devices beside these shares of pods."""
         places = [place for _, place in devices]
-        cut = [_placement(self.gpu, share) for share in shares if share.profile is not None]
+        used = [_placement(self.gpu, share) for share in shares if share.profile is not None]
         amounts = any(share.profile is None for share in shares)
-        instances = [*(place for place in places if place is not None), *cut]
+        instances = [*(place for place in places if place is not None), *used]
         if None in places:
             return len(places) == 1 and not instances and not amounts
         return not (amounts and instances) and is_legal(self.gpu.model, tuple(sorted(instances)))

@@ -12,7 +12,7 @@ from tessera.core.gpu.sharing import Mode
 from tessera.core.packing.plan import GpuLayout, Plan, Slice
 from tessera.core.workload.need import Ask, Form, Isolation, Need, Pod, PodKey
 
-__all__ = ["Bench", "Fleet", "GpuView", "NodeView", "Queue", "Seat", "Workload", "fleet", "pod_name"]
+__all__ = ["DeviceView", "Fleet", "GpuView", "NodeView", "Queue", "TenantView", "Workload", "fleet", "pod_name"]
 
 MIG_MODES = frozenset({Mode.MIG, Mode.MIG_TIME_SLICING, Mode.MIG_MPS})
 
@@ -26,11 +26,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     running: int = 0
     placed: int = 0
-    waiting: int = 0
+    pending: int = 0
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's hold on one device."""
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod on one device."""
 
     pod: PodKey
     workload: int
@@ -43,21 +43,21 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     parts: int = 1
 
 
-class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a GPU and who sits on it."""
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a GPU and the pods that use it."""
 
     label: str
     """Profile of the MIG instance, empty for the whole GPU."""
     start: int
     size: int
-    """Placement units; both 0 for the whole GPU."""
+    """Memory slices; both 0 for the whole GPU."""
     mode: Mode
     memory_mib: int
     clients: int
-    """Seats there are; 0 where amounts of memory decide."""
+    """Most tenants at a time; 0 where amounts of memory decide."""
     exists: bool
     """Whether nothing must be created: the plan says so, or a pod runs on it."""
-    seats: tuple[Seat, ...] = ()
+    tenants: tuple[TenantView, ...] = ()
 
     @property
     def isolation(self) -> Isolation:
@@ -66,8 +66,8 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def granted_mib(self) -> int:
-        """Memory granted to those who sit here."""
-        return sum(seat.memory_mib for seat in self.seats)
+        """Memory granted to its tenants."""
+        return sum(tenant.memory_mib for tenant in self.tenants)
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +76,10 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str
     memory_mib: int
-    units: int
+    memory_slices: int
     granted_mib: int
     mig: bool
-    benches: tuple[Bench, ...] = ()
+    devices: tuple[DeviceView, ...] = ()
     openings: tuple[Placement, ...] | None = None
     """MIG instances that could be created beside those planned, each alone; None where none may be."""
     guessed: bool = False
@@ -87,12 +87,12 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> bool:
-        """Whether any pod sits on it."""
-        return any(bench.seats for bench in self.benches)
+        """Whether any pod uses it."""
+        return any(device.tenants for device in self.devices)
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: its GPUs, its cpu and memory use after the plan, and its pods that sit on no GPU."""
+    """One node: its GPUs, its cpu and memory use after the plan, and its pods that use no GPU."""
 
     name: NodeName
     cpu_milli: int = 0
@@ -102,7 +102,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...] = ()
     """Labels that decided something or are commonly asked for, taints, and whether the node is cordoned."""
     gpus: tuple[GpuView, ...] = ()
-    others: tuple[Seat, ...] = ()
+    others: tuple[TenantView, ...] = ()
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """What the exact solver proved; empty when it was not asked."""
     workloads: tuple[Workload, ...]
     nodes: tuple[NodeView, ...]
-    waiting: tuple[Queue, ...]
+    pending: tuple[Queue, ...]
     warnings: tuple[str, ...]
     skipped: int = 0
     """Nodes whose GPUs are not known."""
@@ -132,12 +132,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
-        """Return all seats that are taken, those of pods without a GPU last in their node."""
+    def tenants(self) -> tuple[TenantView, ...]:
+        """Return all tenants, those of pods without a GPU last in their node."""
         return tuple(
-            seat
+            tenant
             for node in self.nodes
-            for seat in (*(seat for gpu in node.gpus for bench in gpu.benches for seat in bench.seats), *node.others)
+            for tenant in (
+                *(tenant for gpu in node.gpus for device in gpu.devices for tenant in device.tenants),
+                *node.others,
+            )
         )
 
 
@@ -147,7 +150,7 @@ def pod_name(key: PodKey) -> str:
 
 
 def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
-    """Return who sits where under a plan; nodes in the order of the snapshot, those only the plan knows after them."""
+    """Return which pods use what under a plan; nodes in the order of the snapshot, then those only the plan knows."""
     pods = _pods(plan, snapshot)
     numbers, workloads = _workloads(plan, snapshot, pods)
     layouts: defaultdict[NodeName, list[GpuLayout]] = defaultdict(list)
@@ -175,7 +178,7 @@ def fleet(plan: Plan, snapshot: Snapshot) -> Fleet:
             ).node(nodes[name], layouts[name])
             for name in nodes
         ),
-        waiting=_queues(plan, numbers),
+        pending=_queues(plan, numbers),
         warnings=plan.warnings,
         skipped=len(plan.skipped),
     )
@@ -189,7 +192,7 @@ def _pods(plan: Plan, snapshot: Snapshot) -> dict[PodKey, Pod]:
     pods = {pod.key: pod for pod in named}
     keys = (
         *(assignment.pod for assignment in plan.assignments),
-        *(waiting.pod for waiting in plan.pending),
+        *(pending.pod for pending in plan.pending),
     )
     for key in keys:
         pods.setdefault(key, Pod(key=key, need=Need()))
@@ -204,7 +207,7 @@ def _workloads(
         groups[pod.owner or pod.need].append(pod)
     running = {one.pod.key for one in snapshot.running}
     placed = {assignment.pod for assignment in plan.assignments}
-    waiting = {one.pod for one in plan.pending}
+    pending = {one.pod for one in plan.pending}
     workloads = []
     numbers = {}
     for number, members in enumerate(groups.values()):
@@ -218,7 +221,7 @@ def _workloads(
                 name=name,
                 running=len(keys & running),
                 placed=len(keys & placed),
-                waiting=len(keys & waiting),
+                pending=len(keys & pending),
             )
         )
     return numbers, tuple(workloads)
@@ -297,7 +300,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
         parts = {assignment.pod: list[Share | None](assignment.shares) for assignment, _ in self.held}
         running = {assignment.pod for assignment, runs in self.held if runs}
         gpus = tuple(self._gpu(layout, parts, running) for layout in sorted(layouts, key=lambda layout: layout.gpu))
-        seated = {seat.pod for gpu in gpus for bench in gpu.benches for seat in bench.seats}
+        placed = {tenant.pod for gpu in gpus for device in gpu.devices for tenant in device.tenants}
         needs = [self.pods[assignment.pod].need for assignment, _ in self.held]
         return NodeView(
             name=node.name,
@@ -308,7 +311,7 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
             marks=_marks(node, self.selected),
             gpus=gpus,
             others=tuple(
-                Seat(
+                TenantView(
                     pod=assignment.pod,
                     workload=self.numbers[assignment.pod],
                     memory_mib=0,
@@ -316,15 +319,15 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
                     running=runs,
                 )
                 for assignment, runs in self.held
-                if assignment.pod not in seated
+                if assignment.pod not in placed
             ),
         )
 
-    def _seat(self, holding: Holding, parts: list[Share | None], *, running: bool) -> Seat:
-        """Return a pod's seat; `parts` are its shares, None for those that were seated."""
+    def _tenant(self, holding: Holding, parts: list[Share | None], *, running: bool) -> TenantView:
+        """Return a pod's tenant; `parts` are its shares, None for those that were placed."""
         number = parts.index(holding.share)
         parts[number] = None
-        return Seat(
+        return TenantView(
             pod=holding.pod,
             workload=self.numbers[holding.pod],
             memory_mib=holding.share.memory_mib,
@@ -335,18 +338,18 @@ class _Reader(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _gpu(self, layout: GpuLayout, parts: dict[PodKey, list[Share | None]], running: set[PodKey]) -> GpuView:
-        benches = [
-            _bench(part, [self._seat(each, parts[each.pod], running=each.pod in running) for each in part.holdings])
+        devices = [
+            _device(part, [self._tenant(each, parts[each.pod], running=each.pod in running) for each in part.holdings])
             for part in layout.slices
         ]
         return GpuView(
             index=layout.gpu,
             model=layout.model,
             memory_mib=layout.memory_mib,
-            units=layout.units,
+            memory_slices=layout.memory_slices,
             granted_mib=layout.granted_mib,
             mig=layout.mig,
-            benches=tuple(benches),
+            devices=tuple(devices),
             openings=_openings(layout, self.gpus.get(layout.gpu)),
             guessed=layout.guessed,
         )
@@ -360,15 +363,15 @@ def _openings(layout: GpuLayout, gpu: Gpu | None) -> tuple[Placement, ...] | Non
     return open_placements(gpu.model, planned)
 
 
-def _bench(part: Slice, seats: list[Seat]) -> Bench:
+def _device(part: Slice, tenants: list[TenantView]) -> DeviceView:
     placement = part.placement
-    return Bench(
+    return DeviceView(
         label=placement.profile if placement else "",
         start=placement.start if placement else 0,
         size=placement.size if placement else 0,
         mode=part.mode,
         memory_mib=part.memory_mib,
         clients=part.clients,
-        exists=part.exists or any(seat.running for seat in seats),
-        seats=tuple(sorted(seats, key=lambda seat: not seat.running)),
+        exists=part.exists or any(tenant.running for tenant in tenants),
+        tenants=tuple(sorted(tenants, key=lambda tenant: not tenant.running)),
     )

@@ -1,29 +1,29 @@
-"""A bell wakes who waits: at a ring, at one that came before, or after the longest pause."""
+"""A wake-up event ends the wait of who waits: by an event, by one that came before, or after the longest pause."""
 
 import asyncio
 
 import pytest
 
-from tessera.bell import Bell
+from tessera.wakeup import WakeUp
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_ring_before_the_wait_is_heard_once() -> None:
     """Rings of one moment count as one, and the next wait hears nothing of them."""
-    bell = Bell()
-    bell.ring()
-    bell.ring()
-    await bell.wait(3600)
+    wakeup = WakeUp()
+    wakeup.set()
+    wakeup.set()
+    await wakeup.wait(3600)
     began_s = asyncio.get_running_loop().time()
-    await bell.wait(0.01)
+    await wakeup.wait(0.01)
     assert asyncio.get_running_loop().time() >= began_s + 0.01
 
 
 async def test_a_ring_wakes_who_waits() -> None:
     """The wait ends at the ring, long before the longest pause."""
-    bell = Bell()
+    wakeup = WakeUp()
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        tasks.create_task(bell.wait(3600))
+        tasks.create_task(wakeup.wait(3600))
         await asyncio.sleep(0)
-        bell.ring()
+        wakeup.set()
