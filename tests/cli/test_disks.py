@@ -95,6 +95,15 @@ def test_foreign_data_is_refused_with_the_code_of_a_conflict() -> None:
         assert "nvme1n1 has a signature of 'xfs' labelled '\\x1b[31mred'" in done.stderr
 
 
+def test_a_model_that_a_disk_gives_itself_draws_nothing_on_the_terminal() -> None:
+    disks = node(1)
+    named = BlockDevice(
+        name="nvme0n1", kind="disk", size_bytes=GIB, model="\x1b[2Jx", links=("google-local-nvme-ssd-0",)
+    )
+    disks.put(named)
+    assert "\x1b" not in tessera(disks, "plan").stdout
+
+
 def test_without_disks_the_code_says_that_this_node_cannot() -> None:
     done = tessera(MemoryDisks(), "plan")
     assert done.exit_code == 3

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tessera.agent.storage import observe_plan, prepare
-from tessera.cli.drawing.lettering import gib
+from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.options import output_option, with_options
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console
 from tessera.clients.disks import DiskPaths, Disks, HostDisks, command
@@ -189,7 +189,7 @@ def _print(found: DiskPlan, output: str, *, error: bool = False) -> None:
 def _print_tables(found: DiskPlan, console: Console) -> None:
     table = ruled_table("DISK", "SIZE", "MODEL", "FOUND")
     for disk in found.disks:
-        table.add_row(*map(Text, (disk.device, gib(disk.size_bytes >> 20), disk.model, disk.found)))
+        table.add_row(*map(Text, (disk.device, gib(disk.size_bytes >> 20), clean(disk.model), disk.found)))
     if found.disks:
         console.print(trimmed(table))
     if found.steps:
