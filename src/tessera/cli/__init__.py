@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "defrag": "Find the fewest running pods to move so that pending pods fit; move them with --execute.",
     "profiles": "List the known GPU models, or one MODEL's MIG profiles and placements.",
     "mig": "Show and change the MIG layout of this node's GPUs.",
+    "disks": "Make this node's local disks one filesystem: RAID 0, formatted once, mounted.",
     "agent": "Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.",
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
     "controller": "Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.",

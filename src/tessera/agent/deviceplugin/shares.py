@@ -18,7 +18,6 @@ from tessera.agent.deviceplugin.cdifolder import CdiFolder
 from tessera.agent.deviceplugin.gate import Gate
 from tessera.agent.nodefiles import UNREADABLE, write_through
 from tessera.agent.nodepods import Lacking
-from tessera.agent.nodeview import 
 from tessera.api.kubernetes.containerlimits import was_created
 from tessera.api.nvidia import cdi
 from tessera.clients.kube import name_of, uid_of
