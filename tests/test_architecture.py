@@ -19,7 +19,7 @@ PURE = tuple(name for name in SOURCES if name.startswith(("tessera.core", "tesse
 EVERYWHERE = {"msgspec", "numpy"}
 LOADED_BY_MSGSPEC = {"typing_extensions"}
 HOMES = {
-    "aiohttp": "tessera.clients.kube.connections",
+    "aiohttp": "tessera.clients.connections",
     "click": "tessera.cli",
     "cryptography": "tessera.signing",
     "google": "tessera.clients.kubelet",
@@ -35,7 +35,7 @@ HOMES = {
     "structlog": "tessera.log",
     "uvicorn": "tessera.server.run",
     "yaml": "tessera.api.documents",
-    "yarl": "tessera.clients.kube.connections",
+    "yarl": "tessera.clients.connections",
 }
 """Where each outside library may be imported: one module, or one package."""
 
