@@ -22,8 +22,8 @@ HOMES = {
     "aiohttp": "tessera.clients.connections",
     "click": "tessera.cli",
     "cryptography": "tessera.signing",
-    "google": "tessera.clients.kubelet",
-    "grpc": "tessera.clients.kubelet",
+    "google": "tessera.clients",
+    "grpc": "tessera.clients",
     "highspy": "tessera.core.packing.linear",
     "httpx2": "tessera.clients.kube",
     "lightkube": "tessera.clients.kube",
@@ -138,7 +138,7 @@ def test_what_counts_as_impure(code: str, *, want: bool) -> None:
     assert any(impure(node) for node in ast.walk(ast.parse(code))) is want
 
 
-@pytest.mark.parametrize("module", SOURCES)
+@pytest.mark.parametrize("module", [each for each in SOURCES if not each.endswith("_pb2")])  # those are generated
 def test_a_module_is_small_and_says_what_it_is(module: str) -> None:
     assert ast.get_docstring(TREES[module]), "the first line says what is inside"
     assert len(SOURCES[module].read_text().splitlines()) <= MODULE_LINES, (

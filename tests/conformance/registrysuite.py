@@ -1,5 +1,7 @@
 """What every implementation of the registry client's Protocol does; each is run through it by a subclass."""
 
+import io
+import tarfile
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +12,19 @@ from tessera.core.storage.images import Layer, Reference
 from tessera.errors import InvalidInput, Unsupported
 
 AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
-STEPS = (("RUN one", b"first layer"), ("COPY . /app", b"second layer, of the application"))
+
+
+def layer(name: str) -> bytes:
+    """Return a layer with one file, not compressed."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(name)
+        archive.addfile(info, io.BytesIO(name.encode()))
+    return content.getvalue()
+
+
+STEPS = (("RUN one", layer("first")), ("COPY . /app", layer("second")))
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 

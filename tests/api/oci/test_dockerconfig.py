@@ -2,10 +2,11 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 
-from tessera.api.oci.dockerconfig import Credential, credential, read_docker_config
+from tessera.api.oci.dockerconfig import Credential, credential, read_docker_config, read_pull_secret
 from tessera.api.oci.references import read_reference
 from tessera.errors import InvalidInput
 
@@ -68,3 +69,29 @@ def test_what_is_no_configuration_is_refused_without_its_secrets(content: bytes)
     with pytest.raises(InvalidInput, match=r"config\.json") as caught:
         read_docker_config(content, "config.json")
     assert "secret" not in str(caught.value).replace("a Secret", "").replace("create secret", "")
+
+
+def secret(data: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"name": "registry", "namespace": "tessera-system"}, "data": data}
+
+
+def test_a_secret_gives_credentials_and_names_no_programs() -> None:
+    content = json.dumps({"auths": {"registry.example": auth("u:p")}, "credsStore": "x", "credHelpers": {"a": "b"}})
+    found = read_pull_secret(secret({".dockerconfigjson": base64.b64encode(content.encode()).decode()}))
+    assert (found.creds_store, found.cred_helpers) == ("", {})
+    assert credential((found,), read_reference("registry.example/a")) == Credential(username="u", password="p")
+
+
+SECRETS: dict[str, tuple[dict[str, Any], str]] = {
+    "another type": ({"token": "x"}, "expected type kubernetes.io/dockerconfigjson"),
+    "no text": ({".dockerconfigjson": 1}, "expected type kubernetes.io/dockerconfigjson"),
+    "no base64": ({".dockerconfigjson": "?"}, "no base64"),
+    "no JSON": ({".dockerconfigjson": "AAAA"}, "Docker's config.json"),
+}
+
+
+@pytest.mark.parametrize("case", SECRETS)
+def test_a_secret_without_credentials_is_named(case: str) -> None:
+    data, want = SECRETS[case]
+    with pytest.raises(InvalidInput, match=f"Secret tessera-system/registry.*{want}"):
+        read_pull_secret(secret(data))

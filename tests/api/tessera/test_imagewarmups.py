@@ -54,7 +54,7 @@ def test_a_warmup_is_read_with_full_names() -> None:
     assert read_image_warmup(warmup({"images": ["a"]}))[1].pinned
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no images": ({}, "images"),
     "none of them": ({"images": []}, "length >= 1"),
     "too many": ({"images": ["a"] * 65}, "length <= 64"),

@@ -81,6 +81,12 @@ CASES: dict[str, tuple[list[Warmup], list[NodeImages], dict[str, int], dict[str,
         {},
         {"n1": {A: 2}},
     ),
+    "a disk that is not as full as this warmup lets it be": (
+        [warmup(A, disk_percent=90), warmup(B, name="x", nodes="n2", disk_percent=10)],
+        [NodeImages(name="n1", disk_percent=89)],
+        {},
+        {"n1": {A: 1}},
+    ),
     "a full disk": ([warmup(A)], [NodeImages(name="n1", disk_percent=80)], {}, {"n1": {}}),
     "a node that is not ready": (
         [warmup(A, nodes="n1 n2", per_registry=1)],
@@ -236,9 +242,9 @@ def test_all_nodes_get_all_images_and_no_limit_is_passed(
         ]
         per_node = Counter(name for name, _ in running)
         registries = Counter(each.image.partition("/")[0] for _, each in running)
-        for each in warmups:
-            assert all(per_node[name] <= each.per_node for name in each.nodes)
-            assert all(registries[image.partition("/")[0]] <= each.per_registry for image in each.images)
+        for one in warmups:
+            assert all(per_node[name] <= one.per_node for name in one.nodes)
+            assert all(registries[image.partition("/")[0]] <= one.per_registry for image in one.images)
         if not running:
             break
         turns |= {Turn(name, each.image, each.attempt): now_s for name, each in running if each.attempt}

@@ -2,15 +2,16 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 
 from tessera.core.storage.images import Reference
 from tessera.errors import InvalidInput, shown
 
-__all__ = ["Credential", "DockerConfig", "credential", "read_docker_config"]
+__all__ = ["Credential", "DockerConfig", "credential", "read_docker_config", "read_pull_secret"]
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,25 @@ def read_docker_config(content: bytes, subject: str) -> DockerConfig:
     for name, entry in found.auths.items():
         _credential(entry, f"{subject}: credentials for {shown(name)}")
     return found
+
+
+def read_pull_secret(each: Mapping[str, Any]) -> DockerConfig:
+    """Return the configuration in a Secret for registries; programs that it names are left out: none is ever run.
+
+    Raises:
+        InvalidInput: it is of another type, or cannot be read.
+
+    """
+    metadata = each.get("metadata") or {}
+    subject = f"Secret {metadata.get('namespace')}/{metadata.get('name')}"
+    encoded = (each.get("data") or {}).get(".dockerconfigjson")
+    if not isinstance(encoded, str):
+        raise InvalidInput(subject, found="no .dockerconfigjson", expected="type kubernetes.io/dockerconfigjson")
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(subject, found="data that is no base64", expected="base64") from error
+    return DockerConfig(auths=read_docker_config(content, subject).auths)
 
 
 def credential(configs: Sequence[DockerConfig], image: Reference) -> Credential | None:

@@ -68,6 +68,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     node_selector: LabelSelector = LabelSelector()
     """The nodes; those without Tessera's agent never count."""
     parallelism: Parallelism = Parallelism()
+    max_disk_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 80
+    """A node whose disk for images is at least so full pulls nothing. The kubelet deletes images from 85 % on, down to
+    80 %, by default; 100 for no limit but the disk's own."""
     pinned: bool = True
     """Whether the kubelet's garbage collection spares the images while they are listed; only with containerd."""
     pull_secrets: Annotated[tuple[_Secret, ...], msgspec.Meta(max_length=8)] = ()
@@ -216,6 +219,7 @@ def read_image_warmup(each: Mapping[str, Any], nodes: frozenset[str] = frozenset
         nodes=nodes,
         per_node=spec.parallelism.per_node,
         per_registry=spec.parallelism.per_registry,
+        disk_percent=spec.max_disk_percent,
         pinned=spec.pinned,
         secrets=spec.pull_secrets,
         digests=tuple((one.image, one.digest) for one in found.status.images if is_digest(one.digest)),

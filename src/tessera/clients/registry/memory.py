@@ -67,7 +67,9 @@ class MemoryRegistry:
             variant=platform.variant,
             history=tuple(History(created_by=text) for _, text in layers),
         )
-        content = msgspec.json.encode(config)
+        # The digests of layers that are not compressed, which a container runtime checks.
+        rootfs = {"type": "layers", "diff_ids": [each.digest for each, _ in layers]}
+        content = msgspec.json.encode({**msgspec.to_builtins(config), "rootfs": rootfs})
         described = Descriptor(digest_of(content), len(content), "application/vnd.oci.image.config.v1+json")
         self.blobs[described.digest] = content
         return self._keep(repository, tag, Manifest(described, tuple(each for each, _ in layers)))

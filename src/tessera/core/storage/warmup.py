@@ -13,7 +13,6 @@ from typing import Literal
 import msgspec
 
 __all__ = [
-    "MOST_PERCENT",
     "DesiredImage",
     "ImageSummary",
     "NodeImages",
@@ -29,11 +28,6 @@ __all__ = [
     "summary",
 ]
 
-MOST_PERCENT = 80
-"""A node whose image disk is fuller pulls nothing: from 85 % on the kubelet deletes images until it is at 80 %.
-
-Source: kubernetes `pkg/kubelet/apis/config/v1beta1/defaults.go` (`ImageGCHighThresholdPercent`).
-"""
 _UNSEEN_S = 120.0
 """A turn of which a node says nothing for so long is over: no agent runs there."""
 _LONGEST_S = 3600.0
@@ -54,12 +48,18 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
     """Images that a node pulls at once."""
     per_registry: int = 10
     """Pulls from one registry at once, by all nodes together."""
+    disk_percent: int = 80
+    """A node whose disk for images is at least so full pulls nothing."""
     pinned: bool = True
     """Whether the kubelet's garbage collection shall spare them."""
     secrets: tuple[str, ...] = ()
     """Secrets with credentials."""
     digests: tuple[tuple[str, str], ...] = ()
     """What images were resolved to."""
+
+    def is_full(self, node: "NodeImages") -> bool:
+        """Return whether a node that it selects has too little disk left."""
+        return node.name in self.nodes and node.disk_percent >= self.disk_percent
 
 
 class DesiredImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +184,7 @@ def plan(
     waiting = [
         (-demand.get(image.image, 0), place, attempt, node.name)
         for node in nodes
+        if not any(each.is_full(node) for each in warmups)
         for place, image in enumerate(desired[node.name])
         if (attempt := _due(node, image, turns, now_s))
     ]
@@ -244,8 +245,7 @@ def _lasts(node: NodeImages, image: DesiredImage, turns: Mapping[Turn, float], n
 def _due(node: NodeImages, image: DesiredImage, turns: Mapping[Turn, float], now_s: float) -> int:
     """Return the number of the pull that an image could have its turn for now; 0 for none."""
     seen = _seen(node, image)
-    full = node.disk_percent >= MOST_PERCENT
-    if not node.ready or full or _is_right(seen, image) or _lasts(node, image, turns, now_s):
+    if not node.ready or _is_right(seen, image) or _lasts(node, image, turns, now_s):
         return 0
     if seen.state == "Failed" and now_s - seen.failed_s < back_off_s(seen.attempt):
         return 0
@@ -293,8 +293,9 @@ def _problems(warmup: Warmup, nodes: Iterable[NodeImages]) -> Iterable[Problem]:
     for node in nodes:
         if not node.ready:
             yield Problem(node=node.name, image="", reason="the node is not ready")
-        elif node.disk_percent >= MOST_PERCENT:
-            reason = f"its disk for images is {node.disk_percent} % full; nothing is pulled from {MOST_PERCENT} % on"
+        elif warmup.is_full(node):
+            limit = f"nothing is pulled from {warmup.disk_percent} % on"
+            reason = f"its disk for images is {node.disk_percent} % full; {limit}"
             yield Problem(node=node.name, image="", reason=reason)
         for each in node.observed:
             if each.state == "Failed" and each.image in warmup.images:
