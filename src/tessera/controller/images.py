@@ -108,7 +108,8 @@ class ImageWarmups:
         demand = _demand(self._stores[PODS].objects.values())
         # 2. Decide, and write what nodes shall have.
         warmups = [core for _, core in known]
-        desired = plan(warmups, nodes, demand, self._turns, now.timestamp())
+        # In a thread: with thousands of nodes it takes a second, in which the Lease must be renewed.
+        desired = await asyncio.to_thread(plan, warmups, nodes, demand, self._turns, now.timestamp())
         for node in nodes:
             if desired[node.name] != node.desired:
                 await self._write_node(node.name, desired[node.name])

@@ -39,25 +39,27 @@ def descriptor(name: str, platform: Platform | None = None) -> Descriptor:
 
 
 def test_both_families_of_media_types_are_read() -> None:
+    digests = {name: digest_of(name.encode()) for name in "clm"}
     one = {
-        "config": {"digest": "sha256:c", "size": 2},
-        "layers": [{"digest": "sha256:l", "size": 7}],
+        "config": {"digest": digests["c"], "size": 2},
+        "layers": [{"digest": digests["l"], "size": 7}],
         "annotations": {},
     }
     several = {
         "schemaVersion": 2,
-        "manifests": [{"digest": "sha256:m", "size": 3, "platform": {"os": "linux", "architecture": "arm64"}}],
+        "manifests": [{"digest": digests["m"], "size": 3, "platform": {"os": "linux", "architecture": "arm64"}}],
     }
     for kind in (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json; charset=utf-8"):
         found = read_manifest(json.dumps(one).encode(), kind, "x")
         assert isinstance(found, Manifest)
-        assert (found.config.digest, found.layers[0].size) == ("sha256:c", 7)
+        assert (found.config.digest, found.layers[0].size) == (digests["c"], 7)
     for kind in (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"):
         index = read_manifest(json.dumps(several).encode(), kind, "x")
         assert isinstance(index, Index)
         assert index.manifests[0].platform == Platform("linux", "arm64")
 
 
+ONE = {"digest": digest_of(b"x"), "size": 1}
 BAD: dict[str, tuple[Any, str, type[TesseraError], str]] = {
     "no type": ({}, "", Unsupported, "media type ''"),
     "Docker's first version": (
@@ -67,10 +69,22 @@ BAD: dict[str, tuple[Any, str, type[TesseraError], str]] = {
         "media type",
     ),
     "a page of a proxy": ("<html>", MANIFEST, Unavailable, "a JSON manifest"),
-    "no layers": ({"config": {"digest": "x", "size": 1}}, MANIFEST, Unavailable, "layers"),
-    "a size below zero": ({"config": {"digest": "x", "size": -1}, "layers": []}, MANIFEST, Unavailable, "`int` >= 0"),
+    "no layers": ({"config": ONE}, MANIFEST, Unavailable, "layers"),
+    "a size below zero": ({"config": {**ONE, "size": -1}, "layers": []}, MANIFEST, Unavailable, "`int` >= 0"),
+    "a layer that is no digest": (
+        {"config": ONE, "layers": [ONE, {"digest": "../x", "size": 1}]},
+        MANIFEST,
+        Unavailable,
+        "'../x'",
+    ),
+    "a manifest that is none": (
+        {"manifests": [{"digest": "?a=b", "size": 1}]},
+        INDEX,
+        Unavailable,
+        "names that are digests",
+    ),
     "too many layers": (
-        {"config": {"digest": "x", "size": 1}, "layers": [{"digest": "x", "size": 1}] * 1025},
+        {"config": ONE, "layers": [ONE] * 1025},
         MANIFEST,
         Unavailable,
         "length",

@@ -106,7 +106,8 @@ def test_a_node_that_reports_nonsense_is_named(status: dict[str, Any]) -> None:
 
 
 def test_reasons_are_cut() -> None:
-    failed = ObservedImage(image="a", state="Failed", reason="x" * 1000)
+    failed = ObservedImage(image="a", state="Failed", reason="\x1b[2J" + "x" * 1000)
+    assert node_status([failed], disk_percent=0, runtime="")["images"][0]["reason"].startswith(" [2Jx")
     assert len(node_status([failed], disk_percent=0, runtime="")["images"][0]["reason"]) == 512
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.api.documents import Plain
-from tessera.api.fields import Field
+from tessera.api.fields import Field, checked_name
 
 __all__ = ["NodeImages", "images_of", "node_images"]
 
@@ -65,4 +65,6 @@ def _node(field: Field) -> NodeImages:
     info = field.get("status", "nodeInfo")
     parts = (info.get("operatingSystem").text(""), info.get("architecture").text(""))
     names = (name.text() for one in field.get("status", "images").elements() for name in one.get("names").elements())
-    return NodeImages(field.get("metadata", "name").text(), "/".join(parts) if all(parts) else "", frozenset(names))
+    return NodeImages(
+        checked_name(field.get("metadata", "name")), "/".join(parts) if all(parts) else "", frozenset(names)
+    )

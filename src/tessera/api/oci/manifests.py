@@ -6,6 +6,7 @@ under other media types.
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -164,8 +165,18 @@ def read_manifest(content: bytes, media_type: str, subject: str) -> Index | Mani
     if kind not in ACCEPTED:
         raise Unsupported(subject, found=f"media type {shown(kind)}", expected="an image manifest or index")
     if kind in (INDEX, _DOCKER_INDEX):
-        return _decoded(content, Index, subject)
-    return _decoded(content, Manifest, subject)
+        index = _decoded(content, Index, subject)
+        _check_digests(index.manifests, subject)
+        return index
+    manifest = _decoded(content, Manifest, subject)
+    _check_digests((manifest.config, *manifest.layers), subject)
+    return manifest
+
+
+def _check_digests(described: Iterable[Descriptor], subject: str) -> None:
+    for each in described:
+        if not is_digest(each.digest):
+            raise Unavailable(subject, found=f"content named {shown(each.digest)}", expected="names that are digests")
 
 
 def read_config(content: bytes, subject: str) -> Config:
@@ -200,7 +211,9 @@ def choose(index: Index, desired: Platform, subject: str) -> Descriptor:
             return each
     names = sorted({each.platform.name for each in offered if each.platform is not None} - {"unknown/unknown"})
     found = f"no image for {desired.name}"
-    raise Unsupported(subject, found=found, expected="one of its platforms", hint=", ".join(names[:16]))
+    raise Unsupported(
+        subject, found=found, expected="one of its platforms", hint=", ".join(shown(each)[1:-1] for each in names[:16])
+    )
 
 
 def image(reference: Reference, digest: str, manifest: Manifest, config: Config) -> Image:

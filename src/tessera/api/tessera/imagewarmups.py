@@ -285,7 +285,8 @@ def node_status(observed: Iterable[core.ObservedImage], *, disk_percent: int, ru
             pinned=each.pinned,
             attempt=each.attempt,
             failed_at=_moment(dt.datetime.fromtimestamp(each.failed_s, dt.UTC)) if each.failed_s else "",
-            reason=each.reason[:_REASON_CHARACTERS],
+            # What a registry says may be anything.
+            reason="".join(one if one.isprintable() else " " for one in each.reason[:_REASON_CHARACTERS]),
         )
         for each in observed
     ]

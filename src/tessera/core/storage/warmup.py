@@ -172,33 +172,36 @@ def plan(
         now_s: seconds since 1970.
 
     """
-    desired = {node.name: _listed(warmups, node) for node in nodes}
-    # 1. Keep the turns that are not over.
-    pulls = Counter[str]()
-    registries = Counter[str]()
+    desired = {node.name: list(_listed(warmups, node)) for node in nodes}
+    per_node = {
+        node.name: min((each.per_node for each in warmups if node.name in each.nodes), default=0) for node in nodes
+    }
+    per_registry: dict[str, int] = {}
+    for warmup in warmups:
+        for registry in map(_registry, warmup.images):
+            per_registry[registry] = min(warmup.per_registry, per_registry.get(registry, warmup.per_registry))
+    # 1. Keep the turns that are not over; note what could have one.
+    waiting: list[tuple[int, int, int, str]] = []
     for node in nodes:
-        running = [each for each in desired[node.name] if _lasts(node, each, turns, now_s)]
-        pulls[node.name] = len(running)
-        registries.update(_registry(each.image) for each in running)
-    # 2. Give the others, in the order of demand.
-    waiting = [
-        (-demand.get(image.image, 0), place, attempt, node.name)
-        for node in nodes
-        if not any(each.is_full(node) for each in warmups)
-        for place, image in enumerate(desired[node.name])
-        if (attempt := _due(node, image, turns, now_s))
-    ]
+        seen = {each.image: each for each in node.observed}
+        full = any(each.is_full(node) for each in warmups)
+        for place, image in enumerate(desired[node.name]):
+            found = seen.get(image.image, ObservedImage(image=image.image, state="Missing"))
+            if _lasts(node, image, found, turns.get(Turn(node.name, image.image, image.attempt), now_s), now_s):
+                per_node[node.name] -= 1
+                per_registry[_registry(image.image)] -= 1
+            elif node.ready and not full and _is_due(image, found, now_s):
+                attempt = max(image.attempt, found.attempt) + 1
+                waiting.append((-demand.get(image.image, 0), place, attempt, node.name))
+    # 2. Give others, in the order of demand.
     for _, place, attempt, name in sorted(waiting):
         image = desired[name][place]
-        mine = [each for each in warmups if name in each.nodes]
-        served = [each for each in warmups if _registry(image.image) in map(_registry, each.images)]
-        free = pulls[name] < min(each.per_node for each in mine)
-        if free and registries[_registry(image.image)] < min(each.per_registry for each in served):
-            pulls[name] += 1
-            registries[_registry(image.image)] += 1
-            given = msgspec.structs.replace(image, attempt=attempt)
-            desired[name] = (*desired[name][:place], given, *desired[name][place + 1 :])
-    return desired
+        registry = _registry(image.image)
+        if per_node[name] > 0 and per_registry[registry] > 0:
+            per_node[name] -= 1
+            per_registry[registry] -= 1
+            desired[name][place] = msgspec.structs.replace(image, attempt=attempt)
+    return {name: tuple(images) for name, images in desired.items()}
 
 
 def _registry(image: str) -> str:
@@ -221,35 +224,24 @@ def _listed(warmups: Sequence[Warmup], node: NodeImages) -> tuple[DesiredImage, 
     return tuple(found.values())
 
 
-def _seen(node: NodeImages, image: DesiredImage) -> ObservedImage:
-    unknown = ObservedImage(image=image.image, state="Missing")
-    return next((each for each in node.observed if each.image == image.image), unknown)
-
-
-def _is_right(seen: ObservedImage, image: DesiredImage) -> bool:
+def _is_right(found: ObservedImage | None, digest: str) -> bool:
     """Return whether a node has an image, with the digest that it shall have."""
-    return seen.state == "Present" and image.digest in ("", seen.digest)
+    return found is not None and found.state == "Present" and digest in ("", found.digest)
 
 
-def _lasts(node: NodeImages, image: DesiredImage, turns: Mapping[Turn, float], now_s: float) -> bool:
+def _lasts(node: NodeImages, image: DesiredImage, found: ObservedImage, given_s: float, now_s: float) -> bool:
     """Return whether a turn was given for an image and is not over."""
-    seen = _seen(node, image)
-    begun = seen.attempt >= image.attempt
-    ended = begun and seen.state != "Pulling"
-    if not image.attempt or not node.ready or ended or _is_right(seen, image):
+    begun = found.attempt >= image.attempt
+    ended = begun and found.state != "Pulling"
+    if not image.attempt or not node.ready or ended or _is_right(found, image.digest):
         return False
-    age_s = now_s - turns.get(Turn(node.name, image.image, image.attempt), now_s)
-    return age_s < (_LONGEST_S if begun else _UNSEEN_S)
+    return now_s - given_s < (_LONGEST_S if begun else _UNSEEN_S)
 
 
-def _due(node: NodeImages, image: DesiredImage, turns: Mapping[Turn, float], now_s: float) -> int:
-    """Return the number of the pull that an image could have its turn for now; 0 for none."""
-    seen = _seen(node, image)
-    if not node.ready or _is_right(seen, image) or _lasts(node, image, turns, now_s):
-        return 0
-    if seen.state == "Failed" and now_s - seen.failed_s < back_off_s(seen.attempt):
-        return 0
-    return max(image.attempt, seen.attempt) + 1
+def _is_due(image: DesiredImage, found: ObservedImage, now_s: float) -> bool:
+    """Return whether an image without a turn could have one."""
+    resting = found.state == "Failed" and now_s - found.failed_s < back_off_s(found.attempt)
+    return not resting and not _is_right(found, image.digest)
 
 
 def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, int]) -> Summary:
@@ -262,28 +254,24 @@ def summary(warmup: Warmup, nodes: Sequence[NodeImages], demand: Mapping[str, in
 
     """
     mine = [each for each in nodes if each.name in warmup.nodes]
+    seen = {node.name: {each.image: each for each in node.observed} for node in mine}
     digests = dict(warmup.digests)
     images = []
     for image in warmup.images:
-        have = [each for node in mine for each in node.observed if (each.image, each.state) == (image, "Present")]
+        have = [found for each in seen.values() if (found := each.get(image)) and found.state == "Present"]
         known = Counter(each.digest for each in have if each.digest)
         # Resolved once: by the node that was first, or by most where several were at the same time.
         digest = digests.get(image) or min(known, key=lambda each: (-known[each], each), default="")
         count = sum(each.digest == digest for each in have)
-        wanted = demand.get(image, 0)
-        images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=wanted))
-
-    def has_all(node: NodeImages, *, pinned: bool) -> bool:
-        right = (DesiredImage(image=each.image, digest=each.digest) for each in images)
-        return all(_is_right(found := _seen(node, each), each) and (found.pinned or not pinned) for each in right)
-
+        images.append(ImageSummary(image=image, digest=digest, nodes=count, pending_pods=demand.get(image, 0)))
+    ready = [each for each in seen.values() if all(_is_right(each.get(one.image), one.digest) for one in images)]
     return Summary(
         nodes=len(mine),
-        ready=sum(has_all(node, pinned=False) for node in mine),
+        ready=len(ready),
         pulling=sum(
             any(each.state == "Pulling" for each in node.observed if each.image in warmup.images) for node in mine
         ),
-        pinned=sum(has_all(node, pinned=True) for node in mine),
+        pinned=sum(all(each[image].pinned for image in warmup.images) for each in ready),
         images=tuple(images),
         problems=tuple(_problems(warmup, mine))[:_MOST_PROBLEMS],
     )
@@ -313,13 +301,13 @@ def next_steps(
         pinned_here: images that Tessera pinned.
 
     """
-    here = NodeImages(name="", observed=tuple(observed))
+    seen = {each.image: each for each in observed}
     keep = {each.image for each in desired if each.pinned}
     steps = [Step("unpin", DesiredImage(image=each)) for each in sorted(set(pinned_here) - keep)]
     for each in desired:
-        found = _seen(here, each)
-        if _is_right(found, each):
+        found = seen.get(each.image)
+        if found is not None and _is_right(found, each.digest):
             steps += [Step("pin", each)] if each.pinned and not found.pinned else []
-        elif each.attempt > found.attempt:
+        elif each.attempt > (found.attempt if found else 0):
             steps.append(Step("pull", each))
     return tuple(steps)
