@@ -16,7 +16,7 @@ import msgspec
 
 from tessera.errors import Unavailable
 
-__all__ = ["GO_OLDEST", "HELM", "MODULES", "OPENTOFU", "Module", "Report", "go_version", "programs"]
+__all__ = ["GO_OLDEST", "HELM", "MODULES", "OPENTOFU", "REGISTRY", "Module", "Report", "go_version", "programs"]
 
 GO_OLDEST = (1, 26, 6)
 """The oldest Go that builds all of them. Source: the `go` line of containerd 2.4.2's go.mod; Kubernetes asks 1.26.0."""
@@ -95,6 +95,9 @@ OPENTOFU = (
     ),
 )
 """OpenTofu, which tests of `deploy/terraform` ask; built in about three minutes on two cores."""
+_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
+REGISTRY = (Module("registry", _REGISTRY_MODULE, "v3.1.2", (f"{_REGISTRY_MODULE}/cmd/registry",)),)
+"""The reference registry, which tests of images ask."""
 
 _RENAMED = {"server": "etcd", "v3": "etcd"}
 """Programs whose package is not called what everybody calls them."""

@@ -246,6 +246,8 @@ def test_what_holds_data_stays_when_the_chart_goes() -> None:
     }
     assert kept == {
         ("Namespace", NAMESPACE),
-        ("CustomResourceDefinition", "gpunodes.tessera.dev"),
-        ("CustomResourceDefinition", "gpupolicies.tessera.dev"),
+        *(
+            ("CustomResourceDefinition", f"{kind}.tessera.dev")
+            for kind in ("gpunodes", "gpupolicies", "imagewarmups", "nodeimages")
+        ),
     }

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from conformance.disksuite import ArraySuite, spec_of
 from harness.diskworlds import HostWorld
-from tessera.agent.storage import observe_plan
+from tessera.agent.storage.disks import observe_plan
 from tessera.cli import main
 from tessera.clients.disks import HostDisks
 from tessera.core.storage.disks import DiskState

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
     "controller": "Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.",
     "manifests": "Print all objects of an installation, for kubectl apply: what the Helm chart makes.",
+    "images": "Show what container images have in common, and what nodes would pull.",
     "simulate": "Replay a workload under several packing policies and compare the results.",
     "doctor": "Check this GPU node: driver, MIG, MPS, container runtime, CDI, kubelet, configuration, labels.",
     "sim-gpus": "Simulate GPUs with MIG for any program that uses NVML (libnvidia-ml.so.1).",

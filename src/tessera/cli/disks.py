@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tessera.agent.storage import observe_plan, prepare
+from tessera.agent.storage.disks import observe_plan, prepare
 from tessera.cli.drawing.lettering import clean, gib
 from tessera.cli.options import output_option, with_options
 from tessera.cli.printing import print_document, ruled_table, trimmed, wide_console

@@ -103,6 +103,11 @@ class Controller:
         self._generations: dict[str, int] = {}
         """Generation of each node's object after the last write here; servers' claims count on from there."""
 
+    @property
+    def nodes(self) -> Mapping[tuple[str, str], Object]:
+        """The Node objects as last seen; none before `run`."""
+        return self._stores[NODES].objects
+
     async def run(self) -> None:
         """Run until cancelled."""
         self._log.info("controller_started")

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.disksuite import DisksSuite, spec_of
 from harness.diskworlds import HostWorld
-from tessera.agent.storage import observe_plan, prepare
+from tessera.agent.storage.disks import observe_plan, prepare
 from tessera.clients.disks import DiskPaths, HostDisks
 from tessera.core.storage.disks import Content, DiskSpec
 from tessera.core.storage.disksteps import StopArray

@@ -1,5 +1,1 @@
-"""What the agent keeps on a node's local disks."""
-
-from tessera.agent.storage.disks import new_creation, observe_plan, prepare
-
-__all__ = ["new_creation", "observe_plan", "prepare"]
+"""What the agent does for what is on a node before a pod starts: disks, images."""

@@ -15,9 +15,11 @@ __all__ = [
     "EVERYTHING",
     "GPU_NODES",
     "GPU_POLICIES",
+    "IMAGE_WARMUPS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NODES",
+    "NODE_IMAGES",
     "PODS",
     "PRIORITY_CLASSES",
     "SECRETS",
@@ -87,6 +89,10 @@ MUTATING_WEBHOOKS = Kind(
     namespaced=False,
 )
 GPU_NODES = Kind(group="tessera.dev", version="v1alpha1", name="GPUNode", plural="gpunodes", namespaced=False)
+IMAGE_WARMUPS = Kind(
+    group="tessera.dev", version="v1alpha1", name="ImageWarmup", plural="imagewarmups", namespaced=False
+)
+NODE_IMAGES = Kind(group="tessera.dev", version="v1alpha1", name="NodeImages", plural="nodeimages", namespaced=False)
 GPU_POLICIES = Kind(group="tessera.dev", version="v1alpha1", name="GPUPolicy", plural="gpupolicies", namespaced=False)
 
 

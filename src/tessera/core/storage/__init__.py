@@ -1,1 +1,1 @@
-"""What does a node keep on its local disks, and how are the disks made ready for it?"""
+"""What is on a node before a pod starts: its local disks, made ready, and images."""
