@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "profiles": "List the known GPU models, or one MODEL's MIG profiles and placements.",
     "mig": "Show and change the MIG layout of this node's GPUs.",
     "disks": "Make this node's local disks one filesystem: RAID 0, formatted once, mounted.",
+    "models": "Keep models on this machine's disk: sync them from a bucket, list, verify, evict and warm them.",
     "agent": "Run the node agent: partition and share this node's GPUs and advertise them to the kubelet.",
     "server": "Run the scheduler extender: filter, score and bind pods that use GPUs, and choose preemption victims.",
     "controller": "Run the controller: reconcile GPUPolicies and create MIG instances for pending pods.",
@@ -39,7 +40,19 @@ EXIT_CODES: dict[type[TesseraError], int] = {InvalidInput: 2, Unsupported: 3, Un
 """What a shell sees of each branch of the error tree; wrong use of the command line is invalid input."""
 
 _OF_CLUSTER = frozenset(
-    {"aiohttp", "cryptography", "google", "grpc", "httpx2", "lightkube", "pynvml", "starlette", "structlog", "uvicorn"}
+    {
+        "aiohttp",
+        "blake3",
+        "cryptography",
+        "google",
+        "grpc",
+        "httpx2",
+        "lightkube",
+        "pynvml",
+        "starlette",
+        "structlog",
+        "uvicorn",
+    }
 )
 """Packages that only the extra `cluster` brings; without it there is the planner."""
 

@@ -1,0 +1,280 @@
+"""The folder that holds a model: its revisions, `current`, and Tessera's notes about them.
+
+versions/REVISION/...             the files of a revision, which never change
+current -> versions/REVISION      flips at once
+.tessera/manifests/REVISION.json  the revision's files with their digests; without it a folder is no revision
+.tessera/pins/REVISION            it is never evicted
+.tessera/staging/PLAN/            a sync that is under way: files, journal
+.tessera/trash/                   what is being removed
+.tessera/mirror.json              of a mirror: the manifest of the plain files at the top
+.tessera/lock                     held by the process that syncs
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.readers import revisions_in_use
+from tessera.api.tessera.modelmanifests import read_manifest, write_manifest
+from tessera.core.storage.paths import NOTES
+from tessera.core.storage.retention import Kept
+from tessera.core.storage.revisions import Manifest
+from tessera.errors import Conflict, InvalidInput, shown
+
+__all__ = ["ModelFolder", "Revision"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+"""For syncfs, which Python does not have."""
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision on the disk, as `tessera models list` shows it."""
+
+    revision: str
+    source: str
+    files: int
+    bytes: int
+    last_used: float
+    current: bool
+    pinned: bool
+    in_use: str = ""
+
+    @property
+    def protected(self) -> str:
+        """Why it must stay; empty where it may go."""
+        return "current" if self.current else "pinned" if self.pinned else self.in_use
+
+
+class ModelFolder:
+    """A model's folder; made by the first sync.
+
+    Args:
+        top: where it is.
+
+    """
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.versions = top / "versions"
+        self.staging = top / NOTES / "staging"
+        self._manifests = top / NOTES / "manifests"
+        self._pins = top / NOTES / "pins"
+        self._trash = top / NOTES / "trash"
+        self._mirror = top / NOTES / "mirror.json"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder alone, and finish what a process that was killed has left.
+
+        Raises:
+            Conflict: another process has it; it is named.
+
+        """
+        notes = self.top / NOTES
+        for folder in (self.versions, self.staging, self._manifests, self._pins, self._trash):
+            if folder.is_symlink() or notes.is_symlink():
+                raise InvalidInput(str(folder), found="a symbolic link", expected="a folder of Tessera's own")
+        for folder in (self.staging, self._manifests, self._pins, self._trash):
+            folder.mkdir(parents=True, exist_ok=True)
+        number = os.open(notes / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                other = re.sub(r"[^0-9]", "", os.pread(number, 20, 0).decode("ascii", "replace")) or "unknown"
+                raise Conflict(
+                    str(self.top),
+                    found=f"process {other} syncs or evicts there",
+                    expected="one process at a time",
+                    hint="wait for it, or end it",
+                ) from error
+            os.ftruncate(number, 0)
+            os.pwrite(number, str(os.getpid()).encode(), 0)
+            self._finish()
+            yield
+        finally:
+            os.close(number)
+
+    def _finish(self) -> None:
+        """Remove what a killed process has left: trash, and folders and manifests that miss each other."""
+        shutil.rmtree(self._trash)
+        self._trash.mkdir()
+        for path in self._manifests.iterdir():
+            if path.suffix != ".json" or not (self.versions / path.stem).is_dir():
+                path.unlink()
+        for path in self.versions.iterdir() if self.versions.is_dir() else ():
+            if _NAME.fullmatch(path.name) and not (self._manifests / f"{path.name}.json").exists():
+                self._discard(path)
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Return the manifests of the revisions on the disk, the most recently used first."""
+        found = {}
+        paths = self._manifests.glob("*.json") if self._manifests.is_dir() else ()
+        for path in sorted(paths, key=lambda path: (-path.stat().st_mtime, path.name)):
+            if (self.versions / path.stem).is_dir():
+                found[path.stem] = self.manifest(path.stem)
+        return found
+
+    def manifest(self, revision: str) -> Manifest:
+        """Return a revision's manifest.
+
+        Raises:
+            InvalidInput: it is broken, or another revision's.
+
+        """
+        path = self._manifests / f"{revision}.json"
+        manifest = read_manifest(path.read_bytes(), subject=str(path))
+        if manifest.revision != revision:
+            raise InvalidInput(str(path), found=f"manifest of {manifest.revision}", expected=f"that of {revision}")
+        return manifest
+
+    def mirrored(self) -> Manifest | None:
+        """Return the manifest of the plain files, where this is a mirror."""
+        if not self._mirror.exists():
+            return None
+        return read_manifest(self._mirror.read_bytes(), subject=str(self._mirror))
+
+    def current(self) -> str:
+        """Return the revision that `current` is; empty where there is none."""
+        try:
+            name = (self.top / "current").readlink().name
+        except OSError:
+            return ""
+        return name if (self.versions / name).is_dir() else ""
+
+    def revisions(self) -> list[Revision]:
+        """Return all revisions, the most recently used first."""
+        current, used = self.current(), revisions_in_use(self.versions) if self.versions.is_dir() else {}
+        return [
+            Revision(
+                revision=name,
+                source=manifest.source,
+                files=len(manifest.files),
+                bytes=manifest.size,
+                last_used=(self._manifests / f"{name}.json").stat().st_mtime,
+                current=name == current,
+                pinned=(self._pins / name).exists(),
+                in_use=used.get(name, ""),
+            )
+            for name, manifest in self.manifests().items()
+        ]
+
+    def find(self, prefix: str) -> str:
+        """Return the revision whose name begins so; `current` is the current one.
+
+        Raises:
+            InvalidInput: none or several do.
+
+        """
+        names = (
+            [self.current()] if prefix == "current" else [name for name in self.manifests() if name.startswith(prefix)]
+        )
+        if len(names) != 1 or not names[0]:
+            have = ", ".join(name[:12] for name in self.manifests()) or "none"
+            found = "several revisions" if len(names) > 1 else "no revision"
+            raise InvalidInput(f"{self.top}: revision {shown(prefix)}", found=found, expected=f"one of: {have}")
+        return names[0]
+
+    def kept(self, revisions: list[Revision]) -> list[Kept]:
+        """Return what retention decides on; files that several revisions share are freed by none."""
+        return [Kept(each.revision, each.last_used, self._freed(each.revision), each.protected) for each in revisions]
+
+    def _freed(self, revision: str) -> int:
+        freed = 0
+        for file in self.manifest(revision).files:
+            with contextlib.suppress(OSError):
+                status = (self.versions / revision / file.path).lstat()
+                freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
+        return freed
+
+    def write_manifest(self, manifest: Manifest, *, mirror: bool = False) -> None:
+        """Write the manifest of a revision, or of the mirror, whole or not at all."""
+        path = self._mirror if mirror else self._manifests / f"{manifest.revision}.json"
+        scratch = path.with_suffix(".new")
+        with scratch.open("wb") as file:
+            file.write(write_manifest(manifest))
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+
+    def publish(self, manifest: Manifest, staged: Path) -> None:
+        """Make a staged folder a revision; readers see all of it or nothing."""
+        self.versions.mkdir(exist_ok=True)
+        target = self.versions / manifest.revision
+        if target.exists():  # the same content again: what is damaged there is replaced, file by file
+            for file in manifest.files:
+                if (staged / file.path).lstat().st_ino != _inode(target / file.path):
+                    (target / file.path).parent.mkdir(parents=True, exist_ok=True)
+                    (staged / file.path).replace(target / file.path)
+            self.write_manifest(manifest)
+            return
+        sync_file_system(staged)
+        self.write_manifest(manifest)
+        staged.rename(target)
+        sync_file_system(self.versions)
+
+    def flip(self, revision: str) -> None:
+        """Make a revision the current one, at once, and the most recently used."""
+        os.utime(self._manifests / f"{revision}.json")
+        if self.current() == revision:
+            return
+        link = self.top / "current"
+        if link.exists() and not link.is_symlink():
+            raise InvalidInput(
+                str(link), found="no symbolic link", expected="`current`, which Tessera makes", hint="move it away"
+            )
+        scratch = self.top / NOTES / "current.new"
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(f"versions/{revision}")
+        scratch.replace(link)
+        sync_file_system(self.top)
+
+    def pin(self, revision: str, *, pinned: bool) -> None:
+        """Protect a revision from eviction, or no longer."""
+        if pinned:
+            (self._pins / revision).touch()
+        else:
+            (self._pins / revision).unlink(missing_ok=True)
+
+    def evict(self, revision: str) -> None:
+        """Remove a revision: its name goes at once, its files then."""
+        self._discard(self.versions / revision)
+        (self._manifests / f"{revision}.json").unlink()
+        (self._pins / revision).unlink(missing_ok=True)
+
+    def _discard(self, path: Path) -> None:
+        target = self._trash / path.name
+        path.rename(target)
+        shutil.rmtree(target)
+
+    def clear_staging(self, keep: str = "") -> None:
+        """Remove what earlier syncs have left unfinished, but that of one plan."""
+        for path in self.staging.iterdir():
+            if path.name != keep:
+                shutil.rmtree(path)
+
+
+def sync_file_system(path: Path) -> None:
+    """Write what the page cache holds of a file system to its disk."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(number) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(number)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return -1

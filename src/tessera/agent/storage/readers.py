@@ -1,0 +1,47 @@
+"""Who reads a revision at the moment: processes with open files, memory maps or a working folder in it, and mounts."""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["revisions_in_use"]
+
+
+def revisions_in_use(versions: Path, proc: Path = Path("/proc")) -> dict[str, str]:
+    """Return why each revision that is read must stay: `in use by process 17`.
+
+    Processes of other users are seen by root alone. A mount is recognized by its root on the file system, which ends
+    with the same folders as `versions`.
+    """
+    top = f"{versions.resolve()}/"
+    tail = "/".join(("", *versions.resolve().parts[-2:], ""))
+    found: dict[str, str] = {}
+    for process in proc.iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        for path in _paths(process):
+            before, mark, rest = path.partition(top)
+            if not (mark and not before):
+                before, mark, rest = path.partition(tail) if path.startswith("mount:") else ("", "", "")
+            if mark:
+                found.setdefault(rest.partition("/")[0].removesuffix(" (deleted)"), f"in use by process {process.name}")
+    return found
+
+
+def _paths(process: Path) -> Iterable[str]:
+    """Yield what a process has open, mapped or mounted; nothing of one that has ended or is another user's."""
+    for link in (process / "cwd", process / "root"):
+        with contextlib.suppress(OSError):
+            yield str(link.readlink())
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(process / "fd"):
+            with contextlib.suppress(OSError):
+                yield str(Path(entry.path).readlink())
+    with contextlib.suppress(OSError):
+        for line in (process / "maps").read_text(errors="replace").splitlines():
+            if "/" in line:
+                yield line[line.index("/") :]
+    with contextlib.suppress(OSError):
+        for line in (process / "mountinfo").read_text(errors="replace").splitlines():
+            yield f"mount:{line.split(' ')[3]}/"

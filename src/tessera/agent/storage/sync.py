@@ -1,0 +1,156 @@
+"""Brings a folder in step with a store: one call, which the command and the agent's loop share."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.transfer import Limits, Progress, Transfer, listed
+from tessera.agent.storage.verify import damaged_files
+from tessera.clients.store import Store
+from tessera.core.storage.paths import checked_objects, selected
+from tessera.core.storage.retention import make_room, superseded
+from tessera.core.storage.revisions import Manifest, StoredObject
+from tessera.core.storage.syncplans import SyncPlan, plan_sync, refuse_empty
+from tessera.errors import Unavailable
+
+__all__ = ["SyncOptions", "Synced", "sync"]
+
+_RESERVE = 64 * 2**20
+
+
+class SyncOptions(msgspec.Struct, frozen=True):
+    """What is desired of a sync.
+
+    Args:
+        keep: revisions that stay, the current one among them.
+        include: patterns of the files to take; all where there are none.
+        exclude: patterns of files to leave out.
+        check: compare what is on the disk with its digests before it is taken over.
+        reserve_bytes: what stays free on the disk.
+        limits: how hard it works.
+
+    """
+
+    keep: int = 2
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    check: bool = False
+    reserve_bytes: int = _RESERVE
+    limits: Limits = Limits()
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """What a sync did: files in the revision, bytes that were fetched."""
+
+    revision: str
+    files: int
+    bytes: int
+    requests: int
+    seconds: float
+    peak_bytes_per_second: int
+
+
+def sync(
+    store: Store,
+    folder: ModelFolder,
+    options: SyncOptions,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Synced:
+    """Make `current` the revision that the store has now; readers see the former one until it is complete.
+
+    Raises:
+        TesseraError: the store does not answer, the disk is full, another process syncs there; `current` is as before.
+
+    """
+    begun = time.monotonic()
+    with folder.locked():
+        # 1. What does the store have?
+        objects = selected(listed(store, options.limits.patience), options.include, options.exclude)
+        objects = checked_objects(objects, source=store.source)
+        refuse_empty(objects, source=store.source)
+        # 2. What of it is on the disk?
+        manifests = folder.manifests()
+        damaged = {
+            (name, path)
+            for name, manifest in manifests.items()
+            for path in damaged_files(folder.versions / name, manifest, content=options.check)
+        }
+        plan = plan_sync(objects, store.source, manifests, damaged)
+        folder.clear_staging(plan.identity)
+        # 3. Fetch the rest, where there is room for it.
+        progress = Progress(report, plan.bytes_to_fetch)
+        manifest = _unchanged(plan, objects, manifests, store.source)
+        if manifest is None:
+            staged = folder.staging / plan.identity
+            _make_room(folder, plan, staged, options)
+            manifest = _stage(store, folder, plan, staged, (options.limits, progress))
+            # 4. Show it to readers.
+            folder.publish(manifest, staged / "files")
+            shutil.rmtree(staged)
+        folder.flip(manifest.revision)
+        # 5. Remove what is superseded.
+        for name in superseded(folder.kept(folder.revisions()), options.keep):
+            folder.evict(name)
+    seconds = time.monotonic() - begun
+    return Synced(manifest.revision, len(objects), progress.fetched, store.requests, round(seconds, 3), progress.peak)
+
+
+def _unchanged(
+    plan: SyncPlan, objects: tuple[StoredObject, ...], manifests: dict[str, Manifest], source: str
+) -> Manifest | None:
+    """Return the revision on the disk that is the listing; None where there is none."""
+    if plan.fetched:
+        return None
+    names = {name for name, _ in plan.kept.values()}
+    manifest = manifests[next(iter(names))]
+    same = len(names) == 1 and manifest.source == source and len(manifest.files) == len(objects)
+    return manifest if same and all(plan.kept[path][1].path == path for path in plan.kept) else None
+
+
+def _make_room(folder: ModelFolder, plan: SyncPlan, staged: Path, options: SyncOptions) -> None:
+    there = sum(path.lstat().st_blocks * 512 for path in staged.rglob("*")) if staged.is_dir() else 0
+    status = os.statvfs(folder.top)
+    linked = {name for name, _ in plan.kept.values()}
+    kept = [
+        msgspec.structs.replace(each, protected="has unchanged files") if each.revision in linked else each
+        for each in folder.kept(folder.revisions())
+    ]
+    for name in make_room(
+        kept,
+        needed_bytes=max(0, plan.bytes_to_fetch - there),
+        free_bytes=status.f_bavail * status.f_frsize,
+        reserve_bytes=options.reserve_bytes,
+        subject=str(folder.top),
+    ):
+        folder.evict(name)
+
+
+def _stage(store: Store, folder: ModelFolder, plan: SyncPlan, staged: Path, how: tuple[Limits, Progress]) -> Manifest:
+    """Fetch and link all files of a revision into a folder of their own."""
+    files = staged / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    try:
+        fetched = Transfer(store, staged, *how).run(plan.fetched)
+        for path, (name, file) in plan.kept.items():
+            target = files / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            os.link(folder.versions / name / file.path, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        shutil.rmtree(staged)
+        raise Unavailable(
+            str(folder.top),
+            found="the disk is full",
+            expected="room for the revision",
+            hint="free space, then sync again",
+        ) from error
+    kept = (msgspec.structs.replace(file, path=path) for path, (_, file) in plan.kept.items())
+    return Manifest(store.source, tuple(sorted((*fetched, *kept), key=lambda file: file.path)))

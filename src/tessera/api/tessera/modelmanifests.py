@@ -1,0 +1,77 @@
+"""What is written beside the revisions of a model: manifests, and the journal of a sync that is under way."""
+
+import re
+
+import msgspec
+
+from tessera.core.storage.paths import checked_objects
+from tessera.core.storage.revisions import Manifest, ModelFile, StoredObject, chunk_count
+from tessera.errors import InvalidInput, shown
+
+__all__ = ["read_journal", "read_manifest", "write_journal_line", "write_manifest"]
+
+_VERSION = 1
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LINE = re.compile(rb"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{64})")
+
+
+class _Wire(msgspec.Struct, frozen=True):
+    version: int
+    revision: str
+    source: str
+    files: tuple[ModelFile, ...]
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """Return a manifest as JSON."""
+    return msgspec.json.encode(_Wire(_VERSION, manifest.revision, manifest.source, manifest.files))
+
+
+def read_manifest(content: bytes, *, subject: str) -> Manifest:
+    """Return the manifest of a file.
+
+    Args:
+        content: what `write_manifest` wrote, or anything else.
+        subject: the file, as errors name it.
+
+    Raises:
+        InvalidInput: it is no manifest, one of another version, or one that was changed.
+
+    """
+    try:
+        wire = msgspec.json.decode(content, type=_Wire)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _refusal(subject, str(error)) from error
+    if wire.version != _VERSION:
+        raise InvalidInput(
+            subject, found=f"version {wire.version}", expected=f"version {_VERSION}", hint="update Tessera on this node"
+        )
+    checked_objects((StoredObject(file.path, file.size) for file in wire.files), source=subject)
+    for file in wire.files:
+        right = file.size >= 0 and len(file.chunks) == chunk_count(file.size)
+        if not right or not all(_DIGEST.fullmatch(chunk) for chunk in file.chunks):
+            raise _refusal(subject, f"file {shown(file.path)} whose size and digests do not fit")
+    manifest = Manifest(wire.source, wire.files)
+    if manifest.revision != wire.revision:
+        raise _refusal(subject, f"revision {shown(wire.revision)} for files that are {manifest.revision}")
+    return manifest
+
+
+def _refusal(subject: str, found: str) -> InvalidInput:
+    return InvalidInput(
+        subject, found=found, expected="the manifest of a revision", hint="remove the file and sync again"
+    )
+
+
+def write_journal_line(object_index: int, chunk: int, digest: str) -> bytes:
+    """Return the line that says which chunk of which object lies on the disk, with its digest."""
+    return b"%d %d %s\n" % (object_index, chunk, digest.encode())
+
+
+def read_journal(content: bytes) -> dict[tuple[int, int], str]:
+    """Return the digests of chunks by index of object and chunk; lines that a crash has torn are left out."""
+    found = {}
+    for line in content.split(b"\n")[:-1]:
+        if (match := _LINE.fullmatch(line)) is not None:
+            found[int(match[1]), int(match[2])] = match[3].decode()
+    return found

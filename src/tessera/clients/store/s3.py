@@ -1,0 +1,191 @@
+"""S3 and what speaks its protocol (Ceph RGW): listing, ranges, signatures."""
+
+import contextlib
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote, unquote, urlsplit
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from tessera.clients.store.http1 import Endpoint, Response
+from tessera.clients.store.protocol import Refused, Temporary
+from tessera.clients.store.ranges import condition, read_range
+from tessera.core.storage.revisions import StoredObject
+from tessera.errors import InvalidInput
+
+__all__ = ["S3Settings", "S3Store", "sign"]
+
+_EMPTY = hashlib.sha256(b"").hexdigest()
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_PAGES = 100_000
+
+
+class S3Settings(msgspec.Struct, frozen=True):
+    """Endpoint and credentials, from the environment variables that AWS's own programs read.
+
+    Args:
+        endpoint: an address such as `http://rgw:7480`; empty for AWS.
+        region: of the bucket.
+        access_key: empty for anonymous reading.
+        secret_key: belongs to it.
+        session_token: of temporary credentials.
+        timeout_s: how long a connection may bring nothing.
+
+    """
+
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = ""
+    secret_key: str = ""
+    session_token: str = ""
+    timeout_s: float = 10.0
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> "S3Settings":
+        """Return the settings of `AWS_ENDPOINT_URL_S3`, `AWS_REGION`, `AWS_ACCESS_KEY_ID` and so on."""
+        return cls(
+            endpoint=environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL", ""),
+            region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+            access_key=environ.get("AWS_ACCESS_KEY_ID", ""),
+            secret_key=environ.get("AWS_SECRET_ACCESS_KEY", ""),
+            session_token=environ.get("AWS_SESSION_TOKEN", ""),
+        )
+
+
+def sign(settings: S3Settings, now: datetime, target: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with those that sign a GET request.
+
+    Source: AWS, "Authenticating Requests (AWS Signature Version 4)".
+
+    Args:
+        settings: without an access key nothing is signed.
+        now: the time.
+        target: path and query, both quoted; the query's parts in order.
+        headers: those to send, `Host` among them.
+
+    """
+    if not settings.access_key:
+        return dict(headers)
+    time = now.strftime("%Y%m%dT%H%M%SZ")
+    signed = {**headers, "x-amz-content-sha256": _EMPTY, "x-amz-date": time}
+    if settings.session_token:
+        signed["x-amz-security-token"] = settings.session_token
+    path, _, query = target.partition("?")
+    rows = sorted((name.lower(), value.strip()) for name, value in signed.items())
+    names = ";".join(name for name, _ in rows)
+    fields = "".join(f"{name}:{value}\n" for name, value in rows)
+    canonical = f"GET\n{path}\n{query}\n{fields}\n{names}\n{_EMPTY}"
+    scope = f"{time[:8]}/{settings.region}/s3/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{settings.secret_key}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    credential = f"AWS4-HMAC-SHA256 Credential={settings.access_key}/{scope}"
+    signed["Authorization"] = f"{credential}, SignedHeaders={names}, Signature={key.hex()}"
+    return signed
+
+
+class S3Store:
+    """The objects of a bucket whose keys begin with a prefix.
+
+    Args:
+        bucket: its name.
+        prefix: without `/` at its ends; empty for the whole bucket.
+        settings: endpoint and credentials.
+        clock: gives the time for signatures.
+
+    """
+
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings, clock: Callable[[], datetime]) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}", bucket):
+            raise InvalidInput(f"s3://{bucket}", found="no bucket name", expected="s3://BUCKET or s3://BUCKET/PREFIX")
+        self.source = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._settings = settings
+        self._clock = clock
+        address = urlsplit(settings.endpoint or f"https://{bucket}.s3.{settings.region}.amazonaws.com")
+        if address.scheme not in {"http", "https"} or not address.hostname:
+            raise InvalidInput(
+                "AWS_ENDPOINT_URL", found=settings.endpoint, expected="an address such as https://rgw.example.com:7480"
+            )
+        # A dot in the name would not match the certificate of *.s3.REGION.amazonaws.com.
+        if not settings.endpoint and "." in bucket:
+            address = urlsplit(f"https://s3.{settings.region}.amazonaws.com")
+        self._root = f"/{bucket}" if settings.endpoint or "." in bucket else ""
+        self._root = address.path.rstrip("/") + self._root
+        self._endpoint = Endpoint(address, settings.timeout_s)
+
+    @property
+    def requests(self) -> int:
+        """How many requests were made."""
+        return self._endpoint.requests
+
+    def _headers(self, target: str, more: Mapping[str, str]) -> dict[str, str]:
+        return sign(self._settings, self._clock(), target, {"Host": self._endpoint.host, **more})
+
+    def objects(self) -> tuple[StoredObject, ...]:
+        """Return all objects, by as many pages as the store makes of them."""
+        found: list[StoredObject] = []
+        token = ""
+        for _ in range(_PAGES):
+            query = {"encoding-type": "url", "list-type": "2", "prefix": self._prefix}
+            if token:
+                query["continuation-token"] = token
+            text = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
+            target = f"{self._root or '/'}?{text}"
+            with self._endpoint.request("GET", target, self._headers(target, {})) as response:
+                page = _parse(response.content())
+            found += self._page(page)
+            after = page.findtext("{*}NextContinuationToken") or ""
+            if page.findtext("{*}IsTruncated") != "true":
+                return tuple(found)
+            if not after or after == token:
+                break
+            token = after
+        raise Temporary("the listing does not end: no new continuation token")
+
+    def _page(self, page: "ET.Element") -> Iterator[StoredObject]:
+        encoded = page.findtext("{*}EncodingType") == "url"
+        for row in page.iterfind("{*}Contents"):
+            key, size = row.findtext("{*}Key") or "", row.findtext("{*}Size") or ""
+            key = unquote(key.replace("+", " ")) if encoded else key
+            if not key.startswith(self._prefix) or not re.fullmatch(r"[0-9]{1,15}", size):
+                raise Temporary(f"a listing with key {key[:60]!r} and size {size[:20]!r}")
+            if key == self._prefix:
+                continue
+            etag = (row.findtext("{*}ETag") or "").strip('"')
+            checksum = f"md5:{etag}" if _MD5.fullmatch(etag) else ""
+            yield StoredObject(key.removeprefix(self._prefix), int(size), etag, checksum)
+
+    @contextlib.contextmanager
+    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
+        """Open a range of the object, if it still has the ETag that was listed."""
+        target = f"{self._root}/{quote(self._prefix + found.path, safe='/-_.~')}"
+        headers = self._headers(target, condition(found, start, stop))
+        with read_range(self._endpoint, target, headers, found, (start, stop)) as response:
+            yield response
+
+    def close(self) -> None:
+        """Close connections."""
+        self._endpoint.close()
+
+
+def utc_now() -> datetime:
+    """Return the time for signatures."""
+    return datetime.now(UTC)
+
+
+def _parse(content: bytes) -> "ET.Element":
+    if b"<!" in content:
+        raise Refused("a listing with a document type, which is no S3 listing")
+    try:
+        page = ET.fromstring(content)  # noqa: S314 - see the import
+    except ET.ParseError as error:
+        raise Temporary(f"a listing that is no XML: {error}") from error
+    if not page.tag.endswith("ListBucketResult"):
+        raise Refused(f"no S3 listing but <{page.tag.rpartition('}')[2][:40]}>")
+    return page

@@ -1,0 +1,98 @@
+"""HTTP servers as stores: a folder with an index page, or a single file."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from tessera.clients.store.http1 import Endpoint, Response
+from tessera.clients.store.protocol import Refused, Temporary
+from tessera.clients.store.ranges import condition, read_range
+from tessera.core.storage.revisions import StoredObject
+
+__all__ = ["WebStore"]
+
+_LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"'<>]+)["']""", re.IGNORECASE)
+_FOLDERS = 10_000
+_REDIRECT = 300
+
+
+class WebStore:
+    """The files that the index pages below an address link to, or the one file at the address.
+
+    Index pages are those of nginx (`autoindex`), Apache and Python's `http.server`: links to what lies below.
+
+    Args:
+        address: ends with `/` where it is a folder.
+        timeout_s: how long a connection may bring nothing.
+
+    """
+
+    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+        parts = urlsplit(address)
+        self._endpoint = Endpoint(parts, timeout_s)
+        self._top = quote(unquote(parts.path or "/"), safe="/-_.~")
+        self._query = f"?{parts.query}" if parts.query else ""
+        self.source = f"{parts.scheme}://{self._endpoint.host}{self._top}"
+
+    @property
+    def requests(self) -> int:
+        """How many requests were made."""
+        return self._endpoint.requests
+
+    def objects(self) -> tuple[StoredObject, ...]:
+        """Return the files; their sizes and states are asked one by one."""
+        if not self._top.endswith("/"):
+            return (self._object(self._top, unquote(self._top.rpartition("/")[2])),)
+        paths: list[str] = []
+        folders, seen = [self._top], {self._top}
+        while folders:
+            folder = folders.pop()
+            for link in self._links(folder):
+                if link in seen:
+                    continue
+                seen.add(link)
+                (folders if link.endswith("/") else paths).append(link)
+            if len(seen) > _FOLDERS * 100 or len(folders) > _FOLDERS:
+                raise Refused("more than 10,000 folders or a million files: no index of a model")
+        return tuple(self._object(path, unquote(path.removeprefix(self._top))) for path in paths)
+
+    def _get(self, target: str) -> str:
+        headers = {"Host": self._endpoint.host, "Accept-Encoding": "identity"}
+        with self._endpoint.request("GET", target + self._query, headers) as response:
+            if response.status >= _REDIRECT:
+                raise Refused(f"{target}: status {response.status}; end the address of a folder with /")
+            return response.content().decode("utf-8", "replace")
+
+    def _links(self, folder: str) -> Iterator[str]:
+        """Yield the quoted paths below a folder that its index links to."""
+        for link in _LINK.findall(self._get(folder)):
+            target = urlsplit(urljoin(f"http://index{folder}", link.replace("&amp;", "&")))
+            path = quote(unquote(target.path), safe="/-_.~")
+            if target.netloc == "index" and not target.query and path.startswith(folder) and path != folder:
+                yield path
+
+    def _object(self, path: str, name: str) -> StoredObject:
+        headers = {"Host": self._endpoint.host, "Accept-Encoding": "identity"}
+        with self._endpoint.request("HEAD", path + self._query, headers) as response:
+            if response.status >= _REDIRECT:
+                raise Refused(f"{path}: status {response.status}")
+            length = response.headers.get("content-length", "")
+            if not length.isdigit():
+                raise Temporary(f"{path}: no Content-Length")
+            etag = response.headers.get("etag", "").strip('"')
+            time = response.headers.get("last-modified", "")
+            ranges = response.headers.get("accept-ranges", "") == "bytes"
+            return StoredObject(name, int(length), etag or (f"time:{time}" if time else ""), "", ranges)
+
+    @contextlib.contextmanager
+    def read(self, found: StoredObject, start: int, stop: int) -> Iterator[Response]:
+        """Open a range of a file."""
+        path = self._top + quote(found.path, safe="/-_.~") if self._top.endswith("/") else self._top
+        headers = {"Host": self._endpoint.host, **condition(found, start, stop)}
+        with read_range(self._endpoint, path + self._query, headers, found, (start, stop)) as response:
+            yield response
+
+    def close(self) -> None:
+        """Close connections."""
+        self._endpoint.close()

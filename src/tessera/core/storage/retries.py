@@ -1,0 +1,96 @@
+"""When a request is made again, how long to wait before, and when to give up."""
+
+import msgspec
+
+__all__ = ["Attempts", "Patience", "RateLimit"]
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a transfer without progress is waited for, in seconds.
+
+    Args:
+        stall_s: a connection that brings less than `progress_bytes` in this time is closed, and another one made.
+        give_up_s: without progress for so long, over all attempts, the transfer fails.
+        first_wait_s: the wait after the first failure, which doubles with each.
+        longest_wait_s: no wait is longer.
+        progress_bytes: what counts as progress; the end of what is read does, too.
+
+    """
+
+    stall_s: float = 10.0
+    give_up_s: float = 45.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    progress_bytes: int = 64 * 1024
+
+
+class Attempts:
+    """The attempts to read one range: what the clock says is handed in.
+
+    Args:
+        patience: how long.
+        now: seconds of a monotonic clock.
+
+    """
+
+    def __init__(self, patience: Patience, now: float) -> None:
+        self._patience = patience
+        self._mark = now
+        self._begun = now
+        self._since_mark = 0
+        self._failures = 0
+
+    def start(self, now: float) -> None:
+        """Note that a connection is tried: its own patience starts, that of all attempts goes on."""
+        self._begun = now
+
+    def progress(self, now: float, size: int) -> None:
+        """Note bytes that came; a trickle is no progress."""
+        self._since_mark += size
+        if self._since_mark >= self._patience.progress_bytes:
+            self._mark = self._begun = now
+            self._since_mark = 0
+            self._failures = 0
+
+    def pause(self, seconds: float) -> None:
+        """Note time that we ourselves took, for the bandwidth limit: it is no stall."""
+        self._mark += seconds
+        self._begun += seconds
+
+    def has_stalled(self, now: float) -> bool:
+        """Return whether this connection has brought too little for too long."""
+        return now - self._begun >= self._patience.stall_s
+
+    def wait_after_failure(self, now: float, jitter: float, asked_s: float = 0.0) -> float | None:
+        """Return the seconds to wait before the next attempt; None to give up.
+
+        Args:
+            now: seconds of the clock.
+            jitter: a random number from 0 to 1, so that many nodes do not come back at once.
+            asked_s: what the store asked for (`Retry-After`).
+
+        """
+        self._since_mark = 0
+        wait = min(self._patience.longest_wait_s, self._patience.first_wait_s * 2 ** min(self._failures, 16))
+        self._failures += 1
+        wait = max(wait * (0.5 + jitter / 2), min(asked_s, self._patience.longest_wait_s))
+        return None if now + wait - self._mark >= self._patience.give_up_s else wait
+
+
+class RateLimit:
+    """A limit in bytes per second, as times before which nothing more may be read.
+
+    Args:
+        bytes_per_second: positive.
+        now: seconds of the clock.
+
+    """
+
+    def __init__(self, bytes_per_second: float, now: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = now
+
+    def delay(self, now: float, size: int) -> float:
+        """Return the seconds to wait after so many bytes; a quarter of a second's bytes may come ahead."""
+        self._free_at = max(self._free_at, now - 0.25) + size / self._rate
+        return max(0.0, self._free_at - now)

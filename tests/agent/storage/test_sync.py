@@ -1,0 +1,260 @@
+"""A sync end to end: the folder that readers see, resumed and damaged copies, stores that fail."""
+
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+import pytest
+
+from tessera.agent.storage.folder import ModelFolder
+from tessera.agent.storage.sync import Synced, SyncOptions, sync
+from tessera.agent.storage.transfer import Limits
+from tessera.agent.storage.verify import damaged_files
+from tessera.clients.store import MemoryStore, Store, open_store
+from tessera.clients.store.s3 import S3Settings, S3Store, utc_now
+from tessera.core.storage.retries import Patience
+from tessera.core.storage.revisions import CHUNK_BYTES
+from tessera.errors import Conflict, InvalidInput, TesseraError, Unavailable
+
+LARGE = os.urandom(2 * CHUNK_BYTES + 12_345)
+CONTENTS = {"config.json": b"{}", "empty": b"", "weights/a b+%.bin": LARGE}
+QUICK = SyncOptions(
+    limits=Limits(Patience(stall_s=0.5, give_up_s=1.5, first_wait_s=0.01, longest_wait_s=0.1)), reserve_bytes=0
+)
+
+
+class FlakyS3(ThreadingHTTPServer):
+    """A store that speaks S3 and fails as it is told: `fault` gets the number of the GET of an object."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.contents = dict(CONTENTS)
+        self.fault: Callable[[int], str] = lambda _number: ""
+        self.gets = 0
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that leave are expected."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FlakyS3
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name there
+        pass
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path).removeprefix("/models")
+        if not path:
+            rows = "".join(
+                f"<Contents><Key>{quote(f'm/{name}')}</Key><Size>{len(data)}</Size>"
+                f"<ETag>&quot;{hashlib.md5(data).hexdigest()}&quot;</ETag></Contents>"
+                for name, data in self.server.contents.items()
+            )
+            self.answer(200, f"<ListBucketResult><EncodingType>url</EncodingType>{rows}</ListBucketResult>".encode())
+            return
+        self.server.gets += 1
+        data = self.server.contents[path.removeprefix("/m/")]
+        etag = hashlib.md5(data).hexdigest()
+        fault = self.server.fault(self.server.gets)
+        if fault == "503":
+            self.answer(503, b"slow down")
+        elif self.headers["If-Match"] != f'"{etag}"':
+            self.answer(412, b"changed")
+        else:
+            self.send(data, etag, fault)
+
+    def send(self, data: bytes, etag: str, fault: str) -> None:
+        total, status, more = len(data), 200, {"ETag": f'"{etag}"'}
+        if wanted := self.headers["Range"]:
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+            data, status = data[first : last + 1], 206
+            more["Content-Range"] = f"bytes {first}-{last}/{total}"
+        if fault == "flip" and data:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        if fault == "length":
+            data = data[:-1]
+        if fault in {"cut", "stall"}:
+            self.send_response(status)
+            for name, value in {**more, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
+            self.wfile.flush()
+            if fault == "stall":
+                self.rfile.read(1)  # until the client leaves
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.answer(status, data, more)
+
+    def answer(self, status: int, data: bytes, more: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**(more or {}), "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def server() -> Iterator[FlakyS3]:
+    with FlakyS3() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def s3(server: FlakyS3) -> Store:
+    address = f"http://127.0.0.1:{server.server_port}"
+    return S3Store("models", "m", S3Settings(address, access_key="a", secret_key="b", timeout_s=0.5), utc_now)
+
+
+def run(store: Store, top: Path, **options: object) -> Synced:
+    try:
+        return sync(store, ModelFolder(top), msgspec.structs.replace(QUICK, **options))
+    finally:
+        store.close()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_a_revision_is_fetched_once(tmp_path: Path, server: FlakyS3) -> None:
+    first = run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == CONTENTS
+    assert (first.files, first.bytes) == (3, sum(map(len, CONTENTS.values())))
+    assert first.requests == 6 - 1  # a listing, three chunks, a small file; nothing is asked for an empty one
+    again = run(s3(server), tmp_path)
+    assert (again.revision, again.bytes, again.requests) == (first.revision, 0, 1)
+
+
+@pytest.mark.parametrize("fault", ["503", "cut", "stall"])
+def test_faults_that_pass_are_outlasted(fault: str, tmp_path: Path, server: FlakyS3) -> None:
+    server.fault = lambda number: fault if number <= 3 else ""
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == CONTENTS
+
+
+@pytest.mark.parametrize(
+    ("fault", "want"),
+    [("503", "status 503"), ("flip", "checksum"), ("length", "bytes where"), ("stall", "nothing came|too early")],
+)
+def test_faults_that_stay_leave_the_former_revision(fault: str, want: str, tmp_path: Path, server: FlakyS3) -> None:
+    run(s3(server), tmp_path)
+    server.contents = {"config.json": b"new", "more": LARGE[:-1]}
+    server.fault = lambda _number: fault
+    with pytest.raises(TesseraError, match=want) as caught:
+        run(s3(server), tmp_path)
+    assert "config.json" in caught.value.subject or "more" in caught.value.subject
+    assert content(tmp_path / "current") == CONTENTS
+    server.fault = lambda _number: ""
+    run(s3(server), tmp_path)
+    assert content(tmp_path / "current") == server.contents
+
+
+def test_an_object_that_changes_meanwhile_is_noticed(tmp_path: Path, server: FlakyS3) -> None:
+    def change(number: int) -> str:
+        if number == 2:
+            server.contents = dict.fromkeys(CONTENTS, LARGE[1:])
+        return ""
+
+    server.fault = change
+    with pytest.raises(Conflict, match="changed while"):
+        run(s3(server), tmp_path, limits=Limits(QUICK.limits.patience, threads=1))
+    assert not (tmp_path / "current").exists()
+
+
+def test_a_sync_goes_on_where_it_was_cut_off(tmp_path: Path, server: FlakyS3) -> None:
+    server.fault = lambda number: "503" if number > 2 else ""
+    with pytest.raises(Unavailable):
+        run(s3(server), tmp_path, limits=Limits(QUICK.limits.patience, threads=1))
+    server.fault = lambda _number: ""
+    server.gets = 0
+    done = run(s3(server), tmp_path)
+    assert done.bytes == sum(map(len, CONTENTS.values())) - CHUNK_BYTES - len(CONTENTS["config.json"])
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_a_dead_endpoint_is_named(tmp_path: Path) -> None:
+    store = open_store("s3://models/m", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+    with pytest.raises(Unavailable, match=r"s3://models/m: 127\.0\.0\.1:1"):
+        run(store, tmp_path)
+
+
+def test_unchanged_files_are_linked_and_old_revisions_go(tmp_path: Path) -> None:
+    store = MemoryStore(CONTENTS)
+    names = []
+    for number in range(4):
+        store.contents["config.json"] = b"%d" % number
+        done = run(store, tmp_path)
+        names.append(done.revision)
+        assert done.bytes == (1 if number else sum(map(len, CONTENTS.values())) - 1)
+    assert {each.name for each in (tmp_path / "versions").iterdir()} == set(names[-2:])
+    weights = [tmp_path / "versions" / name / "weights/a b+%.bin" for name in names[-2:]]
+    assert weights[0].samefile(weights[1])
+    assert list((tmp_path / ".tessera/staging").iterdir()) == list((tmp_path / ".tessera/trash").iterdir()) == []
+
+
+def test_pinned_revisions_stay(tmp_path: Path) -> None:
+    store = MemoryStore({"a": b"1"})
+    first = run(store, tmp_path).revision
+    ModelFolder(tmp_path).pin(first, pinned=True)
+    for number in range(2, 5):
+        store.contents["a"] = b"%d" % number
+        run(store, tmp_path, keep=1)
+    assert first in ModelFolder(tmp_path).manifests()
+
+
+def test_an_empty_listing_replaces_nothing(tmp_path: Path) -> None:
+    store = MemoryStore({"a": b"1"})
+    run(store, tmp_path)
+    store.contents.clear()
+    with pytest.raises(Unavailable, match="no objects"):
+        run(store, tmp_path)
+    assert content(tmp_path / "current") == {"a": b"1"}
+
+
+def test_a_disk_without_room_is_found_before_anything_is_fetched(tmp_path: Path) -> None:
+    store = MemoryStore(CONTENTS)
+    with pytest.raises(Unavailable, match="too little"):
+        run(store, tmp_path, reserve_bytes=2**60)
+    assert store.requests == 1
+
+
+def test_damage_is_found_and_mended(tmp_path: Path) -> None:
+    store = MemoryStore(CONTENTS)
+    revision = run(store, tmp_path).revision
+    folder = ModelFolder(tmp_path)
+    with (tmp_path / "current/weights/a b+%.bin").open("r+b") as file:
+        file.seek(CHUNK_BYTES)
+        file.write(bytes([LARGE[CHUNK_BYTES] ^ 1]))
+    (tmp_path / "current/config.json").unlink()
+    found = damaged_files(folder.versions / revision, folder.manifest(revision), content=True)
+    assert found.keys() == {"config.json", "weights/a b+%.bin"}
+    assert run(store, tmp_path, check=True).revision == revision
+    assert content(tmp_path / "current") == CONTENTS
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path)
+    with folder.locked(), pytest.raises(Conflict, match=f"process {os.getpid()}"):
+        run(MemoryStore(CONTENTS), tmp_path)
+
+
+def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dst").mkdir()
+    (tmp_path / "dst/versions").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        run(MemoryStore(CONTENTS), tmp_path / "dst")
