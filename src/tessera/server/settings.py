@@ -17,6 +17,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """After this a request is answered with an error; binding goes on, and a second request learns how it ended."""
     body_bytes: int = 128 << 20
     """5,000 nodes with all their fields have 100 MB; with `nodeCacheCapable` it is names alone."""
+    connections: int = 128
+    """Open connections at a port that others than this machine reach; for one too many another is ended. With
+    AdmissionReviews of 4 MiB at most that is half a GiB, whatever strangers send."""
     claim_lives_s: float = 120.0
     """A claim whose pod is neither bound nor gone by then is looked into, and dropped: no request lives so long."""
     unknown_s: float = 5.0
